@@ -1,0 +1,242 @@
+"""Training rows: token ids, positions with gaps, loss weights, and where the guided heads should look."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from specprefill_cli.bundled.recipe.corpus import ContextQuestions
+from specprefill_cli.bundled.recipe.synthesis import (
+    NOT_FOUND,
+    Block,
+    FactBook,
+    Question,
+    fact_block,
+    key_value_block,
+    table_block,
+)
+from specprefill_cli.bundled.recipe.tokenizer import BOS, EOS, PAD
+
+CHARACTERS_PER_TOKEN = 3.9
+CHUNK = 32
+QUESTION_TOKENS = 24
+
+
+@dataclass(frozen=True)
+class Format:
+    """The fixed texts of the product's prompt template around document and question."""
+
+    head: str
+    before_question: str
+    after_question: str
+
+
+@dataclass
+class Row:
+    """One sequence; `answers` and `texts` are the indices of tokens whose successor is predicted for the loss."""
+
+    tokens: list[int]
+    positions: np.ndarray
+    answers: list[int] = field(default_factory=list)
+    regions: list[tuple[list[int], int, int]] = field(default_factory=list)
+    pointers: list[tuple[int, int]] = field(default_factory=list)
+
+
+class RowMaker:
+    """Makes rows from passages of text, question groups and synthesised facts; one random stream per maker."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: Format,
+        passages: Sequence[str],
+        groups: Sequence[ContextQuestions],
+        context: int,
+        seed: int,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.passages = passages
+        self.groups = groups
+        # Contexts with many questions more often, but not in proportion: some have fifty about one sentence.
+        self.group_weights = list(accumulate(min(len(group.questions), 8) ** 0.5 for group in groups))
+        self.context = context
+        self.rng = random.Random(seed)
+        self.book = FactBook()
+        self.head = [tokenizer.token_to_id(BOS), *self.ids(template.head)]
+        self.before = self.ids(template.before_question)
+        self.after = self.ids(template.after_question)
+        self.end = tokenizer.token_to_id(EOS)
+        self.pad = tokenizer.token_to_id(PAD)
+        self.strangers: deque[Question] = deque(maxlen=200)
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def copy_row(self, length: int) -> Row:
+        """Random tokens whose segments come back: the quickest lesson in copying from context."""
+        tokens = [self.head[0]]
+        answers: list[int] = []
+        while len(tokens) < length:
+            size = self.rng.randint(4, 40)
+            if len(tokens) > 60 and self.rng.random() < 0.6:
+                start = self.rng.randint(1, len(tokens) - size - 1) if len(tokens) > size + 2 else 1
+                answers += range(len(tokens) + 1, min(len(tokens) + size, length) - 1)
+                tokens += tokens[start : start + size]
+            else:
+                tokens += [self.rng.randrange(256, self.end) for _ in range(size)]
+        tokens = tokens[:length]
+        return Row(tokens, self.positions(length), [place for place in answers if place < length - 1])
+
+    def text_row(self, length: int) -> Row:
+        tokens = [self.head[0]]
+        while len(tokens) < length:
+            tokens += [*self.ids(self.rng.choice(self.passages)), self.end]
+        return Row(tokens[:length], self.positions(length))
+
+    def document_row(self, length: int, real: float) -> Row:
+        """A document of blocks with questions after it; `real` is the share of rows made of question groups."""
+        share = 0.55 if length <= 512 else 0.62 if length <= 1024 else 0.75 if length <= 2048 else 0.88
+        room = int(length * share)
+        thinned = self.rng.random() < 0.3
+        wanted = room * self.rng.uniform(1.5, 4.0) if thinned else room
+        blocks = self.blocks(int(wanted * CHARACTERS_PER_TOKEN), self.rng.random() < real)
+        separator = self.rng.choice(["\n\n", "\n\n", "\n"])
+        text, questions = "", []
+        for block in blocks:
+            text += separator if text else ""
+            questions += [question.moved(len(text)) for question in block.questions]
+            text += block.text
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        starts = [start for start, _ in encoding.offsets]
+        self.rng.shuffle(questions)
+        kept = np.arange(len(encoding.ids))
+        if thinned:
+            kept = self.thin(starts, questions, room)
+        kept = kept[: length - len(self.head) - 60]
+        tokens = self.head + [encoding.ids[index] for index in kept]
+        gaps = kept + len(self.head) if thinned else None
+        row = Row(tokens, np.empty(0, dtype=np.int64))
+        place_of = {int(index): place + len(self.head) for place, index in enumerate(kept)}
+        # The region is the sentence around the answer, bounded so that it stays about a chunk wide.
+        self.ask(row, questions, length, text, encoding, starts, place_of)
+        row.positions = self.positions(length, gaps)
+        row.tokens += [self.pad] * (length - len(row.tokens))
+        return row
+
+    def thin(self, starts: list[int], questions: list[Question], room: int) -> np.ndarray:
+        """Token indices of the chunks that hold answers, and of random others up to `room` tokens: as in `select`."""
+        chunks = -(-len(starts) // CHUNK)
+        gold = []
+        for question in questions[: max(1, room // (6 * CHUNK))]:
+            if question.start >= 0:
+                chunk = (bisect_right(starts, question.start) - 1) // CHUNK
+                gold += [chunk, max(0, chunk - 1)]
+        others = list(range(chunks))
+        self.rng.shuffle(others)
+        chosen = sorted(list(dict.fromkeys(gold + others))[: max(1, room // CHUNK)])
+        kept = (np.array(chosen)[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
+        return kept[kept < len(starts)]
+
+    def blocks(self, characters: int, real: bool) -> list[Block]:
+        """Blocks of about `characters` characters: real paragraphs with questions, or prose with facts and tables."""
+        blocks: list[Block] = []
+        size = 0
+        while size < characters:
+            draw = self.rng.random()
+            if real and draw < 0.8:
+                group = self.rng.choices(self.groups, cum_weights=self.group_weights)[0]
+                block = Block(group.context, tuple(Question(*question) for question in group.questions))
+            elif draw < 0.07:
+                block = table_block(self.book, self.rng)
+            elif draw < 0.17:
+                block = key_value_block(self.book, self.rng)
+            else:
+                prose = self.rng.choice(self.passages)
+                smallest = min(len(prose), self.rng.randint(100, 1_400), max(100, characters - size))
+                prose = prose[: prose.find(" ", smallest)] if prose.find(" ", smallest) > 0 else prose
+                block = fact_block(self.book, prose, max(1, round(len(prose) / self.rng.choice([70, 120, 240]))), self.rng)
+            blocks.append(block)
+            size += len(block.text) + 2
+        self.rng.shuffle(blocks)
+        return blocks
+
+    def ask(
+        self, row: Row, questions: list[Question], length: int, text: str, encoding, starts: list[int], place_of: dict
+    ) -> None:
+        """Append questions with answers while they fit; one in ten is a question of an earlier document."""
+        for question in questions:
+            if self.rng.random() < 0.1 and self.strangers:
+                stranger = self.rng.choice(self.strangers)
+                if stranger.answer.lower() not in text.lower():
+                    self.append(row, Question(stranger.text, NOT_FOUND, -1), length, encoding, starts, place_of, text)
+            if not self.append(row, question, length, encoding, starts, place_of, text):
+                break
+        self.strangers.extend(questions[:2])
+
+    def append(
+        self, row: Row, question: Question, length: int, encoding, starts: list[int], place_of: dict, text: str
+    ) -> bool:
+        """Append one question; False when the row is full. A question whose answer was cut away is skipped."""
+        inside = question.start >= 0
+        first = bisect_right(starts, question.start) - 1 if inside else -1
+        last = bisect_left(starts, question.start + len(question.answer)) if inside else -1
+        if inside and any(index not in place_of for index in range(first, last)):
+            return True
+        asked = self.ids(" " + question.text)
+        answer = self.tokenizer.encode(" " + question.answer, add_special_tokens=False)
+        if len(row.tokens) + len(self.before) + len(asked) + len(self.after) + len(answer.ids) + 1 > length:
+            return False
+        asked_from = len(row.tokens) + len(self.before)
+        row.tokens += self.before + asked + self.after
+        predicts = len(row.tokens) - 1
+        row.tokens += [*answer.ids, self.end]
+        row.answers += range(predicts, predicts + len(answer.ids) + 1)
+        if not inside:
+            return True
+        low, high = sentence_bounds(text, question.start, len(question.answer))
+        region = [
+            place_of[index]
+            for index in range(max(bisect_right(starts, low) - 1, first - 40), min(bisect_left(starts, high), last + 16))
+            if index in place_of
+        ]
+        queries = list(range(asked_from, asked_from + len(asked)))[-QUESTION_TOKENS:]
+        row.regions.append((queries, min(region), max(region) + 1))
+        for number, (start, _) in enumerate(answer.offsets):
+            # Offsets count the blank before the answer; its first token begins at the answer itself.
+            index = bisect_right(starts, question.start + max(0, start - 1)) - 1
+            matches = number == 0 or encoding.ids[index] == answer.ids[number]
+            if index in place_of and matches:
+                row.pointers.append((predicts + number, place_of[index]))
+        return True
+
+    def positions(self, length: int, places: np.ndarray | None = None) -> np.ndarray:
+        """Positions of a row: those of kept document tokens, or plain, shifted, or with random skips of whole chunks."""
+        if places is not None:
+            tail = np.arange(length - len(self.head) - len(places))
+            first_tail = (int(places[-1]) if len(places) else len(self.head)) + 1 + self.rng.randint(0, 1_000)
+            positions = np.concatenate([np.arange(len(self.head)), places, first_tail + tail])
+            shift = self.rng.randint(0, max(0, self.context - 1 - int(positions[-1]))) if self.rng.random() < 0.3 else 0
+            return np.minimum(positions + shift * (np.arange(length) >= len(self.head)), self.context - 1)
+        positions = np.arange(length)
+        free = self.context - length
+        if self.rng.random() < 0.45 or free <= CHUNK:
+            return positions
+        for _ in range(self.rng.randint(1, 8)):
+            skip = CHUNK * self.rng.randint(0, int(free * self.rng.random() ** 2) // CHUNK)
+            positions = positions + skip * (np.arange(length) >= self.rng.randint(len(self.head), length))
+            free -= skip
+        return positions
+
+
+def sentence_bounds(text: str, start: int, size: int) -> tuple[int, int]:
+    """Character range of the sentence or line around an answer."""
+    low = max(text.rfind(". ", 0, start), text.rfind("\n", 0, start))
+    ends = [end for end in (text.find(". ", start + size), text.find("\n", start + size)) if end >= 0]
+    return low + 1, min(ends) + 1 if ends else len(text)

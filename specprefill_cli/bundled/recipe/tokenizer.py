@@ -1,0 +1,74 @@
+"""Byte-level BPE with the Qwen2 splitting pattern, exported for transformers and, with the same ids, for tiktoken."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+# The pattern of the Qwen2 tokenizers: transformers, tiktoken and llama.cpp all know it, and it splits digits.
+SPLIT_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
+SPECIAL_TOKENS = (BOS, EOS, PAD)
+
+
+def train_tokenizer(texts: Iterator[str], vocabulary: int = 8_192) -> Tokenizer:
+    """Train the BPE on texts; the special tokens take the last ids of the vocabulary."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary - len(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer=trainer)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The printable character that stands for each byte in a byte-level vocabulary (GPT-2's table)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in set(printable))
+    table.update({chr(256 + place): byte for place, byte in enumerate(others)})
+    return table
+
+
+def tiktoken_ranks(tokenizer: Tokenizer) -> dict[bytes, int]:
+    """Every mergeable token's bytes and its id; tiktoken merges by rank, and the ids were given in merge order."""
+    table = byte_alphabet()
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    return {
+        bytes(table[character] for character in token): number
+        for token, number in sorted(vocabulary.items(), key=lambda item: item[1])
+        if token not in SPECIAL_TOKENS
+    }
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int) -> None:
+    """Write tokenizer.json, tokenizer_config.json and tokenizer.tiktoken (base64 bytes, a blank, the id)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BOS,
+        "eos_token": EOS,
+        "pad_token": PAD,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": context,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    lines = [f"{base64.b64encode(token).decode()} {rank}" for token, rank in tiktoken_ranks(tokenizer).items()]
+    (folder / "tokenizer.tiktoken").write_text("\n".join(lines) + "\n", encoding="ascii")

@@ -1,0 +1,192 @@
+"""Training of target and draft side by side: language modelling, guided attention, and distillation into the draft."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from specprefill_cli.bundled.recipe.batches import Batch, BatchStream
+from specprefill_cli.bundled.recipe.network import LanguageModel
+from specprefill_cli.bundled.recipe.rows import RowMaker
+from specprefill_cli.bundled.recipe.shapes import PairShape
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """`minutes` is the length of the whole run, resumed parts included; the schedule follows the clock."""
+
+    minutes: float
+    tokens_per_batch: int = 8_192
+    matrix_rate: float = 4e-3
+    vector_rate: float = 4e-3
+    weight_decay: float = 0.05
+    warmup: float = 0.01
+    cooldown: float = 0.35
+    text_weight: float = 0.3
+    guide_weight: float = 0.15
+    distill_weight: float = 0.5
+    workers: int = 1
+    seed: int = 1
+    device: str = "cpu"
+    compile: bool = True
+    save_every: float = 300.0
+
+
+class Trainer:
+    """Holds models, optimisers and the clock of one run; state lives in `folder/checkpoint.pt`."""
+
+    def __init__(self, shape: PairShape, settings: TrainSettings, folder: Path) -> None:
+        torch.manual_seed(settings.seed)
+        self.settings = settings
+        self.folder = folder
+        self.models = nn.ModuleDict({"target": LanguageModel(shape.target), "draft": LanguageModel(shape.draft)})
+        self.models.to(settings.device)
+        matrices = [p for name, p in self.models.named_parameters() if p.dim() == 2 and "embed" not in name]
+        others = [p for name, p in self.models.named_parameters() if p.dim() != 2 or "embed" in name]
+        self.optimizers = [
+            torch.optim.Muon(matrices, lr=settings.matrix_rate, weight_decay=settings.weight_decay,
+                             adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=settings.vector_rate, weight_decay=0.0, betas=(0.9, 0.95)),
+        ]  # fmt: skip
+        self.seconds = 0.0
+        self.steps = 0
+        self.tokens = 0
+        self.resume()
+        if settings.compile:
+            for model in self.models.values():
+                for block in model.model.layers:
+                    block.compile(dynamic=False)
+
+    def resume(self) -> None:
+        path = self.folder / "checkpoint.pt"
+        if not path.exists():
+            return
+        state = torch.load(path, map_location=self.settings.device, weights_only=True)
+        self.models.load_state_dict(state["models"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.seconds, self.steps, self.tokens = state["seconds"], state["steps"], state["tokens"]
+
+    def save(self) -> None:
+        state = {
+            "models": self.models.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "seconds": self.seconds,
+            "steps": self.steps,
+            "tokens": self.tokens,
+        }
+        partial = self.folder / "checkpoint.partial"
+        torch.save(state, partial)
+        partial.replace(self.folder / "checkpoint.pt")
+
+    @property
+    def progress(self) -> float:
+        return min(1.0, self.seconds / (60 * self.settings.minutes))
+
+    def rate(self) -> float:
+        """Learning-rate factor: linear warm-up, constant, linear cool-down to a twentieth."""
+        if self.progress < self.settings.warmup:
+            return max(0.05, self.progress / self.settings.warmup)
+        left = (1 - self.progress) / self.settings.cooldown
+        return max(0.05, min(1.0, left))
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """One update of both models; returns the losses by name."""
+        settings = self.settings
+        batch = batch.to(settings.device)
+        with self.autocast():
+            target = self.losses("target", batch, None)
+            draft = self.losses("draft", batch, target["logits"].detach())
+        total = target["total"] + draft["total"]
+        total.backward()
+        for model in self.models.values():
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, base in zip(self.optimizers, (settings.matrix_rate, settings.vector_rate), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = base * self.rate()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        self.tokens += batch.tokens.numel()
+        named = {f"{name}_{key}": losses[key] for name, losses in (("target", target), ("draft", draft))
+                 for key in ("answer", "text", "region", "pointer")}  # fmt: skip
+        return {key: value.item() for key, value in named.items()}
+
+    def autocast(self):
+        device = torch.device(self.settings.device).type
+        return torch.autocast(device, dtype=torch.bfloat16) if self.settings.compile else nullcontext()
+
+    def losses(self, name: str, batch: Batch, teacher: Tensor | None) -> dict[str, Tensor]:
+        """Losses of one model; with a teacher's logits [N, V], their KL divergence is added to the total."""
+        settings = self.settings
+        model = self.models[name]
+        states, region, pointer = model(batch.tokens, batch.positions, batch.probes)
+        chosen = torch.cat([batch.answers, batch.texts])
+        logits = model.logits(states.flatten(0, 1)[chosen]).float()
+        each = F.cross_entropy(logits, batch.tokens.flatten()[chosen + 1], reduction="none")
+        size = batch.answers.numel()
+        answer = each[:size].mean() if size else each.new_zeros(())
+        text = each[size:].mean() if each.numel() > size else each.new_zeros(())
+        total = answer + settings.text_weight * text + settings.guide_weight * (region + pointer)
+        if teacher is not None and size:
+            # Cross-entropy against the target's answer distribution; weighted in once it is worth imitating.
+            imitation = -(teacher[:size].softmax(-1) * logits[:size].log_softmax(-1)).sum(-1).mean()
+            total = total + settings.distill_weight * min(1.0, 4 * self.progress) * imitation
+        return {"total": total, "answer": answer, "text": text, "region": region, "pointer": pointer, "logits": logits}
+
+
+def train(shape: PairShape, settings: TrainSettings, maker: Callable[[int], RowMaker], folder: Path) -> Trainer:
+    """Train until the clock of the run is full; resumes from `folder/checkpoint.pt`, logs to `folder/train.jsonl`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "settings.json").write_text(json.dumps({"shape": asdict(shape), "settings": asdict(settings)}, indent=2))
+    trainer = Trainer(shape, settings, folder)
+    stream = BatchStream(maker, settings.tokens_per_batch, settings.seed + trainer.steps)
+    loader = DataLoader(
+        stream, batch_size=None, num_workers=settings.workers, multiprocessing_context="spawn" if settings.workers else None,
+        prefetch_factor=4 if settings.workers else None,
+    )  # fmt: skip
+    averages: dict[str, float] = {}
+    saved = trainer.seconds
+    clock = time.perf_counter()
+    stream.progress.value = trainer.progress
+    for batch in loader:
+        losses = trainer.step(batch)
+        now = time.perf_counter()
+        trainer.seconds += now - clock
+        clock = now
+        stream.progress.value = trainer.progress
+        if not math.isfinite(sum(losses.values())):
+            raise FloatingPointError(f"step {trainer.steps}: a loss is not finite: {losses}")
+        averages = {key: 0.96 * averages.get(key, value) + 0.04 * value for key, value in losses.items()}
+        if trainer.steps % 20 == 0:
+            log(folder, trainer, averages)
+        if trainer.seconds - saved > settings.save_every:
+            trainer.save()
+            saved = trainer.seconds
+        if trainer.progress >= 1:
+            break
+    trainer.save()
+    return trainer
+
+
+def log(folder: Path, trainer: Trainer, averages: dict[str, float]) -> None:
+    row = {
+        "step": trainer.steps,
+        "minutes": round(trainer.seconds / 60, 2),
+        "tokens": trainer.tokens,
+        "tokens_per_second": round(trainer.tokens / max(trainer.seconds, 1e-9)),
+        **{key: round(value, 3) for key, value in averages.items()},
+    }
+    with (folder / "train.jsonl").open("a", encoding="utf-8") as out:
+        out.write(json.dumps(row) + "\n")
+    print(json.dumps(row), flush=True)

@@ -1,0 +1,18 @@
+"""Files -> documents: text with the character range of each page."""
+
+from specprefill_cli.documents.collect import read_documents
+from specprefill_cli.documents.document import Document, Page, page_ranges
+from specprefill_cli.documents.errors import DocumentError
+from specprefill_cli.documents.reader import Limits
+from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
+
+__all__ = [
+    "KNOWN_SUFFIXES",
+    "Document",
+    "DocumentError",
+    "Limits",
+    "Page",
+    "page_ranges",
+    "read_document",
+    "read_documents",
+]

@@ -1,0 +1,55 @@
+"""Characters that extraction leaves behind: pure functions, linear in the text, idempotent."""
+
+import re
+import unicodedata
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SOFT_HYPHEN = "\u00ad"
+_SOFT_HYPHEN_AT_LINE_END = re.compile(_SOFT_HYPHEN + r"[ \t]*\n[ \t]*(?=\w)")
+_BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
+
+_LIGATURES = {
+    "\ufb00": "ff",
+    "\ufb01": "fi",
+    "\ufb02": "fl",
+    "\ufb03": "ffi",
+    "\ufb04": "ffl",
+    "\ufb05": "st",
+    "\ufb06": "st",
+}
+# The zero-width joiner and non-joiner (U+200D, U+200C) stay: they are part of the spelling of Persian, of Indic
+# scripts and of emoji.
+_REMOVED = "\x00\u200b\u2060\ufeff"
+_LINE_ENDS = "\x0b\x0c\x85\u2028\u2029"
+_TRANSLATION = str.maketrans(_LIGATURES | dict.fromkeys(_REMOVED, "") | dict.fromkeys(_LINE_ENDS, "\n"))
+
+
+def normalise_line_ends(text: str) -> str:
+    r"""``text`` with ``\r\n`` and ``\r`` written as ``\n``."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def replace_surrogates(text: str) -> str:
+    """``text`` with surrogate pairs joined into their character and lone surrogates replaced by U+FFFD.
+
+    Such strings cannot be encoded: they would fail later, in the tokenizer or at the terminal.
+    """
+    if not _SURROGATE.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def clean_characters(text: str) -> str:
+    """``text`` in NFC with ``\\n`` line ends, ligatures as letters, and no NUL, soft hyphen or zero-width space.
+
+    A word divided by a soft hyphen at a line end is joined again; vertical tabs, form feeds and Unicode line
+    separators become line ends.
+    """
+    text = normalise_line_ends(replace_surrogates(text)).translate(_TRANSLATION)
+    text = _SOFT_HYPHEN_AT_LINE_END.sub("", text).replace(_SOFT_HYPHEN, "")
+    return unicodedata.normalize("NFC", text)
+
+
+def collapse_blank_lines(text: str) -> str:
+    """``text`` with every run of more than two blank lines (spaces and tabs allowed in them) cut to two."""
+    return _BLANK_LINES.sub("\n\n\n", text)

@@ -1,0 +1,71 @@
+"""Sources named by the user -> documents."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from specprefill_cli.documents.document import Document
+from specprefill_cli.documents.errors import document_error, one_line
+from specprefill_cli.documents.reader import Limits
+from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
+from specprefill_cli.documents.sources import STANDARD_INPUT, expand_source
+
+
+def read_documents(
+    sources: Sequence[str], *, stdin: BinaryIO | None = None, limits: Limits | None = None
+) -> list[Document]:
+    """The documents that ``sources`` name, in that order, each file once however often it is named.
+
+    A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern (``**`` included) or
+    ``-`` for ``stdin`` (default: the process's standard input). ``limits`` default to ``Limits()``.
+    A document is named by its path as the source spells it, standard input ``stdin``.
+    Raises DocumentError for the first thing that cannot be read; nothing is skipped silently.
+    """
+    limits = limits or Limits()
+    documents: list[Document] = []
+    seen: set[str] = set()
+    for source in sources:
+        if source == STANDARD_INPUT:
+            if STANDARD_INPUT not in seen:
+                documents.append(_read_standard_input(stdin, limits))
+            seen.add(STANDARD_INPUT)
+            continue
+        for path in expand_source(source, KNOWN_SUFFIXES):
+            real = os.path.normcase(os.path.realpath(path))
+            if real not in seen:
+                documents.append(_read_file(path, limits))
+            seen.add(real)
+    return documents
+
+
+def _read_standard_input(stdin: BinaryIO | None, limits: Limits) -> Document:
+    stream = stdin or getattr(sys.stdin, "buffer", None)
+    data = _read_at_most(stream, limits.max_bytes + 1) if stream else b""
+    if not data:
+        raise document_error("stdin", "standard input is empty", "pipe a document into it")
+    return read_document(data, "stdin", limits)
+
+
+def _read_file(path: Path, limits: Limits) -> Document:
+    name = one_line(path.as_posix())
+    try:
+        with path.open("rb") as stream:
+            data = _read_at_most(stream, limits.max_bytes + 1)
+    except FileNotFoundError as error:
+        raise document_error(name, "no such file or folder", "check the name") from error
+    except PermissionError as error:
+        raise document_error(name, "permission denied", "check the file's permissions") from error
+    except OSError as error:
+        raise document_error(name, f"cannot be read: {error.strerror or error}", "check the file") from error
+    return read_document(data, name, limits)
+
+
+def _read_at_most(stream: BinaryIO, size: int) -> bytes:
+    """Up to ``size`` bytes; a pipe may hand out fewer at a time than asked for."""
+    chunks: list[bytes] = []
+    while size > 0 and (chunk := stream.read(min(size, 2**20))):
+        chunks.append(chunk)
+        size -= len(chunk)
+    return b"".join(chunks)

@@ -1,0 +1,80 @@
+"""Bytes -> text: which encoding a file is in."""
+
+import codecs
+
+from specprefill_cli.documents.errors import document_error, one_line
+
+# The UTF-32 marks come first: the little-endian one starts with the mark of UTF-16.
+_BOM_ENCODINGS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+# Python codecs that are no file encodings (some take quadratic time): never believed when a page declares them.
+_NOT_FILE_ENCODINGS = frozenset(
+    {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "unicode-escape", "raw-unicode-escape", "utf-7"}
+)
+
+# The web's most common single-byte encoding: it wins when the guess cannot tell it from its neighbours.
+_COMMON_ENCODING = "cp1252"
+
+
+def decode(data: bytes, name: str, declared: str | None = None) -> tuple[str, tuple[str, ...]]:
+    """The text in ``data`` and warnings about doubtful characters.
+
+    Order: byte order mark, UTF-8, the encoding that the file itself declares, a guess (always with a warning).
+    Raises DocumentError when nothing fits.
+    """
+    for mark, encoding in _BOM_ENCODINGS:
+        if data.startswith(mark):
+            return _decode_marked(data, encoding)
+    try:
+        return data.decode("utf-8"), ()
+    except UnicodeDecodeError:
+        pass
+    text = _decode_declared(data, declared) if declared else None
+    if text is not None:
+        return text, ()
+    encoding = _guess_encoding(data)
+    if encoding is None:
+        raise document_error(
+            name, "the character encoding is not recognised", "convert it first (for example: iconv -t utf-8)"
+        )
+    warning = f"not UTF-8: read as {encoding}, which is a guess; convert it to UTF-8 if characters look wrong"
+    return data.decode(encoding, errors="replace"), (warning,)
+
+
+def _decode_marked(data: bytes, encoding: str) -> tuple[str, tuple[str, ...]]:
+    text = data.decode(encoding, errors="replace")
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError as error:
+        label = encoding.removesuffix("-sig").upper()
+        return text, (f"damaged {label}: {one_line(error.reason)} at byte {error.start}, replaced by U+FFFD",)
+    return text, ()
+
+
+def _decode_declared(data: bytes, declared: str) -> str | None:
+    try:
+        if codecs.lookup(declared).name in _NOT_FILE_ENCODINGS:
+            return None
+        return data.decode(declared)
+    except (LookupError, ValueError):  # an unknown name; a name with NUL; bytes that are not in that encoding
+        return None
+
+
+def _guess_encoding(data: bytes) -> str | None:
+    from charset_normalizer import from_bytes
+
+    matches = from_bytes(data)
+    best = matches.best()
+    if best is None:
+        return None
+    for match in matches:
+        tie = match.chaos <= best.chaos and match.coherence >= best.coherence
+        if tie and _COMMON_ENCODING in match.could_be_from_charset:
+            return _COMMON_ENCODING
+    return best.encoding

@@ -1,0 +1,110 @@
+"""PDF lines -> paragraphs.
+
+A line break in a PDF is where the paper ended, not where the thought did. The heuristic, from the text alone:
+
+1. A blank line always stays.
+2. A list item, a numbered heading and a table row (half of its words hold a digit, or dot leaders) always stay on
+   lines of their own.
+3. A word divided by a hyphen at the line end is joined (see ``divided_word``).
+4. A *full* line (at least 75 % of the page's usual line length) goes on in the next line, unless it ends a
+   sentence and the next line looks like a heading: short, capitalised, no full stop.
+5. Every other line is clearly short: its break stays.
+
+Only breaks become spaces and only dividing hyphens vanish; no other character is lost. A wrong guess costs a
+line break too many or too few, never text. Pages with short lines only (slides, forms, verse) stay as they are.
+"""
+
+import re
+import unicodedata
+from itertools import pairwise
+
+# Share of the usual line length from which a line counts as full: ragged-right text rarely falls below it.
+FULL_LINE = 0.75
+# The usual line length is this quantile of a page's lines: one overlong line must not make all others short.
+USUAL_QUANTILE = 0.9
+# Below this many columns nothing is joined; the narrow columns of journals have 40 to 50.
+NARROWEST_COLUMN = 35
+
+_HYPHENS = "-\u2010"
+_CLOSERS = "\"'\u201d\u2019\u00bb)]"
+_SENTENCE_ENDS = (".", "!", "?", ":", ";", "\u2026", "\u3002")
+_BLOCK_START = re.compile(
+    r"[-*+\u2022\u2023\u25aa\u25cf\u25e6\u2013\u2014]\s"  # bullets
+    r"|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5})\)\s"  # (1) 1) a) iv)
+    r"|\d{1,3}\.\s"  # 1.
+    r"|\d{1,3}(?:\.\d{1,3})+\.?\s"  # 2.1
+)
+_DIGIT = re.compile(r"\d")
+_DOT_LEADERS = ("....", ". . . .")
+
+
+def join_lines(text: str) -> str:
+    r"""``text`` of one page with the lines of each paragraph joined; see the module's heuristic.
+
+    Lines are stripped and end with ``\n``; clean the characters first.
+    """
+    lines = [line.strip() for line in text.split("\n")]
+    widths = [_columns(line) for line in lines]
+    usual = _usual_width(widths)
+    full = [usual >= NARROWEST_COLUMN and width >= FULL_LINE * usual for width in widths]
+    parts = [lines[0]]
+    for index, (line, following) in enumerate(pairwise(lines)):
+        glue = _glue(line, following, full[index], full[index + 1])
+        if glue is None:
+            parts[-1] = parts[-1][:-1]
+        parts += [glue or "", following]
+    return "".join(parts)
+
+
+def divided_word(line: str, following: str) -> str | None:
+    """How a word divided by a hyphen between two lines goes on: ``"drop"`` or ``"keep"`` the hyphen, None if none is.
+
+    ``docu-`` + ``ment`` drops it. It is part of the word, and kept, before a capital or digit (``Anglo-`` +
+    ``Saxon``, ``COVID-`` + ``19``), after a digit, and in a word that has one already (``state-of-the-`` + ``art``).
+    """
+    if len(line) < 2 or not following or line[-1] not in _HYPHENS:
+        return None
+    if not line[-2].isalnum() or not following[0].isalnum():
+        return None
+    word = line.rsplit(None, 1)[-1][:-1]
+    compound = any(hyphen in word for hyphen in _HYPHENS)
+    return "drop" if line[-2].isalpha() and following[0].islower() and not compound else "keep"
+
+
+def _glue(line: str, following: str, line_is_full: bool, following_is_full: bool) -> str | None:
+    """What stands between two lines: a line break, a space, nothing; None for nothing and without the hyphen."""
+    if not line or not following or _BLOCK_START.match(following):
+        return "\n"
+    division = divided_word(line, following)
+    if division:
+        return None if division == "drop" else ""
+    if not line_is_full or _is_table_row(line) or _is_table_row(following):
+        return "\n"
+    heading_next = not following_is_full and not _ends_sentence(following) and not following[0].islower()
+    if heading_next and _ends_sentence(line):
+        return "\n"
+    return "" if _is_wide(line[-1]) and _is_wide(following[0]) else " "
+
+
+def _usual_width(widths: list[int]) -> int:
+    filled = sorted(width for width in widths if width)
+    return filled[int(USUAL_QUANTILE * (len(filled) - 1))] if filled else 0
+
+
+def _columns(line: str) -> int:
+    """Width in columns: Chinese, Japanese and Korean characters take two."""
+    return len(line) if line.isascii() else len(line) + sum(map(_is_wide, line))
+
+
+def _is_wide(character: str) -> bool:
+    return unicodedata.east_asian_width(character) in "WF"
+
+
+def _is_table_row(line: str) -> bool:
+    words = line.split()
+    numbers = sum(_DIGIT.search(word) is not None for word in words)
+    return (len(words) > 1 and 2 * numbers >= len(words)) or any(leaders in line for leaders in _DOT_LEADERS)
+
+
+def _ends_sentence(line: str) -> bool:
+    return line.rstrip(_CLOSERS).endswith(_SENTENCE_ENDS)

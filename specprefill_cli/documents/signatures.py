@@ -1,0 +1,70 @@
+"""What a file really is, judged by its first bytes."""
+
+import codecs
+import re
+
+# The PDF standard lets up to 1024 bytes of other data stand before the header.
+HEAD_BYTES = 1024
+
+TEXT_BOMS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+
+# Only signatures that no plain text starts with; formats with weaker ones hold NUL bytes and are caught by those.
+BINARY_SIGNATURES = (
+    (b"\x89PNG\r\n\x1a\n", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF87a", "a GIF image"),
+    (b"GIF89a", "a GIF image"),
+    (b"II*\x00", "a TIFF image"),
+    (b"MM\x00*", "a TIFF image"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"BZh", "a bzip2 archive"),
+    (b"\xfd7zXZ\x00", "an xz archive"),
+    (b"(\xb5/\xfd", "a zstd archive"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"Rar!\x1a\x07", "a RAR archive"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Microsoft Office file (.doc, .xls or .ppt)"),
+    (b"{\\rtf", "an RTF file"),
+    (b"%!PS", "a PostScript file"),
+    (b"SQLite format 3\x00", "an SQLite database"),
+    (b"\x7fELF", "a program (ELF)"),
+    (b"GGUF", "a GGUF model"),
+    (b"ID3", "an MP3 recording"),
+    (b"OggS", "an Ogg recording"),
+)
+
+# The first entry of a ZIP based office format names its folder.
+ZIP_FORMATS = (
+    (b"word/", "a Word document (.docx)"),
+    (b"ppt/", "a PowerPoint presentation (.pptx)"),
+    (b"xl/", "an Excel workbook (.xlsx)"),
+    (b"application/epub+zip", "an EPUB book"),
+    (b"opendocument", "an OpenDocument file"),
+)
+
+_HTML_START = re.compile(rb"\s*(?:<\?xml[^>]{0,200}>\s*)?(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+html|html)\b", re.I)
+
+
+def is_pdf(data: bytes) -> bool:
+    """Whether ``data`` is a PDF: its header at the very start, or in the first KiB of a file with a PDF's trailer.
+
+    The trailer is asked for because a text *about* PDF files may well mention the header in its first lines.
+    """
+    head = data[:HEAD_BYTES]
+    return head.startswith(b"%PDF-") or (b"%PDF-" in head and b"startxref" in data)
+
+
+def is_html(data: bytes) -> bool:
+    """Whether ``data`` starts like an HTML page (doctype or html element)."""
+    return _HTML_START.match(data[:HEAD_BYTES].removeprefix(codecs.BOM_UTF8)) is not None
+
+
+def binary_format(data: bytes) -> str | None:
+    """What kind of binary file ``data`` is, in words; None for text in any encoding."""
+    for signature, words in BINARY_SIGNATURES:
+        if data.startswith(signature):
+            return words
+    if data.startswith(b"PK\x03\x04"):
+        return next((words for mark, words in ZIP_FORMATS if mark in data[:4096]), "a ZIP archive")
+    if b"\x00" in data and not data.startswith(TEXT_BOMS):
+        return "binary data (it holds NUL bytes)"
+    return None

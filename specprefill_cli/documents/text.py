@@ -1,0 +1,18 @@
+"""Plain text."""
+
+from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
+from specprefill_cli.documents.document import Document, one_page_document
+from specprefill_cli.documents.encoding import decode
+from specprefill_cli.documents.reader import FormatReader, Limits
+
+
+def read_text(data: bytes, name: str, limits: Limits) -> Document:
+    """Plain text in UTF-8, UTF-16/32 with a byte order mark, or a guessed encoding (with a warning).
+
+    Lines stay as they are: a line break of a text file may be code, verse or a list. Raises DocumentError.
+    """
+    text, warnings = decode(data, name)
+    return one_page_document(name, collapse_blank_lines(clean_characters(text)), READER.media_type, warnings)
+
+
+READER = FormatReader((".txt", ".text", ".rst"), "text/plain", read_text)

@@ -1,0 +1,16 @@
+"""Errors that a user can mend: each is printed as one line and ends with its exit code."""
+
+
+class SpecprefillError(Exception):
+    """Something failed for a reason that one line can name: what, where, and how to mend it.
+
+    The command line prints the message without a traceback and exits with ``exit_code``.
+    """
+
+    exit_code = 1
+
+
+class UsageError(SpecprefillError):
+    """The call itself is wrong: an option out of range, an empty question, an unknown name."""
+
+    exit_code = 2
