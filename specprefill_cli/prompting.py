@@ -7,9 +7,18 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models.tokenizers import encode_template, encode_text
 from specprefill_cli.resources import packaged_folder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 VARIABLES = ("document", "question")
 
@@ -76,3 +85,88 @@ def parse_template(path: Path) -> Template:
     if body.index("$document") > body.index("$question"):
         raise SpecprefillError(f"prompt {path}: $question must come after $document, so that the document can be reused")
     return Template(path.stem, values.get("text"), values.get("system"), values.get("user"), values.get("description", ""))
+
+
+@dataclass(frozen=True)
+class PromptText:
+    """A prompt as text: fixed pieces, in which special tokens count, around document and question, which are data."""
+
+    head: str
+    document: str
+    before_question: str
+    question: str
+    after_question: str
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt in the tokens of one tokenizer.
+
+    tokens: [M] ids; document, question: token ranges [start, end) in them
+    offsets: [n, 2] character range in the document's text of each document token
+    """
+
+    tokens: Tensor
+    document: tuple[int, int]
+    question: tuple[int, int]
+    offsets: np.ndarray
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
+def render(template: Template, document: str, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
+    """Fill a template; messages go through the tokenizer's chat template, which is cut where the variables stand.
+
+    Raises SpecprefillError when the tokenizer has no chat template or loses a variable.
+    """
+    if template.text is not None:
+        head, between, after = template.text_parts()
+        head = (tokenizer.bos_token or "") + head
+    else:
+        head, between, after = chat_parts(template, tokenizer)
+    # A blank before the question belongs to its first token, as it does in running text.
+    blank = " " if between.endswith(" ") else ""
+    return PromptText(head, document, between.removesuffix(" "), blank + question.strip(), after)
+
+
+def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str, str]:
+    """The chat template's text before the document, between document and question, and after the question."""
+    if not tokenizer.chat_template:
+        raise SpecprefillError(
+            f"prompt '{template.name}': {tokenizer.name_or_path} has no chat template; use --prompt tiny or another plain one"
+        )
+    # Marks that no chat template changes: letters only, one word.
+    marks = {"document": "SPECPREFILLDOCUMENTMARK", "question": "SPECPREFILLQUESTIONMARK"}
+    user = string.Template(template.user or "").substitute(marks)
+    system = [{"role": "system", "content": template.system}] if template.system else []
+    try:
+        text = tokenizer.apply_chat_template(
+            [*system, {"role": "user", "content": user}], tokenize=False, add_generation_prompt=True
+        )
+    except Exception as error:
+        # Chat templates are programs of the model's authors; the commonest failure is one without a system role.
+        if not system:
+            raise SpecprefillError(f"prompt '{template.name}': the model's chat template failed ({error})") from error
+        joined = f"{template.system}\n\n{user}"
+        text = tokenizer.apply_chat_template([{"role": "user", "content": joined}], tokenize=False, add_generation_prompt=True)
+    if any(text.count(mark) != 1 for mark in marks.values()):
+        raise SpecprefillError(
+            f"prompt '{template.name}': the model's chat template does not show document and question once each"
+        )
+    head, _, rest = text.partition(marks["document"])
+    between, _, after = rest.partition(marks["question"])
+    return head, between, after
+
+
+def encode_prompt(text: PromptText, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+    """Token ids of a prompt, piece by piece, so that head, document, question and tail are known exactly."""
+    head = encode_template(tokenizer, text.head)
+    document, offsets = encode_text(tokenizer, text.document)
+    before = encode_template(tokenizer, text.before_question)
+    question, _ = encode_text(tokenizer, text.question)
+    after = encode_template(tokenizer, text.after_question)
+    start, asked = len(head) + len(document), len(head) + len(document) + len(before)
+    tokens = torch.tensor([*head, *document, *before, *question, *after], dtype=torch.long)
+    return Prompt(tokens, (len(head), start), (asked, asked + len(question)), offsets)

@@ -20,6 +20,7 @@ _LIGATURES = {
 # The zero-width joiner and non-joiner (U+200D, U+200C) stay: they are part of the spelling of Persian, of Indic
 # scripts and of emoji.
 _REMOVED = "\x00\u200b\u2060\ufeff"
+_NFC_CHARACTERS = 1000
 _LINE_ENDS = "\x0b\x0c\x85\u2028\u2029"
 _TRANSLATION = str.maketrans(_LIGATURES | dict.fromkeys(_REMOVED, "") | dict.fromkeys(_LINE_ENDS, "\n"))
 
@@ -47,7 +48,25 @@ def clean_characters(text: str) -> str:
     """
     text = normalise_line_ends(replace_surrogates(text)).translate(_TRANSLATION)
     text = _SOFT_HYPHEN_AT_LINE_END.sub("", text).replace(_SOFT_HYPHEN, "")
-    return unicodedata.normalize("NFC", text)
+    return normalise_nfc(text)
+
+
+def normalise_nfc(text: str) -> str:
+    """``text`` in Unicode's composed form (NFC), except words of more than 1000 characters, which stay.
+
+    The standard library sorts a run of combining marks in quadratic time (minutes for 400,000 of them). Line breaks
+    and spaces compose with nothing, so the text can be normalised piece by piece.
+    """
+    if text.isascii():
+        return text
+    return "\n".join(_nfc_line(line) for line in text.split("\n"))
+
+
+def _nfc_line(line: str) -> str:
+    if len(line) <= _NFC_CHARACTERS:
+        return unicodedata.normalize("NFC", line)
+    words = line.split(" ")
+    return " ".join(unicodedata.normalize("NFC", word) if len(word) <= _NFC_CHARACTERS else word for word in words)
 
 
 def collapse_blank_lines(text: str) -> str:

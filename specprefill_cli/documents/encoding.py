@@ -21,6 +21,9 @@ _NOT_FILE_ENCODINGS = frozenset(
 # The web's most common single-byte encoding: it wins when the guess cannot tell it from its neighbours.
 _COMMON_ENCODING = "cp1252"
 
+# Classic Mac OS encodings: never written today, but the guess prefers them for short Cyrillic texts in cp1251.
+_EXTINCT_ENCODINGS = ["mac_cyrillic", "mac_greek", "mac_iceland", "mac_latin2", "mac_roman", "mac_turkish"]
+
 
 def decode(data: bytes, name: str, declared: str | None = None) -> tuple[str, tuple[str, ...]]:
     """The text in ``data`` and warnings about doubtful characters.
@@ -69,7 +72,7 @@ def _decode_declared(data: bytes, declared: str) -> str | None:
 def _guess_encoding(data: bytes) -> str | None:
     from charset_normalizer import from_bytes
 
-    matches = from_bytes(data)
+    matches = from_bytes(data, cp_exclusion=_EXTINCT_ENCODINGS)
     best = matches.best()
     if best is None:
         return None

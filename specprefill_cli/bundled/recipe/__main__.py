@@ -53,5 +53,18 @@ def train(
     run_training(PAIR_SHAPES[shape], settings, source, run)
 
 
+@app.command()
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="Folder for target/, draft/ and the tiktoken ranks.")],
+    shape: str = "cpu",
+) -> None:
+    """Write the checkpoint as folders that transformers loads, and the tokenizer's ranks for tiktoken."""
+    from specprefill_cli.bundled.recipe.export import export_pair
+    from specprefill_cli.bundled.recipe.shapes import PAIR_SHAPES
+
+    export_pair(run, PAIR_SHAPES[shape], out)
+
+
 if __name__ == "__main__":
     app()

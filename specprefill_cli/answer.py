@@ -1,0 +1,50 @@
+"""What comes out of a question: the answer and everything measured on the way to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specprefill_cli.citations import Citation
+from specprefill_cli.prefill.plan import Fate
+
+
+@dataclass(frozen=True)
+class SpanRecord:
+    """A span of prompt tokens [start, end) with its fate, pages, and risk where one was estimated."""
+
+    start: int
+    end: int
+    fate: Fate
+    pages: list[int]
+    risk: float | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answered question. Times in seconds; `ttft_seconds` from question submitted to first token in hand.
+
+    tokens_per_second: decoding after the first token, None when nothing more was decoded
+    reason: why the mode was taken, where `auto` took it
+    """
+
+    id: str
+    question: str
+    answer: str
+    mode: str
+    reason: str | None
+    draft: str | None
+    target: str
+    prompt_tokens: int
+    kept_tokens: int
+    kept_ratio: float
+    ttft_seconds: float
+    startup_seconds: float
+    phases: dict[str, float]
+    spans: list[SpanRecord]
+    generated_tokens: int
+    tokens_per_second: float | None
+    acceptance_rate: float | None
+    peak_memory_bytes: int | None
+    citations: list[Citation]
+    warnings: list[str]
+    stopped: str

@@ -1,0 +1,140 @@
+"""Time to first token over lengths, keep ratios and modes, all warmed alike and measured in one run."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.library import Library
+from specprefill_cli.errors import UsageError
+from specprefill_cli.evaluation.runs import Configuration
+from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.resources import packaged_folder
+from specprefill_cli.session import AnswerStream, Session
+from specprefill_cli.settings import Settings
+from specprefill_cli.timing import PhaseClock
+
+QUESTION = "Which torque is given for the mounting screws?"
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """Medians of one configuration at one prompt length; times in seconds, speedup over `full` at the same length."""
+
+    length: int
+    mode: str
+    keep: float | None
+    ttft_seconds: float
+    ttft_low: float
+    ttft_high: float
+    speedup: float | None
+    limit: float | None
+    efficiency: float | None
+    kept_ratio: float
+    peak_memory_bytes: int | None
+    phases: dict[str, float]
+
+
+def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Library:
+    """A document of running prose that makes the whole prompt as long as asked, to a few tokens.
+
+    Raises UsageError when the question alone is longer.
+    """
+    sources = sorted((packaged_folder("sample_docs") / "sources").glob("*.md"))
+    prose = "\n\n".join(path.read_text(encoding="utf-8") for path in sources)
+    empty = Library((one_page_document("bench", "A.", "text/plain"),))
+    outside = session.prepare(empty, QUESTION, settings, PhaseClock()).prompt.length
+    wanted = tokens - outside
+    if wanted < settings.chunk_size:
+        raise UsageError(f"--lengths {tokens}: too short; the question alone takes {outside} tokens")
+    tokenizer = session.pair.target.tokenizer
+    once = len(encode_text(tokenizer, prose)[0])
+    _, offsets = encode_text(tokenizer, prose * (wanted // once + 1))
+    text = (prose * (wanted // once + 1))[: offsets[wanted - 1, 1]]
+    return Library((one_page_document("bench", text, "text/plain"),))
+
+
+def bench_prefill(
+    session: Session,
+    lengths: Sequence[int],
+    configurations: Sequence[Configuration],
+    repeat: int,
+    base: Settings,
+    step: Callable[[str], None],
+) -> list[BenchRow]:
+    """Measure every configuration at every length `repeat` times, in turns, after one unmeasured round."""
+    results = []
+    for length in lengths:
+        library = prompt_of_length(session, length, base)
+        measured: dict[Configuration, list[tuple[Measurement, int | None]]] = {one: [] for one in configurations}
+        for round_number in range(repeat + 1):
+            for configuration in configurations:
+                step(f"{length:,} tokens, {configuration.mode}, round {round_number} of {repeat}")
+                stream = session.ask(library, QUESTION, configuration.settings(base))
+                peak = stream.memory.bytes()
+                if round_number:
+                    measured[configuration].append((summary(stream), peak))
+        results += rows(length, measured)
+    return results
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is kept of one run; the caches are let go."""
+
+    ttft: float
+    phases: dict[str, float]
+    kept_ratio: float
+
+
+def summary(stream: AnswerStream) -> Measurement:
+    return Measurement(stream.clock.ttft, stream.clock.phases(), stream.prefilled.plan.kept_ratio)
+
+
+def rows(length: int, measured: dict[Configuration, list[tuple[Measurement, int | None]]]) -> list[BenchRow]:
+    """One row for each configuration: medians, and the speedup over `full`."""
+    medians = {one: statistics.median(run.ttft for run, _ in runs) for one, runs in measured.items()}
+    full = next((median for one, median in medians.items() if one.mode == "full"), None)
+    table = []
+    for one, runs in measured.items():
+        times = sorted(run.ttft for run, _ in runs)
+        peaks = [peak for _, peak in runs if peak is not None]
+        names = runs[0][0].phases
+        table.append(
+            BenchRow(
+                length=length,
+                mode=one.mode,
+                keep=one.keep,
+                ttft_seconds=medians[one],
+                ttft_low=times[len(times) // 4],
+                ttft_high=times[-1 - len(times) // 4],
+                speedup=full / medians[one] if full is not None else None,
+                limit=None,
+                efficiency=None,
+                kept_ratio=runs[0][0].kept_ratio,
+                peak_memory_bytes=int(statistics.median(peaks)) if peaks else None,
+                phases={name: statistics.median(run.phases[name] for run, _ in runs) for name in names},
+            )
+        )
+    return table
+
+
+def host() -> dict[str, str | int]:
+    """The machine that was measured."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return {
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "gpus": ", ".join(gpus),
+    }
+
+
+def versions() -> dict[str, str]:
+    return {name: version(name) for name in ("specprefill", "torch", "transformers")} | {"python": platform.python_version()}

@@ -1,0 +1,58 @@
+"""From a checkpoint to the folders that ship: config.json, float16 safetensors, tokenizer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from specprefill_cli.bundled.recipe.network import LanguageModel
+from specprefill_cli.bundled.recipe.shapes import ModelShape, PairShape
+from specprefill_cli.bundled.recipe.tokenizer import BOS, EOS, PAD
+
+
+def llama_config(shape: ModelShape, token_ids: dict[str, int]) -> dict:
+    """config.json for transformers' LlamaForCausalLM."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.key_value_heads,
+        "head_dim": shape.head_size,
+        "intermediate_size": shape.intermediate_size,
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": shape.context,
+        "rms_norm_eps": shape.norm_epsilon,
+        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "dtype": "float16",
+        "bos_token_id": token_ids[BOS],
+        "eos_token_id": token_ids[EOS],
+        "pad_token_id": token_ids[PAD],
+    }
+
+
+def export_pair(run: Path, shape: PairShape, out: Path) -> None:
+    """Write `out/target` and `out/draft`, and the tiktoken ranks to `out`."""
+    state = torch.load(run / "checkpoint.pt", map_location="cpu", weights_only=True)["models"]
+    tokenizer = json.loads((run / "tokenizer" / "tokenizer.json").read_text(encoding="utf-8"))
+    token_ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    for name, model_shape in (("target", shape.target), ("draft", shape.draft)):
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        wanted = LanguageModel(model_shape).state_dict()
+        weights = {key: state[f"{name}.{key}"].to(torch.float16).contiguous() for key in wanted}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        config = json.dumps(llama_config(model_shape, token_ids), indent=2) + "\n"
+        (folder / "config.json").write_text(config, encoding="utf-8")
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(run / "tokenizer" / file, folder / file)
+    shutil.copyfile(run / "tokenizer" / "tokenizer.tiktoken", out / "tokenizer.tiktoken")

@@ -1,0 +1,72 @@
+"""Where an answer stands in the documents: computed from its text and the kept chunks, never asked of the model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from specprefill_cli.documents.library import Library
+from specprefill_cli.prefill.plan import Fate, Plan
+
+LONGEST_ANSWER = 300
+MOST_CITATIONS = 3
+SENTENCE_END = re.compile(r"[.!?](?=\s)|\n")
+
+
+@dataclass(frozen=True)
+class Citation:
+    """One place: document name, 1-based page, character range [start, end) in the document, and the sentence there."""
+
+    document: str
+    page: int
+    start: int
+    end: int
+    text: str
+
+
+def cite(answer: str, library: Library, plan: Plan, offsets: np.ndarray, importance: Tensor | None) -> list[Citation]:
+    """Places where the answer's words stand in text that the target saw, the most important first.
+
+    offsets: [n, 2] character range of each document token; importance: [n], or None where nothing was scored
+    """
+    places = occurrences(answer, library.text)
+    if not places or not len(offsets):
+        return []
+    seen = np.zeros(len(offsets), dtype=bool)
+    for span in plan.spans:
+        if span.fate is not Fate.DROP:
+            seen[span.start - plan.document[0] : span.end - plan.document[0]] = True
+    weights = importance.numpy() if importance is not None else np.zeros(len(offsets))
+    ranked = []
+    for start, end in places:
+        tokens = slice(*np.searchsorted(offsets[:, 1], [start, end], side="right") + [0, 1])
+        if seen[tokens].any():
+            ranked.append((-float(weights[tokens].max(initial=0.0)), start, end))
+    return [citation(library, start, end) for _, start, end in sorted(ranked)[:MOST_CITATIONS]]
+
+
+def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
+    """Character ranges where the answer stands as whole words, case and white space aside."""
+    words = answer.strip().strip(".").split()
+    if not words or len(answer) > LONGEST_ANSWER:
+        return []
+    pattern = r"\s+".join(re.escape(word) for word in words)
+    return [match.span() for match in re.finditer(rf"(?<!\w){pattern}(?!\w)", text, re.IGNORECASE)]
+
+
+def citation(library: Library, start: int, end: int) -> Citation:
+    document, low, high = library.parts(start, end)[0]
+    pages = document.pages_between(low, high)
+    first, last = sentence(document.text, low, high)
+    return Citation(document.name, pages[0] if pages else 1, low, high, document.text[first:last].strip())
+
+
+def sentence(text: str, start: int, end: int, widest: int = 200) -> tuple[int, int]:
+    """The sentence or line around characters [start, end), at most `widest` characters to either side."""
+    before = [match.end() for match in SENTENCE_END.finditer(text, max(0, start - widest), start)]
+    after = SENTENCE_END.search(text, end, min(len(text), end + widest))
+    first = before[-1] if before else max(0, start - widest)
+    return first, after.end() if after else min(len(text), end + widest)

@@ -1,0 +1,101 @@
+"""`specprefill ask`: one question about documents."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specprefill_cli.cli import options
+from specprefill_cli.cli.console import Notes
+from specprefill_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from specprefill_cli.session import AnswerStream
+
+
+def ask(
+    context: typer.Context,
+    documents: Annotated[list[str], typer.Argument(help="Files, folders or globs; - is standard input.", show_default=False)],
+    question: Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)],
+    mode: options.Mode = None,
+    keep: options.Keep = None,
+    scorer: options.Scorer = None,
+    look_ahead: options.LookAhead = None,
+    chunk_size: options.ChunkSize = None,
+    prefill_chunk: options.PrefillChunk = None,
+    prompt: options.Prompt = None,
+    pair: options.Pair = None,
+    draft: options.Draft = None,
+    target: options.Target = None,
+    devices: options.Devices = None,
+    dtype: options.Dtype = None,
+    offline: options.Offline = None,
+    max_new_tokens: options.MaxNewTokens = None,
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    seed: options.Seed = None,
+    json: options.Json = False,
+    no_stream: Annotated[
+        bool, typer.Option("--no-stream", help="Print the answer when it is complete.", rich_help_panel=options.OUTPUT)
+    ] = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Answer a question about documents: the answer on standard output, a table of figures on standard error.
+
+    Examples:
+
+      specprefill ask report.pdf "What is the notice period?"
+
+      specprefill ask docs/ notes.md "Who signed the lease?" --keep 0.2 --json
+
+      curl -s https://example.org | specprefill ask - "What is it about?" --mode full
+    """
+    settings = options.settings_from(locals())
+    if not question.strip():
+        raise UsageError("the question is empty; give it after the documents, in quotes")
+    notes = Notes(quiet)
+    from specprefill_cli.documents import read_documents
+    from specprefill_cli.documents.library import Library
+
+    with notes.progress("reading documents"):
+        library = Library(tuple(read_documents(documents, stdin=sys.stdin.buffer)))
+    from specprefill_cli.models.tokenizers import count_tokens
+
+    size = count_tokens(library.text)
+    with notes.progress(f"loading the models; the documents have about {size:,} tokens"):
+        from specprefill_cli.session import open_session
+
+        session = open_session(settings)
+        session.warm_up(settings)
+    session.startup_seconds = time.perf_counter() - context.obj["started"]
+    with notes.progress(f"prefill of about {size:,} tokens"):
+        stream = session.ask(library, question, settings)
+    write_answer(stream, streaming=not (json or no_stream), silent=json)
+    answer = stream.result()
+    if json:
+        from specprefill_cli.reporting.jsonl import answer_record, line
+
+        print(line(answer_record(answer)), flush=True)
+    else:
+        from specprefill_cli.reporting.table import answer_table
+
+        notes.show(answer_table(answer))
+    if answer.stopped == "interrupt":
+        raise typer.Exit(130)
+
+
+def write_answer(stream: AnswerStream, streaming: bool, silent: bool) -> None:
+    """Write the answer's text to standard output, piece by piece or at once."""
+    from specprefill_cli.reporting.safe import printable
+
+    pieces = []
+    for piece in stream:
+        if streaming:
+            print(printable(piece), end="", flush=True)
+        pieces.append(piece)
+    if not silent:
+        print("" if streaming else printable("".join(pieces).strip()), flush=True)

@@ -1,0 +1,124 @@
+"""`specprefill evaluate`: quality and speed on a question set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specprefill_cli.cli import options
+from specprefill_cli.cli.console import Notes
+from specprefill_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from specprefill_cli.evaluation.runs import Row
+
+
+def evaluate(
+    questions: Annotated[Path, typer.Argument(help="JSONL (or .xz) of {id, context | document | documents, question, answers}.")],
+    modes: Annotated[str, typer.Option(help="Modes to run, with commas.", rich_help_panel=options.PREFILL)] = "full,select",
+    keep: Annotated[str, typer.Option(help="Keep ratios, with commas; auto is allowed.", rich_help_panel=options.PREFILL)] = "0.2",
+    scorer: Annotated[str, typer.Option(help="Scorers, with commas.", rich_help_panel=options.PREFILL)] = "question",
+    limit: Annotated[int | None, typer.Option(min=1, help="Questions to draw at random; all without it.")] = None,
+    distractors: Annotated[int, typer.Option(min=0, help="Other contexts of the file to bury each context among.")] = 0,
+    sample_seed: Annotated[int, typer.Option(help="Seed of the draw and of the distractors.")] = 0,
+    answers: Annotated[Path | None, typer.Option(help="Write every answer as JSONL to this file.")] = None,
+    look_ahead: options.LookAhead = None,
+    chunk_size: options.ChunkSize = None,
+    prompt: options.Prompt = None,
+    pair: options.Pair = None,
+    draft: options.Draft = None,
+    target: options.Target = None,
+    devices: options.Devices = None,
+    dtype: options.Dtype = None,
+    offline: options.Offline = None,
+    max_new_tokens: options.MaxNewTokens = 48,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Exact match, F1 with 95 % intervals, paired difference to `full`, and the ratio of times to first token.
+
+    Examples:
+
+      specprefill evaluate sample_docs/questions.jsonl --keep 0.2,0.3
+
+      specprefill evaluate squad.jsonl.xz --limit 500 --distractors 19 --scorer question,lexical,random --json
+    """
+    flags = {name: value for name, value in locals().items() if name not in ("keep", "scorer")}
+    settings = options.settings_from(flags)
+    from specprefill_cli.evaluation.datasets import read_items
+    from specprefill_cli.evaluation.runs import configurations, rows, run
+    from specprefill_cli.reporting.jsonl import answer_record, line
+    from specprefill_cli.session import check_names, open_session
+
+    wanted = configurations(split(modes), [ratio(text) for text in split(keep)], split(scorer))
+    for configuration in wanted:
+        check_names(configuration.settings(settings))
+    notes = Notes(quiet)
+    items = read_items(questions, limit, distractors, sample_seed)
+    with notes.progress("loading the models"):
+        session = open_session(settings, draft=any(configuration.mode != "full" for configuration in wanted))
+    kept = answers.open("w", encoding="utf-8") if answers else None
+
+    def step(item, configuration, answer) -> None:
+        if kept:
+            record = answer_record(answer) | {"references": item.answers, "keep": configuration.keep, "scorer": configuration.scorer}
+            kept.write(line(record) + "\n")
+
+    try:
+        with notes.progress(f"asking {len(items):,} questions in {len(wanted)} configurations"):
+            results = run(session, items, wanted, settings, step)
+    finally:
+        if kept:
+            kept.close()
+    figures = rows(results)
+    if json:
+        from dataclasses import asdict
+
+        print(line({"schema": 1, "questions": str(questions), "rows": [asdict(row) for row in figures]}))
+    else:
+        from rich.console import Console
+
+        Console(highlight=False).print(evaluation_table(figures))
+
+
+def split(text: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise UsageError("an option with a list is empty; give values with commas between them")
+    return parts
+
+
+def ratio(text: str) -> float | None:
+    """A keep ratio, or None for `auto`."""
+    if text == "auto":
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise UsageError(f"--keep {text}: not a number or 'auto'") from error
+
+
+def evaluation_table(figures: list[Row]) -> Table:
+    from rich.table import Table
+
+    table = Table("mode", "keep", "scorer", "n", "right", "EM", "F1 [95 %]", "F1 - full [95 %]", "kept", "TTFT", "x full", box=None)
+    for row in figures:
+        delta = "" if row.f1_delta is None else f"{row.f1_delta:+.1f} [{row.f1_delta_low:+.1f}, {row.f1_delta_high:+.1f}]"
+        table.add_row(
+            row.mode,
+            "" if row.scorer is None else "auto" if row.keep is None else f"{row.keep:g}",
+            row.scorer or "",
+            str(row.n),
+            str(row.right),
+            f"{row.em:.1f}",
+            f"{row.f1:.1f} [{row.f1_low:.1f}, {row.f1_high:.1f}]",
+            delta,
+            f"{row.kept_ratio:.2f}",
+            f"{row.ttft_seconds * 1000:,.0f} ms",
+            "" if row.ttft_ratio is None else f"{row.ttft_ratio:.2f}",
+        )
+    return table

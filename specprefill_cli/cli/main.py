@@ -1,0 +1,77 @@
+"""Entry point: the commands, and errors as one line with the right exit code."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from specprefill_cli import __version__
+from specprefill_cli.cli import ask, bench, evaluate, pairs
+from specprefill_cli.cli.console import close_broken_pipe
+from specprefill_cli.errors import SpecprefillError
+
+# As early as it gets: start-up time is counted from here.
+STARTED = time.perf_counter()
+
+app = typer.Typer(
+    name="specprefill",
+    help="Answers questions about long documents. A small draft model finds what matters; the large target model reads "
+    "only that, so that the first token comes several times sooner.",
+    epilog='Example: specprefill ask report.pdf "What is the notice period?"',
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("ask")(ask.ask)
+app.add_typer(bench.app, name="bench")
+app.command("evaluate")(evaluate.evaluate)
+app.command("pairs")(pairs.pairs)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"specprefill {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    context.obj = {"started": STARTED, "debug": debug}
+
+
+def main() -> None:
+    """Run the command line; every error a user can mend is one line on standard error."""
+    debug = "--debug" in sys.argv[1:2]
+    try:
+        app()
+    except SpecprefillError as error:
+        if debug:
+            raise
+        fail(str(error), error.exit_code)
+    except BrokenPipeError:
+        close_broken_pipe()
+        sys.exit(0)
+    except Exception as error:
+        if debug:
+            raise
+        fail(f"unexpected {type(error).__name__}: {error}; run again with `specprefill --debug ...` for the traceback", 1)
+
+
+def fail(message: str, code: int) -> None:
+    from specprefill_cli.reporting.safe import printable
+
+    print(f"specprefill: {' '.join(printable(message).split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""From logits to text: sampling, and streaming without broken characters."""

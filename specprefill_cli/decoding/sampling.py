@@ -1,0 +1,44 @@
+"""Choosing the next token: greedy, or from the distribution after temperature, top-k and top-p."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def distribution(logits: Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+    """Probabilities [V] after temperature, then top-k, then top-p (nucleus sampling, arXiv 1904.09751).
+
+    `temperature` 0 puts all mass on the largest logit; `top_k` 0 and `top_p` 1 leave all tokens in.
+    """
+    if temperature == 0:
+        return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+    scaled = logits.float() / temperature
+    if 0 < top_k < scaled.shape[-1]:
+        scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[..., -1:], float("-inf"))
+    shares = scaled.softmax(-1)
+    if top_p < 1:
+        ordered, places = shares.sort(descending=True, stable=True)
+        # A token stays while the mass before it is below top_p, so that the first one always stays.
+        outside = ordered.cumsum(-1) - ordered >= top_p
+        shares = shares.masked_fill(torch.zeros_like(outside).scatter_(-1, places, outside), 0.0)
+        shares = shares / shares.sum(-1, keepdim=True)
+    return shares
+
+
+class Sampler:
+    """Draws token ids from logits; the same seed and logits give the same tokens."""
+
+    def __init__(self, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0) -> None:
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+        # On the CPU, so that a seed means the same tokens on every device.
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, logits: Tensor) -> int:
+        """The next token id for logits [V]."""
+        if self.temperature == 0:
+            return int(logits.argmax())
+        shares = distribution(logits.cpu(), self.temperature, self.top_k, self.top_p)
+        return int(torch.multinomial(shares, 1, generator=self.generator))

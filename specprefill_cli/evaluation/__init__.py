@@ -1,0 +1,1 @@
+"""Quality and speed: metrics with intervals, data sets, runs."""

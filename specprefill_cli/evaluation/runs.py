@@ -1,0 +1,123 @@
+"""Running a question set through modes, and the row of figures for each."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from specprefill_cli.answer import Answer
+from specprefill_cli.evaluation.datasets import Item
+from specprefill_cli.evaluation.metrics import bootstrap_interval, contains_answer, exact_match, f1
+from specprefill_cli.session import Session
+from specprefill_cli.settings import Settings
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One line of the evaluation: a mode with its keep ratio and scorer (None where the mode has none)."""
+
+    mode: str
+    keep: float | None = None
+    scorer: str | None = None
+
+    def settings(self, base: Settings) -> Settings:
+        settings = replace(base, mode=self.mode)
+        return settings if self.scorer is None else replace(settings, keep=self.keep, scorer=self.scorer)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Figures of one configuration over n questions; shares in percent, differences paired with `full` (None without).
+
+    right: answers that equal or contain a reference
+    """
+
+    mode: str
+    keep: float | None
+    scorer: str | None
+    n: int
+    em: float
+    f1: float
+    f1_low: float
+    f1_high: float
+    f1_delta: float | None
+    f1_delta_low: float | None
+    f1_delta_high: float | None
+    ttft_seconds: float
+    ttft_ratio: float | None
+    kept_ratio: float
+    right: int
+
+
+def configurations(modes: Sequence[str], keeps: Sequence[float | None], scorers: Sequence[str]) -> list[Configuration]:
+    """`full` once, every other mode with each keep ratio and scorer."""
+    rows = []
+    for mode in modes:
+        if mode == "full":
+            rows.append(Configuration(mode))
+        else:
+            rows += [Configuration(mode, keep, scorer) for scorer in scorers for keep in keeps]
+    return rows
+
+
+def run(
+    session: Session,
+    items: Iterable[Item],
+    wanted: Sequence[Configuration],
+    base: Settings,
+    step: Callable[[Item, Configuration, Answer], None],
+) -> dict[Configuration, list[tuple[Item, Answer]]]:
+    """Ask every question in every configuration, question by question, so that drift of the machine hits all alike."""
+    results: dict[Configuration, list[tuple[Item, Answer]]] = {configuration: [] for configuration in wanted}
+    for item in items:
+        for configuration in wanted:
+            stream = session.ask(item.library, item.question, configuration.settings(base), item.identifier)
+            for _ in stream:
+                pass
+            answer = stream.result()
+            results[configuration].append((item, answer))
+            step(item, configuration, answer)
+    return results
+
+
+def rows(results: dict[Configuration, list[tuple[Item, Answer]]]) -> list[Row]:
+    """One row of figures for each configuration."""
+    full = next((answers for configuration, answers in results.items() if configuration.mode == "full"), None)
+    return [row(configuration, answers, full) for configuration, answers in results.items()]
+
+
+def row(
+    configuration: Configuration, answers: Sequence[tuple[Item, Answer]], full: Sequence[tuple[Item, Answer]] | None
+) -> Row:
+    scores = [100 * f1(answer.answer, item.answers) for item, answer in answers]
+    matches = [100 * exact_match(answer.answer, item.answers) for item, answer in answers]
+    low, high = bootstrap_interval(scores)
+    delta = delta_low = delta_high = ratio = None
+    if full is not None and configuration.mode != "full":
+        differences = [score - 100 * f1(answer.answer, item.answers) for score, (item, answer) in zip(scores, full, strict=True)]
+        delta = statistics.fmean(differences)
+        delta_low, delta_high = bootstrap_interval(differences)
+        ratio = statistics.median(
+            plain.ttft_seconds / answer.ttft_seconds
+            for (_, plain), (_, answer) in zip(full, answers, strict=True)
+        )
+    return Row(
+        mode=configuration.mode,
+        keep=configuration.keep,
+        scorer=configuration.scorer,
+        n=len(answers),
+        em=statistics.fmean(matches),
+        f1=statistics.fmean(scores),
+        f1_low=low,
+        f1_high=high,
+        f1_delta=delta,
+        f1_delta_low=delta_low,
+        f1_delta_high=delta_high,
+        ttft_seconds=statistics.median(answer.ttft_seconds for _, answer in answers),
+        ttft_ratio=ratio,
+        kept_ratio=statistics.fmean(answer.kept_ratio for _, answer in answers),
+        right=sum(contains_answer(answer.answer, item.answers) for item, answer in answers),
+    )
+
+

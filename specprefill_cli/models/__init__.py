@@ -1,0 +1,1 @@
+"""Named pairs, loading and placing them, their tokenizers, and the adapter to transformers."""

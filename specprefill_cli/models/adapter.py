@@ -1,0 +1,225 @@
+"""The only module that touches transformers' internals: attention, masks, cache layers.
+
+transformers derives causality from the place of a token in the cache and sliding windows from cache slots. After a
+sparse prefill neither holds, so the models loaded by specprefill run an attention function of our own, which masks by
+position; `tests/models/test_adapter_contract.py` pins what it relies on (seen in transformers 5.23, 2026-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+ATTENTION = "specprefill"
+# Queries a masked attention call handles at once: bounds its mask to QUERY_BLOCK x keys.
+QUERY_BLOCK = 1_024
+
+
+@dataclass
+class QueryCapture:
+    """Keeps the queries of chosen tokens as attention sees them: after q-norm and rotary embedding.
+
+    wanted:  token indices in the prompt whose queries are kept, ascending
+    queries: per layer index, tensors [heads, rows, head_size], in the order of the tokens
+    scaling: per layer index, the factor that the layer puts on query-key products
+    """
+
+    wanted: Tensor
+    queries: dict[int, list[Tensor]] = field(default_factory=dict)
+    scaling: dict[int, float] = field(default_factory=dict)
+    windows: dict[int, int | None] = field(default_factory=dict)
+
+    def keep(self, module: torch.nn.Module, queries: Tensor, rows: Tensor, scaling: float, window: int | None) -> None:
+        layer = module.layer_idx
+        self.queries.setdefault(layer, []).append(queries[0].index_select(1, rows.to(queries.device)))
+        self.scaling[layer] = scaling
+        self.windows[layer] = window
+
+    def layer(self, number: int) -> Tensor:
+        """All kept queries of a layer: [heads, rows, head_size]."""
+        return torch.cat(self.queries[number], dim=1)
+
+
+@dataclass
+class PositionContext:
+    """What our attention function must know of one forward pass.
+
+    query_positions, key_positions: [Q] and [K] absolute positions, ascending; the last Q keys are the queries' own
+    capture, rows: where to keep queries, and which rows of this pass (None: keep none)
+    largest_distance: from the first key to the last query, in positions
+    """
+
+    query_positions: Tensor
+    key_positions: Tensor
+    capture: QueryCapture | None = None
+    rows: Tensor | None = None
+    largest_distance: int = 0
+
+
+def attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    context: PositionContext | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """Attention by position: query [1, heads, Q, d], key and value [1, kv_heads, K, d] -> [1, Q, heads, d]."""
+    if context is None or attention_mask is not None or softcap is not None:
+        raise ValueError("specprefill's attention needs a PositionContext, no mask and no logit soft-capping")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if context.capture is not None and context.rows is not None and len(context.rows):
+        context.capture.keep(module, query, context.rows, scaling, sliding_window)
+    grouped = query.shape[1] != key.shape[1]
+    length, total = query.shape[2], key.shape[2]
+    windowed = sliding_window is not None and context.largest_distance >= sliding_window
+    if not windowed and (length == total or length == 1):
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, is_causal=length > 1, scale=scaling, enable_gqa=grouped
+        )
+        return mixed.transpose(1, 2), None
+    blocks = []
+    for first in range(0, length, QUERY_BLOCK):
+        last = min(first + QUERY_BLOCK, length)
+        visible = total - length + last
+        mask = position_mask(
+            context.query_positions[first:last].to(query.device),
+            context.key_positions[:visible].to(query.device),
+            sliding_window if windowed else None,
+        )
+        blocks.append(
+            F.scaled_dot_product_attention(
+                query[:, :, first:last],
+                key[:, :, :visible],
+                value[:, :, :visible],
+                attn_mask=mask,
+                scale=scaling,
+                enable_gqa=grouped,
+            )
+        )
+    return torch.cat(blocks, dim=2).transpose(1, 2), None
+
+
+def position_mask(query_positions: Tensor, key_positions: Tensor, window: int | None) -> Tensor:
+    """Boolean [Q, K]: a key is seen when it is not later than the query, and inside the window counted in positions."""
+    distance = query_positions[:, None] - key_positions[None, :]
+    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
+
+
+def no_mask(*_: object, **__: object) -> None:
+    """Registered with the attention function, so that transformers builds no mask for it."""
+
+
+AttentionInterface.register(ATTENTION, attend)
+AttentionMaskInterface.register(ATTENTION, no_mask)
+
+
+@dataclass
+class PrefillState:
+    """A model's cache with the absolute position of every slot: positions [K] on the CPU, int64."""
+
+    cache: DynamicCache
+    positions: Tensor
+
+    @property
+    def length(self) -> int:
+        return len(self.positions)
+
+
+def new_state() -> PrefillState:
+    """An empty cache whose layers all grow: sliding-window layers too, because they are masked by position."""
+    return PrefillState(DynamicCache(), torch.empty(0, dtype=torch.long))
+
+
+@torch.inference_mode()
+def run(
+    model: PreTrainedModel,
+    tokens: Tensor,
+    positions: Tensor,
+    state: PrefillState,
+    capture: QueryCapture | None = None,
+    logits: bool = True,
+) -> Tensor | None:
+    """One forward pass of tokens [N] at positions [N] behind the state, which grows by N.
+
+    Returns the logits [V] of the last token in float32, or None where `logits` is false: then the head over the
+    vocabulary is not computed at all.
+    """
+    first = state.length
+    state.positions = torch.cat([state.positions, positions])
+    rows = None
+    if capture is not None:
+        # Compact cache and prompt agree while a draft prefills: it always reads the whole prompt.
+        inside = (capture.wanted >= first) & (capture.wanted < first + len(tokens))
+        rows = capture.wanted[inside] - first
+    device = model.get_input_embeddings().weight.device
+    call = model if logits else model.base_model
+    output = call(
+        input_ids=tokens[None].to(device),
+        position_ids=positions[None].to(device),
+        past_key_values=state.cache,
+        use_cache=True,
+        context=PositionContext(
+            positions.to(device), state.positions.to(device), capture, rows, int(positions[-1] - state.positions[0])
+        ),
+        **({"logits_to_keep": 1} if logits else {}),
+    )
+    return output.logits[0, -1].float() if logits else None
+
+
+def prefill(
+    model: PreTrainedModel,
+    tokens: Tensor,
+    positions: Tensor,
+    chunk: int,
+    capture: QueryCapture | None = None,
+    state: PrefillState | None = None,
+) -> tuple[Tensor, PrefillState]:
+    """Run tokens [N] at positions [N] through the model, `chunk` at a time; logits [V] of the last one, and the state."""
+    state = state or new_state()
+    pieces = list(chunked(len(tokens), chunk))
+    result = None
+    for start, end in pieces:
+        result = run(model, tokens[start:end], positions[start:end], state, capture, logits=end == len(tokens))
+    return result, state
+
+
+def chunked(length: int, size: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(start + size, length)) for start in range(0, length, size))
+
+
+def layer_keys(state: PrefillState, layer: int) -> Tensor:
+    """The keys of one cache layer as attention uses them: [kv_heads, K, head_size], rotated."""
+    return state.cache.layers[layer].keys[0]
+
+
+def window_layers(config) -> Sequence[int | None]:
+    """Per layer, the sliding window in tokens, or None for full attention."""
+    text = config.get_text_config()
+    window = getattr(text, "sliding_window", None)
+    if window is None or getattr(text, "use_sliding_window", True) is False:
+        return [None] * text.num_hidden_layers
+    kinds = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def synchronize(model: PreTrainedModel) -> None:
+    """Wait until the devices of a model have finished their work, so that a clock around it tells the truth."""
+    for device in {parameter.device for parameter in model.parameters()}:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        elif device.type == "mps":
+            torch.mps.synchronize()

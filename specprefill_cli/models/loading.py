@@ -1,0 +1,163 @@
+"""Loading a pair: weights, tokenizers, and the checks that name what does not fit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.adapter import ATTENTION, synchronize
+from specprefill_cli.models.pairs import BUNDLED, Pair
+from specprefill_cli.models.placement import Placement, choose_dtype
+from specprefill_cli.models.tokenizers import check_fast, fingerprint
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+# Architectures whose attention our function does not reproduce.
+SOFT_CAPPED = "attn_logit_softcapping"
+
+
+@dataclass
+class LoadedModel:
+    """A model ready to run: `context` is the longest prompt it was made for, in tokens."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    context: int
+    stop_tokens: frozenset[int]
+
+    @property
+    def device(self) -> str:
+        return str(self.model.get_input_embeddings().weight.device)
+
+    @property
+    def dtype(self) -> str:
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.tokenizer)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Parameters outside the embeddings: those that every token is multiplied with."""
+        embedding = self.model.get_input_embeddings().weight
+        total = sum(parameter.numel() for parameter in self.model.parameters())
+        return total - embedding.numel()
+
+
+@dataclass
+class LoadedPair:
+    """Draft and target, loaded; `draft` is None for modes and scorers that run without one."""
+
+    pair: Pair
+    target: LoadedModel
+    draft: LoadedModel | None
+    load_seconds: float
+
+    @cached_property
+    def same_tokenizer(self) -> bool:
+        return self.draft is not None and self.draft.fingerprint == self.target.fingerprint
+
+    @property
+    def context(self) -> int:
+        """The longest prompt that both models can take, in tokens."""
+        return self.target.context if self.draft is None else min(self.target.context, self.draft.context)
+
+    def wait(self) -> None:
+        """Synchronise the devices of both models."""
+        synchronize(self.target.model)
+        if self.draft is not None:
+            synchronize(self.draft.model)
+
+
+def load_pair(pair: Pair, placement: Placement, dtype: str, offline: bool, with_draft: bool) -> LoadedPair:
+    """Load target and draft of a pair and check them.
+
+    Raises SpecprefillError when a model cannot be had or cannot be used, with the reason.
+    """
+    start = time.perf_counter()
+    target = load_model(pair.target, placement, dtype, offline)
+    draft = load_model(pair.draft, placement, dtype, offline) if with_draft else None
+    return LoadedPair(pair, target, draft, time.perf_counter() - start)
+
+
+def model_source(name: str) -> str:
+    """Folder or hub id behind a name of the registry."""
+    if not name.startswith(BUNDLED):
+        return name
+    folder = Path(__file__).resolve().parent.parent / "bundled" / "tiny" / name.removeprefix(BUNDLED)
+    if not (folder / "config.json").is_file():
+        raise SpecprefillError(f"{folder}: the bundled pair is missing from this installation; install specprefill again")
+    return str(folder)
+
+
+def load_model(name: str, placement: Placement, dtype: str, offline: bool) -> LoadedModel:
+    """Load one causal language model with specprefill's attention, from a folder or the hub (safetensors only)."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
+
+    # Progress bars of the library would mix with ours; its warnings about weights stay.
+    transformers_logging.disable_progress_bar()
+    source = model_source(name)
+    local = {"local_files_only": offline or Path(source).is_dir(), "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(source, **local)
+        check_config(config, name)
+        tokenizer = AutoTokenizer.from_pretrained(source, **local)
+        model = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=choose_dtype(dtype, placement, config.get_text_config().hidden_size),
+            device_map=placement.device_map,
+            max_memory=placement.max_memory,
+            attn_implementation=ATTENTION,
+            use_safetensors=True,
+            **local,
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy(offline)}") from error
+    check_fast(tokenizer, name)
+    return LoadedModel(name, model.eval(), tokenizer, context_length(config), stop_tokens(model, tokenizer))
+
+
+def remedy(offline: bool) -> str:
+    if offline:
+        return "give a local folder, or leave out --offline to download it"
+    return "check the name and the network, give a local folder, or use --pair tiny, which ships with specprefill"
+
+
+def first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def check_config(config: PretrainedConfig, name: str) -> None:
+    """Raises SpecprefillError for an architecture whose attention would be computed wrongly."""
+    text = config.get_text_config()
+    if getattr(text, SOFT_CAPPED, None):
+        raise SpecprefillError(f"{name}: attention with logit soft-capping ({text.model_type}) is not supported; use a "
+                               "newer generation, for example Gemma 3")  # fmt: skip
+    if getattr(text, "is_encoder_decoder", False):
+        raise SpecprefillError(f"{name}: an encoder-decoder ({text.model_type}) is not a causal language model; use another")
+    unknown = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if unknown:
+        raise SpecprefillError(f"{name}: layers of type '{sorted(unknown)[0]}' hold no plain KV cache; use another model")
+
+
+def context_length(config: PretrainedConfig) -> int:
+    return int(getattr(config.get_text_config(), "max_position_embeddings", 0) or 1_048_576)
+
+
+def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Ids that end an answer: those of the generation settings and of the tokenizer."""
+    configured = model.generation_config.eos_token_id
+    ids = configured if isinstance(configured, list) else [configured]
+    return frozenset(number for number in [*ids, tokenizer.eos_token_id] if number is not None)
+
+

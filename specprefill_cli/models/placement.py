@@ -1,0 +1,81 @@
+"""Where models run and in which dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specprefill_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+# Below this hidden size bfloat16 was slower than float32 on a CPU with AVX512-BF16: the conversions cost more than
+# the products save.
+SMALLEST_BFLOAT16_HIDDEN = 1_024
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Arguments for loading: `device_map` for accelerate (None: plain CPU) and a line that says it to people."""
+
+    device_map: str | dict | None
+    max_memory: dict | None
+    text: str
+
+
+def choose_placement(devices: str) -> Placement:
+    """Placement for `auto`, `cpu`, or a list such as `cuda:0,cuda:1` over which accelerate spreads a model.
+
+    Raises UsageError for a device that is not there.
+    """
+    import torch
+
+    if devices == "auto":
+        if torch.cuda.is_available():
+            return Placement("auto", None, f"{torch.cuda.device_count()} GPU(s)")
+        return Placement({"": "mps"}, None, "mps") if torch.backends.mps.is_available() else Placement(None, None, "cpu")
+    names = [name.strip() for name in devices.split(",") if name.strip()]
+    if names == ["cpu"]:
+        return Placement(None, None, "cpu")
+    if names == ["mps"] and torch.backends.mps.is_available():
+        return Placement({"": "mps"}, None, "mps")
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for name in names:
+        kind, _, number = name.partition(":")
+        if kind != "cuda" or not number.isdigit() or int(number) >= visible:
+            raise UsageError(
+                f"--devices {devices}: '{name}' is not here ({visible} CUDA device(s) visible); "
+                "use auto, cpu, or a list such as cuda:0,cuda:1"
+            )
+    if not names:
+        raise UsageError("--devices: empty; use auto, cpu, or a list such as cuda:0,cuda:1")
+    if len(names) == 1:
+        return Placement({"": names[0]}, None, names[0])
+    room = {int(name.partition(":")[2]): torch.cuda.mem_get_info(int(name.partition(":")[2]))[0] for name in names}
+    return Placement("auto", room, ", ".join(names))
+
+
+def choose_dtype(name: str, placement: Placement, hidden_size: int) -> torch.dtype:
+    """The dtype behind a name; `auto` is bfloat16 on a GPU, and on a CPU where it is known to be faster.
+
+    Raises UsageError for an unknown name.
+    """
+    import torch
+
+    if name not in DTYPES:
+        raise UsageError(f"--dtype {name}: unknown; use one of {', '.join(DTYPES)}")
+    if name != "auto":
+        return getattr(torch, name)
+    if placement.device_map is not None:
+        return torch.bfloat16
+    return torch.bfloat16 if hidden_size >= SMALLEST_BFLOAT16_HIDDEN and cpu_has_bfloat16() else torch.float32
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
+    import torch
+
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, check, lambda: False)() for check in checks)

@@ -1,0 +1,69 @@
+"""Importance of document tokens from a draft's attention (SpecPrefill, arXiv 2502.02789, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.adapter import PrefillState, QueryCapture, layer_keys
+
+POOL_KERNEL = 13
+
+
+def attention_importance(
+    state: PrefillState, capture: QueryCapture, document: tuple[int, int], layers: Sequence[int], kernel: int = POOL_KERNEL
+) -> Tensor:
+    """Importance [n] of the document's tokens, float32 on the CPU.
+
+    Softmax over the document's keys in float32 for each kept query, layer and head; average pooling over neighbouring
+    tokens; maximum over layers and heads; mean over queries. One key-value head of one layer is in memory at a time.
+
+    Raises SpecprefillError when a score is NaN or infinite.
+    """
+    best = None
+    for layer in layers:
+        keys = layer_keys(state, layer)[:, document[0] : document[1]].float()
+        queries = capture.layer(layer).float() * capture.scaling[layer]
+        grouped = queries.view(keys.shape[0], -1, *queries.shape[1:])
+        for head_queries, head_keys in zip(grouped, keys, strict=True):
+            shares = (head_queries @ head_keys.T).softmax(-1)
+            pooled = pool(shares, kernel).amax(0)
+            best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
+    importance = best.mean(0).cpu()
+    if not torch.isfinite(importance).all():
+        raise SpecprefillError(
+            "the draft's attention scores are not finite (NaN or Inf): its weights or its dtype are at fault; "
+            "try --dtype float32, another --draft, or --scorer lexical"
+        )
+    return importance
+
+
+def pool(shares: Tensor, kernel: int) -> Tensor:
+    """Average over `kernel` neighbouring tokens, the length kept: [heads, queries, n] -> the same."""
+    return F.avg_pool1d(shares, kernel, stride=1, padding=kernel // 2) if kernel > 1 else shares
+
+
+def usable_layers(windows: Sequence[int | None], prompt_tokens: int) -> list[int]:
+    """Layers whose attention reaches the whole document: sliding-window layers see only their window."""
+    return [layer for layer, window in enumerate(windows) if window is None or window >= prompt_tokens]
+
+
+def transfer(importance: Tensor, from_offsets: np.ndarray, to_offsets: np.ndarray) -> Tensor:
+    """Importance of one tokenizer's tokens, carried to another's through the characters they share.
+
+    importance: [n]; from_offsets: [n, 2], to_offsets: [m, 2] character ranges in the same text. A token of the other
+    tokenizer gets the mean over its characters; a character outside all tokens counts as 0.
+    """
+    characters = int(max(from_offsets[:, 1].max(initial=0), to_offsets[:, 1].max(initial=0)))
+    edges = np.zeros(characters + 1)
+    np.add.at(edges, from_offsets[:, 0], importance.double().numpy())
+    np.add.at(edges, from_offsets[:, 1], -importance.double().numpy())
+    running = np.concatenate([[0.0], np.cumsum(edges)[:-1].cumsum()])
+    starts, ends = to_offsets[:, 0], to_offsets[:, 1]
+    sums = running[ends] - running[starts]
+    return torch.from_numpy(sums / np.maximum(ends - starts, 1)).float()

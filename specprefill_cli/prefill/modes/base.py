@@ -1,0 +1,39 @@
+"""What every mode is given and gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from specprefill_cli.models.adapter import PrefillState
+from specprefill_cli.prefill.plan import Plan
+from specprefill_cli.prefill.scorers.base import ScoringRequest
+
+if TYPE_CHECKING:
+    from specprefill_cli.settings import Settings
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """The target after prefill: logits [V] of the last prompt token, cache, plan, and what was seen on the way.
+
+    importance: [n] of the document's tokens where they were scored; draft_state: the draft's cache where it ran
+    """
+
+    logits: Tensor
+    state: PrefillState
+    plan: Plan
+    importance: Tensor | None = None
+    draft_state: PrefillState | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Mode(Protocol):
+    """A strategy of prefill: its registered name, whether it can need a draft, and the prefill itself."""
+
+    name: str
+    speculative: bool
+
+    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled: ...

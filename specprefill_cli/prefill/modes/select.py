@@ -1,0 +1,33 @@
+"""Mode `select`: the target computes the most important chunks and the rest is dropped (arXiv 2502.02789)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specprefill_cli.prefill.modes.base import Prefilled
+from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.scorers.base import ScoringRequest
+from specprefill_cli.prefill.selection import select
+from specprefill_cli.prefill.sparse import sparse_prefill
+
+if TYPE_CHECKING:
+    from specprefill_cli.settings import Settings
+
+
+class SelectMode:
+    """Score, choose chunks, prefill what was chosen at its original positions."""
+
+    name = "select"
+    speculative = True
+
+    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
+        scores = SCORERS[settings.scorer].score(request)
+        prompt, clock = request.prompt, request.clock
+        with clock.phase("selection"):
+            chosen = select(scores.importance, settings.keep, settings.chunk_size, prompt.length, prompt.document)
+        with clock.phase("target_prefill"):
+            logits, state = sparse_prefill(
+                request.pair.target.model, prompt.tokens, chosen.plan, settings.prefill_chunk
+            )
+        warnings = (chosen.warning,) if chosen.warning else ()
+        return Prefilled(logits, state, chosen.plan, scores.importance, scores.draft_state, warnings)

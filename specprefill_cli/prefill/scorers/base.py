@@ -1,0 +1,50 @@
+"""What every scorer is given and gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from specprefill_cli.models.adapter import PrefillState
+from specprefill_cli.timing import PhaseClock
+
+if TYPE_CHECKING:
+    from specprefill_cli.models.loading import LoadedPair
+    from specprefill_cli.prompting import Prompt
+
+
+@dataclass(frozen=True)
+class ScoringRequest:
+    """One prompt to score: in the target's tokens, and in the draft's (the same object where they share a tokenizer).
+
+    document_text, question: the texts behind the tokens, for scorers that need no model
+    """
+
+    pair: LoadedPair
+    prompt: Prompt
+    draft_prompt: Prompt
+    document_text: str
+    question: str
+    look_ahead: int
+    prefill_chunk: int
+    seed: int
+    clock: PhaseClock
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Importance [n] of the target's document tokens, and the draft's cache where a draft was run."""
+
+    importance: Tensor
+    draft_state: PrefillState | None = None
+
+
+class Scorer(Protocol):
+    """A scorer: its registered name, whether it runs the draft, and the scoring itself."""
+
+    name: str
+    needs_draft: bool
+
+    def score(self, request: ScoringRequest) -> Scores: ...

@@ -1,0 +1,18 @@
+"""Scorer `question`: queries are the question's tokens and the look-ahead tokens."""
+
+from __future__ import annotations
+
+import torch
+
+from specprefill_cli.prefill.scorers.attention import score_with_queries
+from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
+
+
+class QuestionScorer:
+    """The question's own tokens, not the template's suffix behind it, and every look-ahead token ask for the document."""
+
+    name = "question"
+    needs_draft = True
+
+    def score(self, request: ScoringRequest) -> Scores:
+        return score_with_queries(request, torch.arange(*request.draft_prompt.question), request.look_ahead)

@@ -1,0 +1,95 @@
+"""From token importance to kept chunks: chunk means, budgets, the share of mass, spans."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specprefill_cli.errors import UsageError
+from specprefill_cli.prefill.plan import Fate, Plan, Span
+
+# Share of the importance mass that `--keep auto` holds.
+AUTO_MASS = 0.6
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The chosen chunks as a plan, with the chunk scores [n] behind the choice and a warning when the budget was bent."""
+
+    plan: Plan
+    chunk_scores: Tensor
+    warning: str | None = None
+
+
+def chunk_scores(importance: Tensor, chunk_size: int) -> Tensor:
+    """Mean importance of every chunk: [n] -> [ceil(n / chunk_size)]; the last chunk averages its own tokens only."""
+    padding = -len(importance) % chunk_size
+    sums = F.pad(importance.double(), (0, padding)).view(-1, chunk_size).sum(1)
+    sizes = torch.full_like(sums, chunk_size)
+    sizes[-1] = chunk_size - padding
+    return sums / sizes
+
+
+def rank(scores: Tensor) -> Tensor:
+    """Chunk indices from the most to the least important; equal scores in document order."""
+    return torch.sort(scores, descending=True, stable=True).indices
+
+
+def chunk_budget(keep: float, prompt_tokens: int, document_tokens: int, chunk_size: int) -> int:
+    """How many chunks a keep ratio allows: head and tail count in the budget, and one chunk is always kept.
+
+    Raises UsageError when `keep` is not in (0, 1].
+    """
+    if not 0 < keep <= 1:
+        raise UsageError(f"keep ratio {keep}: must be above 0 and at most 1, or 'auto'")
+    room = keep * prompt_tokens - (prompt_tokens - document_tokens)
+    # A hair is taken off so that 0.1 * 30 in binary floating point does not round up to a fourth chunk.
+    return max(1, min(math.ceil(room / chunk_size - 1e-9), math.ceil(document_tokens / chunk_size)))
+
+
+def chunks_for_mass(scores: Tensor, share: float) -> int:
+    """Size of the smallest set of chunks that holds `share` of the summed scores."""
+    ordered = scores[rank(scores)].cumsum(0)
+    return min(int((ordered < share * ordered[-1]).sum()) + 1, len(scores))
+
+
+def select(
+    importance: Tensor, keep: float | None, chunk_size: int, prompt_tokens: int, document: tuple[int, int]
+) -> Selection:
+    """Keep the most important chunks of a document.
+
+    importance: [n] scores of the document's tokens; keep: ratio of all prompt tokens, or None for `AUTO_MASS`
+    """
+    start, end = document
+    if end == start:
+        return Selection(Plan(prompt_tokens, document, ()), torch.empty(0))
+    scores = chunk_scores(importance, chunk_size)
+    if keep is None:
+        count = chunks_for_mass(scores, AUTO_MASS)
+    else:
+        count = chunk_budget(keep, prompt_tokens, end - start, chunk_size)
+    chosen = torch.zeros(len(scores), dtype=torch.bool)
+    chosen[rank(scores)[:count]] = True
+    plan = Plan(prompt_tokens, document, spans_of(chosen, chunk_size, document))
+    warning = None
+    if keep is not None and plan.kept_ratio > keep + chunk_size / prompt_tokens:
+        warning = (
+            f"keep {keep:g} could not be held: question and instruction alone are "
+            f"{(prompt_tokens - (end - start)) / prompt_tokens:.2f} of the prompt; kept {plan.kept_ratio:.2f}"
+        )
+    return Selection(plan, scores, warning)
+
+
+def spans_of(chosen: Tensor, chunk_size: int, document: tuple[int, int]) -> tuple[Span, ...]:
+    """Maximal runs of chosen (recompute) and other (drop) chunks [n] as spans of prompt tokens."""
+    start, end = document
+    values, counts = torch.unique_consecutive(chosen, return_counts=True)
+    edges = [0, *(counts.cumsum(0) * chunk_size).tolist()]
+    return tuple(
+        Span(start + low, min(start + high, end), Fate.RECOMPUTE if keep else Fate.DROP)
+        for keep, low, high in zip(values.tolist(), edges, edges[1:], strict=False)
+    )

@@ -1,0 +1,22 @@
+"""Sparse prefill: the target runs over kept tokens only, each at its original position."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from specprefill_cli.models.adapter import PrefillState, prefill
+from specprefill_cli.prefill.plan import Plan
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def sparse_prefill(model: PreTrainedModel, tokens: Tensor, plan: Plan, chunk: int) -> tuple[Tensor, PrefillState]:
+    """Logits [V] of the last prompt token and the compact cache.
+
+    tokens: [M] the whole prompt. Decoding goes on at position M, whatever was dropped.
+    """
+    positions = plan.kept_positions()
+    return prefill(model, tokens[positions], positions, chunk)

@@ -1,0 +1,67 @@
+"""The rich table after an answer."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from specprefill_cli.answer import Answer, SpanRecord
+from specprefill_cli.documents.document import page_ranges
+from specprefill_cli.prefill.plan import Fate
+from specprefill_cli.reporting.safe import plain
+
+PHASE_WORDS = {"first_token": "first token", "draft_prefill": "draft prefill", "target_prefill": "target prefill",
+               "look_ahead": "look-ahead"}  # fmt: skip
+LONGEST_SPAN_LIST = 8
+
+
+def answer_table(answer: Answer) -> Table:
+    """Mode, pair, tokens, TTFT with its parts, spans by fate with pages, decode speed, citations, warnings."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("mode", plain(answer.mode + (f"  ({answer.reason})" if answer.reason else "")))
+    table.add_row("pair", plain(f"{answer.draft or 'no draft'} -> {answer.target}"))
+    table.add_row("prompt", f"{answer.prompt_tokens:,} tokens")
+    table.add_row("kept", f"{answer.kept_tokens:,} tokens, ratio {answer.kept_ratio:.3f}")
+    table.add_row("TTFT", Text(f"{seconds(answer.ttft_seconds)}", style="bold") + Text(f"  {phase_text(answer.phases)}"))
+    table.add_row("start-up", seconds(answer.startup_seconds))
+    for fate in Fate:
+        chosen = [span for span in answer.spans if span.fate is fate]
+        if chosen:
+            table.add_row(fate.value, span_text(chosen))
+    speed = f"{answer.tokens_per_second:,.0f} tokens/s" if answer.tokens_per_second else "-"
+    table.add_row("decode", f"{answer.generated_tokens} tokens, {speed}")
+    if answer.acceptance_rate is not None:
+        table.add_row("acceptance", f"{answer.acceptance_rate:.2f}")
+    if answer.peak_memory_bytes:
+        table.add_row("peak memory", f"{answer.peak_memory_bytes / 2**20:,.0f} MiB")
+    for citation in answer.citations:
+        table.add_row("source", plain(f"{citation.document}, page {citation.page}: {' '.join(citation.text.split())}"))
+    for warning in answer.warnings:
+        table.add_row("warning", plain(warning, style="yellow"))
+    return table
+
+
+def seconds(value: float) -> str:
+    return f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.2f} s"
+
+
+def phase_text(phases: dict[str, float]) -> str:
+    parts = [f"{PHASE_WORDS.get(name, name)} {seconds(value)}" for name, value in phases.items() if value > 0]
+    return " + ".join(parts)
+
+
+def span_text(spans: list[SpanRecord]) -> str:
+    """Number of spans and tokens, and the first spans with their pages."""
+    total = sum(span.end - span.start for span in spans)
+    listed = [
+        f"{span.start}-{span.end}" + (f" ({short_pages(span.pages)})" if span.pages else "")
+        for span in spans[:LONGEST_SPAN_LIST]
+    ]
+    more = f", and {len(spans) - LONGEST_SPAN_LIST} more" if len(spans) > LONGEST_SPAN_LIST else ""
+    return f"{len(spans)} span{'s' if len(spans) > 1 else ''}, {total:,} tokens: {', '.join(listed)}{more}"
+
+
+def short_pages(pages: list[int]) -> str:
+    return page_ranges(pages).replace("pages ", "p. ").replace("page ", "p. ")

@@ -1,0 +1,118 @@
+"""All settings in one frozen dataclass, merged once: defaults < config file < environment < flags."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from specprefill_cli.errors import UsageError
+
+ENVIRONMENT_PREFIX = "SPECPREFILL_"
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to read, prefill and answer.
+
+    keep: ratio of prompt tokens that the target computes, or None for `auto`
+    look_ahead: tokens that the draft decodes before scoring; chunk_size: document tokens a chunk
+    prefill_chunk: tokens a forward pass reads at once
+    """
+
+    pair: str = "tiny"
+    draft: str | None = None
+    target: str | None = None
+    devices: str = AUTO
+    dtype: str = AUTO
+    offline: bool = False
+    mode: str = AUTO
+    scorer: str = "question"
+    keep: float | None = 0.3
+    look_ahead: int = 8
+    chunk_size: int = 32
+    prefill_chunk: int = 16_384
+    prompt: str | None = None
+    prompt_folder: str | None = None
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for the first value out of its range."""
+        at_least = {"look_ahead": 0, "chunk_size": 1, "prefill_chunk": 16, "max_new_tokens": 1, "top_k": 0, "seed": 0}
+        for name, smallest in at_least.items():
+            if getattr(self, name) < smallest:
+                raise UsageError(f"{flag(name)} {getattr(self, name)}: must be at least {smallest}")
+        if self.keep is not None and not 0 < self.keep <= 1:
+            raise UsageError(f"--keep {self.keep:g}: must be above 0 and at most 1, or 'auto'")
+        if not 0 <= self.temperature <= 10:
+            raise UsageError(f"--temperature {self.temperature:g}: must be between 0 and 10")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"--top-p {self.top_p:g}: must be above 0 and at most 1")
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def config_path() -> Path:
+    """The config file: $SPECPREFILL_CONFIG, or config.toml in the platform's folder for configuration."""
+    import platformdirs
+
+    chosen = os.environ.get(f"{ENVIRONMENT_PREFIX}CONFIG")
+    return Path(chosen) if chosen else Path(platformdirs.user_config_dir("specprefill")) / "config.toml"
+
+
+def merge_settings(
+    flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ, file: Path | None = None
+) -> Settings:
+    """Settings from the config file, the environment and flags; a flag that is None was not given.
+
+    Raises UsageError for an unknown key or a value that cannot be read, naming where it stands.
+    """
+    values: dict[str, Any] = {}
+    path = file or config_path()
+    if path.is_file():
+        values |= read_file(path)
+    for field in fields(Settings):
+        variable = ENVIRONMENT_PREFIX + field.name.upper()
+        if variable in environment:
+            values[field.name] = convert(field.name, environment[variable], variable)
+    values |= {name: convert(name, value, flag(name)) for name, value in flags.items() if value is not None}
+    return replace(Settings(), **values)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not valid TOML ({error}); mend or remove the file") from error
+    return {name: convert(name, value, str(path)) for name, value in values.items()}
+
+
+def convert(name: str, value: Any, place: str) -> Any:
+    """A value as the setting's type; `place` says where it stands."""
+    kinds = {field.name: field.type for field in fields(Settings)}
+    if name not in kinds:
+        raise UsageError(f"{place}: unknown setting '{name}'; known are {', '.join(kinds)}")
+    kind = str(kinds[name])
+    try:
+        if name == "keep":
+            return None if value == AUTO else float(value)
+        if kind == "bool":
+            return value if isinstance(value, bool) else {"1": True, "true": True, "0": False, "false": False}[value.lower()]
+        if kind == "int":
+            return int(value)
+        if kind == "float":
+            return float(value)
+        return str(value)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        wanted = "a number or 'auto'" if name == "keep" else {"int": "a whole number", "bool": "true or false"}.get(kind, "a number")
+        raise UsageError(f"{place}: '{value}' is not {wanted} (setting {name})") from error

@@ -1,0 +1,60 @@
+"""The phases of the time to first token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+PHASES = (
+    "tokenize",
+    "draft_prefill",
+    "look_ahead",
+    "scoring",
+    "selection",
+    "mapping",
+    "checkpoints",
+    "target_prefill",
+    "first_token",
+)
+
+
+def no_wait() -> None:
+    """Stands in for device synchronisation where nothing runs on a device."""
+
+
+@dataclass
+class PhaseClock:
+    """Seconds by phase; `wait` synchronises the devices at both ends of each phase.
+
+    The time to first token is measured on its own, from the first phase's start to the last one's end, so that the
+    phases can be held against it.
+    """
+
+    wait: Callable[[], None] = no_wait
+    seconds: dict[str, float] = field(default_factory=dict)
+    started: float | None = None
+    ended: float = 0.0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self.wait()
+        start = time.perf_counter()
+        if self.started is None:
+            self.started = start
+        try:
+            yield
+        finally:
+            self.wait()
+            self.ended = time.perf_counter()
+            self.seconds[name] = self.seconds.get(name, 0.0) + self.ended - start
+
+    @property
+    def ttft(self) -> float:
+        """Seconds from the start of the first phase to the end of the last."""
+        return self.ended - self.started if self.started is not None else 0.0
+
+    def phases(self) -> dict[str, float]:
+        """Seconds of every phase in order; 0 for a phase that the mode does not have."""
+        return {name: self.seconds.get(name, 0.0) for name in PHASES}

@@ -1,0 +1,79 @@
+"""Cleaning of characters: what is mended, and that no letter is lost."""
+
+import time
+import unicodedata
+from collections import Counter
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from specprefill_cli.documents.cleaning import (
+    clean_characters,
+    collapse_blank_lines,
+    normalise_line_ends,
+    normalise_nfc,
+    replace_surrogates,
+)
+
+ODD_CHARACTERS = (
+    "ab \t\n\r-\u00ad\u200b\u200c\u2060\ufeff\x00\x0c\u2028\ufb01\ufb03\ufb05\ud83d\ude00\u0301\u0323é\u0344"
+)
+texts = st.text(st.one_of(st.sampled_from(ODD_CHARACTERS), st.characters()), max_size=60)
+
+
+def letters(text: str) -> Counter[str]:
+    return Counter(c for c in unicodedata.normalize("NFKD", text) if c.isalnum())
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean"),
+    [
+        ("a\r\nb\rc\x0cd\u2028e", "a\nb\nc\nd\ne"),
+        ("o\ufb03ce \ufb01le \ufb02ow \ufb00 \ufb04 la\ufb06 \ufb05", "office file flow ff ffl last st"),
+        ("docu\u00adment docu\u00ad\n  ment", "document document"),
+        ("docu\u00ad\n\nNext\u00ad\n- item", "docu\n\nNext\n- item"),
+        ("a\x00b\u200bc\u2060d\ufeffe", "abcde"),
+        ("e\u0301", "\u00e9"),
+        ("\ud83d\ude00 \ud800x", "\U0001f600 \ufffdx"),
+        ("\u0646\u200c\u0627", "\u0646\u200c\u0627"),  # the non-joiner is Persian spelling
+    ],
+)
+def test_clean_characters(raw: str, clean: str) -> None:
+    assert clean_characters(raw) == clean
+
+
+@settings(deadline=None)
+@given(texts)
+@example("\u00ad\u200b\nx")
+@example("\ud83d\u200b\ude00")
+@example("\r\x00\n")
+def test_cleaning_is_idempotent_and_keeps_every_letter(raw: str) -> None:
+    clean = collapse_blank_lines(clean_characters(raw))
+    assert collapse_blank_lines(clean_characters(clean)) == clean
+    assert letters(clean) == letters(replace_surrogates(raw))
+    clean.encode("utf-8")  # no surrogate is left
+    assert not set(clean) & set("\r\x00\u00ad\u200b\u2060\ufeff\ufb01")
+
+
+@settings(deadline=None)
+@given(st.text(st.sampled_from("ae \n\u0301\u0323\u0344\u0e33\u1100\u1161"), max_size=80))
+def test_normalising_in_pieces_equals_normalising_at_once(text: str) -> None:
+    long_line = text + " x" * 600
+    assert normalise_nfc(text) == unicodedata.normalize("NFC", text)
+    assert normalise_nfc(long_line) == unicodedata.normalize("NFC", long_line)
+
+
+def test_blank_lines() -> None:
+    assert collapse_blank_lines("a\n\n\nb") == "a\n\n\nb"
+    assert collapse_blank_lines("a\n \n\nb") == "a\n \n\nb"
+    assert collapse_blank_lines("a\n\n \n\t\n\n\nb") == "a\n\n\nb"
+    assert normalise_line_ends("a\r\n\rb") == "a\n\nb"
+
+
+@pytest.mark.parametrize("hostile", ["\n", " ", "\n ", "\u00ad \t", "a\u0301\u0323", "\u0301\u0323", "-\n"])
+def test_time_is_linear(hostile: str) -> None:
+    text = hostile * (400_000 // len(hostile))  # a quadratic step takes minutes here, a linear one under a second
+    start = time.process_time()
+    collapse_blank_lines(clean_characters(text))
+    assert time.process_time() - start < 10

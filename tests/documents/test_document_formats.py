@@ -1,0 +1,172 @@
+"""Text, Markdown and HTML, and the choice of the reader."""
+
+import codecs
+import gzip
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specprefill_cli.documents import DocumentError, Limits, html_text, read_document
+from specprefill_cli.errors import SpecprefillError
+
+GERMAN = "Größe, Käse und Öl stehen im Menü für übermüdete Gäste."
+
+
+def refusal(data: bytes, name: str, limits: Limits | None = None) -> str:
+    with pytest.raises(DocumentError) as caught:
+        read_document(data, name, limits)
+    assert isinstance(caught.value, SpecprefillError)
+    assert caught.value.exit_code == 1
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        GERMAN.encode(),
+        codecs.BOM_UTF8 + GERMAN.encode(),
+        GERMAN.encode("utf-16"),
+        codecs.BOM_UTF16_BE + GERMAN.encode("utf-16-be"),
+        GERMAN.encode("utf-32"),
+    ],
+    ids=["utf-8", "utf-8 with BOM", "utf-16", "utf-16-be", "utf-32"],
+)
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.html", "stdin", "LICENSE"])
+def test_unicode_encodings(data: bytes, name: str) -> None:
+    document = read_document(data, name)
+    assert document.text == GERMAN
+    assert document.warnings == ()
+    assert [(page.number, page.start, page.end) for page in document.pages] == [(1, 0, len(GERMAN))]
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        (GERMAN, "cp1252"),
+        ("Le café est fermé à midi.", "latin-1"),
+        ("Привет, как дела? Это документ о погоде и природе.", "cp1251"),  # noqa: RUF001
+    ],
+)
+def test_other_encodings_are_guessed_with_a_warning(text: str, encoding: str) -> None:
+    document = read_document(text.encode(encoding), "a.txt")
+    assert document.text == text
+    assert "not UTF-8: read as cp125" in document.warnings[0]
+
+
+def test_damaged_utf16_is_a_warning() -> None:
+    document = read_document(GERMAN.encode("utf-16") + b"x", "a.txt")
+    assert document.text == GERMAN + "\ufffd"
+    assert "damaged UTF-16" in document.warnings[0]
+
+
+def test_text_lines_stay() -> None:
+    document = read_document(b"roses are red-\r\nish\r\n\r\n\r\n\r\n\r\nviolets", "a.txt")
+    assert document.text == "roses are red-\nish\n\n\nviolets"
+    assert document.media_type == "text/plain"
+
+
+def test_markdown_is_kept() -> None:
+    source = "---\ntitle: x\n---\n\n# Head\n\n\n\n\n* o\ufb03ce  \n"
+    document = read_document(source.replace("\n", "\r\n").encode(), "a.md")
+    assert document.text == source
+    assert document.media_type == "text/markdown"
+
+
+PAGE = """<!DOCTYPE html><html><head><title> The
+ title</title><style>css {}</style></head><body><!-- comment --><h1>Head</h1>
+<p>one <b>two</b>three &amp; o&shy;n</p><script>code()</script><noscript>none</noscript><template>hidden</template>
+<table><tr><th></th><th>2019</th><th>2020</th></tr><tr><td>mass</td><td></td><td><p>7</p></td></tr>
+<tr><td>time</td><td></td></tr><tr><td>size</td></tr></table>
+after<ul><li>first<li>second</ul><pre>a
+  b</pre>last<br>line</body></html>"""
+
+
+def test_html() -> None:
+    document = read_document(PAGE.encode(), "a.html")
+    assert document.text.split("\n") == [
+        *("The title", "", "Head", "one twothree & on"),
+        *("| 2019 | 2020", "mass | | 7", "time", "size"),
+        *("after", "first", "second", "a", "  b", "last", "line"),
+    ]
+    assert document.media_type == "text/html"
+
+
+def test_html_believes_the_declared_encoding() -> None:
+    text = "ŘŤĎ"
+    page = f'<html><head><meta charset="iso-8859-2"></head><body>{text}</body></html>'
+    document = read_document(page.encode("iso-8859-2"), "a.html")
+    assert (document.text, document.warnings) == (text, ())
+    wrong = page.replace("iso-8859-2", "unicode_escape").encode("iso-8859-2")
+    assert "which is a guess" in read_document(wrong, "a.html").warnings[0]
+
+
+def test_html_deeper_than_the_recursion_limit() -> None:
+    depth = 5 * sys.getrecursionlimit()
+    assert read_document(b"<div>" * depth + b"deep", "a.html").text == "deep"
+
+
+def test_html_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html_text, "visible_lines", lambda soup, stop: stop.wait())
+    assert "parsing took longer than 0.05 s" in refusal(PAGE.encode(), "a.html", Limits(max_seconds=0.05))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from(["<", ">", "</td>", "<td>", "<p>", "<!", "<!--", "<![", "&#xd800;", "a", "b ", "<pre>"]))
+)
+def test_html_never_fails_otherwise(pieces: list[str]) -> None:
+    """Any markup gives the text before it, or the one error that names it."""
+    try:
+        text = read_document(("x" + "".join(pieces)).encode(), "a.html").text
+    except DocumentError as error:
+        text = str(error)
+    assert text.startswith(("x", "a.html: the HTML cannot be parsed"))
+    text.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "words"),
+    [
+        (b"\x89PNG\r\n\x1a\nrest", "a.pdf", "a.pdf: this is a PNG image, not a .pdf file; save it as PDF"),
+        (b"\xff\xd8\xffrest", "a.txt", "this is a JPEG image, not a .txt file"),
+        (b"PK\x03\x04rest", "a.zip", "a.zip: this is a ZIP archive;"),
+        (b"PK\x03\x04....[Content_Types].xml....word/document.xml", "a.docx", "this is a Word document (.docx)"),
+        (gzip.compress(b"hello"), "stdin", "this is a gzip archive"),
+        (b"{\\rtf1 hello}", "a.rtf", "this is an RTF file"),
+        (b"text\x00text", "a.md", "binary data (it holds NUL bytes), not a .md file"),
+        (b"<html>login", "a.pdf", "not a PDF (no %PDF- in the first KiB): this is an HTML page"),
+        (b"hello", "a.pdf", "this is plain text or a PDF that lost its beginning"),
+        (b"", "a.pdf", "a.pdf: the file is empty"),
+        (b" \n\t", "a.txt", "it holds no text"),
+        (b"<html><script>x</script>", "a.html", "it holds no text"),
+        (bytes(range(128, 256)) * 9, "a.txt", "the character encoding is not recognised"),
+        (b"x\x00", "bad\n\x1b[31m\udcff.txt", "bad\\n\\x1b[31m\\udcff.txt: this is binary data"),
+    ],
+)
+def test_refusals_name_what_the_file_is(data: bytes, name: str, words: str) -> None:
+    assert words in refusal(data, name)
+
+
+def test_size_limits() -> None:
+    assert "larger than 4 bytes" in refusal(b"12345", "a.txt", Limits(max_bytes=4))
+    assert "5 characters of text, the limit is 4" in refusal(b"12345", "a.txt", Limits(max_characters=4))
+
+
+def test_content_comes_before_the_suffix(make_pdf) -> None:
+    data = make_pdf(["Alpha"])
+    for name in ("a.txt", "a.md", "stdin", "noext"):
+        assert read_document(data, name).media_type == "application/pdf"
+    assert read_document(b"\n" * 500 + data, "a.bin").text == "Alpha"
+    assert read_document(b"A PDF starts with %PDF- and a version.", "a.txt").media_type == "text/plain"
+    assert read_document(b"<!doctype html><p>x", "stdin").media_type == "text/html"
+    assert read_document(b"<html>x", "a.md").text == "<html>x"
+
+
+def test_parsers_are_loaded_only_when_needed() -> None:
+    code = "import sys, specprefill_cli.documents; print({'pypdf', 'bs4', 'charset_normalizer'} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"

@@ -1,0 +1,183 @@
+"""PDFs: text by page, and every way in which a PDF can fail."""
+
+import itertools
+import logging
+import random
+import threading
+
+import pypdf
+import pytest
+from fpdf.enums import EncryptionMethod
+
+from specprefill_cli.documents import DocumentError, Limits, read_document
+from specprefill_cli.documents.pdf_parser import Extraction, extract_pages
+
+TEXTS = ["Alpha starts here.", "Beta is the second page.", "Gamma ends it."]
+
+
+def refusal(data: bytes, limits: Limits | None = None) -> str:
+    with pytest.raises(DocumentError) as caught:
+        read_document(data, "report.pdf", limits)
+    message = str(caught.value)
+    assert message.startswith("report.pdf: ")
+    assert message.isprintable()
+    return message
+
+
+def test_pages_and_ranges(make_pdf) -> None:
+    document = read_document(make_pdf(TEXTS), "report.pdf")
+    assert [document.text[page.start : page.end] for page in document.pages] == TEXTS
+    assert document.text == "\n\n".join(TEXTS)
+    assert (document.name, document.media_type, document.warnings) == ("report.pdf", "application/pdf", ())
+    start = document.text.index("second")
+    assert document.pages_between(start, start + 6) == (2,)
+    assert document.pages_between(0, len(document.text)) == (1, 2, 3)
+
+
+def test_lines_of_a_paragraph_are_joined(make_pdf) -> None:
+    paragraph = "The lazy dog sleeps while the quick brown fox jumps over it. " * 6
+    assert read_document(make_pdf([paragraph]), "a.pdf").text == paragraph.strip()
+
+
+@pytest.mark.parametrize("method", [EncryptionMethod.RC4, EncryptionMethod.AES_128, EncryptionMethod.AES_256])
+def test_an_empty_user_password_is_no_obstacle(make_pdf, method: EncryptionMethod) -> None:
+    document = read_document(make_pdf(TEXTS, owner="secret", method=method), "report.pdf")
+    assert document.text == "\n\n".join(TEXTS)
+
+
+@pytest.mark.parametrize("method", [EncryptionMethod.RC4, EncryptionMethod.AES_256])
+def test_encrypted(make_pdf, method: EncryptionMethod) -> None:
+    message = refusal(make_pdf(TEXTS, password="open", owner="secret", method=method))
+    assert "the PDF is encrypted; remove the password first" in message
+    assert "qpdf" in message
+
+
+def test_aes_without_the_cryptography_package(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise pypdf.errors.DependencyError("cryptography is required for AES algorithm")
+
+    monkeypatch.setattr(pypdf.PdfReader, "__init__", missing)
+    assert refusal(make_pdf(TEXTS)).endswith("pip install cryptography")
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
+def test_truncated(make_pdf, share: float) -> None:
+    data = make_pdf(TEXTS)
+    assert "truncated" in refusal(data[: int(len(data) * share)])
+
+
+def test_damaged_as_a_whole(make_pdf) -> None:
+    assert "the PDF is damaged" in refusal(b"%PDF-1.7\n" + b"garbage " * 50 + b"startxref\n0\n%%EOF")
+
+
+def test_one_damaged_page_is_a_warning_that_names_it(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_on_page(monkeypatch, 2, RecursionError("too\ndeep"))
+    document = read_document(make_pdf(TEXTS), "report.pdf")
+    assert document.warnings == ("page 2 could not be read: damaged (too\\ndeep)",)
+    assert document.text == f"{TEXTS[0]}\n\n{TEXTS[2]}"
+    assert document.pages_between(0, len(document.text)) == (1, 3)
+
+
+@pytest.mark.parametrize("error", [KeyError("/Font"), RecursionError(), ZeroDivisionError("x"), MemoryError()])
+def test_no_readable_page(make_pdf, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    fail_on_page(monkeypatch, 1, error)
+    assert "damaged: page 1 cannot be read" in refusal(make_pdf(TEXTS[:1]))
+
+
+def test_scanned(make_pdf) -> None:
+    message = refusal(make_pdf([None, None, None]))
+    assert message == "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf"
+
+
+def test_partly_scanned(make_pdf) -> None:
+    document = read_document(make_pdf([None, "Alpha", None, None, "Beta"]), "report.pdf")
+    assert document.warnings == ("pages 1, 3-4 hold no text (scanned?); run OCR first, for example ocrmypdf",)
+    assert document.text == "Alpha\n\nBeta"
+
+
+def test_repaired_damage_is_a_warning(make_pdf) -> None:
+    data = make_pdf(TEXTS)
+    broken = data.replace(b"startxref\n", b"startxref\n9", 1)
+    assert broken != data
+    document = read_document(broken, "report.pdf")
+    assert document.text == "\n\n".join(TEXTS)
+    assert "text may be missing or wrong" in document.warnings[0]
+
+
+def test_limits(make_pdf) -> None:
+    assert "3 pages, the limit is 2" in refusal(make_pdf(TEXTS), Limits(max_pages=2))
+    assert "more than 20 characters of text (reached on page 2)" in refusal(make_pdf(TEXTS), Limits(max_characters=20))
+    assert "larger than 100 bytes" in refusal(make_pdf(TEXTS), Limits(max_bytes=100))
+
+
+def test_a_page_that_never_ends_meets_the_deadline(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
+    forever = threading.Event()
+    extract = pypdf.PageObject.extract_text
+
+    def hang(page: pypdf.PageObject, **options: object) -> str:
+        if page.page_number == 1:
+            forever.wait()
+        return extract(page, **options)
+
+    monkeypatch.setattr(pypdf.PageObject, "extract_text", hang)
+    try:
+        message = refusal(make_pdf(TEXTS), Limits(max_seconds=2))
+    finally:
+        forever.set()
+    assert "reading took longer than 2 s (page 1 of 3 read)" in message
+
+
+def test_an_abandoned_parse_ends_inside_the_page(make_pdf) -> None:
+    class StopOnSecondPage(threading.Event):
+        def is_set(self) -> bool:
+            return len(found.texts) == 1 and next(checks) > 3
+
+    checks, found = itertools.count(), Extraction()
+    extract_pages(make_pdf(TEXTS), "report.pdf", Limits(), found, StopOnSecondPage())
+    assert found.texts == TEXTS[:1]
+    assert next(checks) == 5  # it was asked once before the page and then at each of its operators
+
+
+def test_pypdf_is_quiet_and_its_logger_restored(make_pdf, capfd, caplog) -> None:
+    logger = logging.getLogger("pypdf")
+    before = (logger.propagate, list(logger.handlers), logger.level)
+    read_document(make_pdf(TEXTS).replace(b"startxref\n", b"startxref\n9", 1), "report.pdf")
+    refusal(make_pdf(TEXTS)[:900])
+    assert (logger.propagate, list(logger.handlers), logger.level) == before
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_other_exception_for_any_bytes(make_pdf, seed: int) -> None:
+    """Random damage gives a document or one DocumentError, nothing else."""
+    chance = random.Random(seed)
+    data = bytearray(make_pdf(TEXTS, owner="o" if seed % 3 == 0 else None))
+    for _ in range(chance.choice([1, 4, 20])):
+        place = chance.randrange(5, len(data))
+        match chance.randrange(3):
+            case 0:
+                data[place] = chance.randrange(256)
+            case 1:
+                del data[place : place + chance.randrange(60)]
+            case 2:
+                data[place:place] = data[: chance.randrange(60)]
+    try:
+        document = read_document(bytes(data), "report.pdf")
+        lines = [*document.warnings, document.name]
+        content = "".join(document.text[page.start : page.end] for page in document.pages)
+    except DocumentError as error:
+        lines, content = [str(error)], "refused"
+    assert all(line.isprintable() for line in lines)
+    assert content.strip()
+
+
+def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:
+    extract = pypdf.PageObject.extract_text
+
+    def fail(page: pypdf.PageObject, **options: object) -> str:
+        if page.page_number == number - 1:
+            raise error
+        return extract(page, **options)
+
+    monkeypatch.setattr(pypdf.PageObject, "extract_text", fail)

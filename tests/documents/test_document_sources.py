@@ -1,0 +1,127 @@
+"""Files, folders, patterns and standard input."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from specprefill_cli.documents import DocumentError, Limits, read_documents
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory: docs/{a.txt, B.MD, notes.bin, .hidden.txt, sub/c.txt, .git/d.txt, z.txt} and empty/."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "B.MD", "notes.bin", ".hidden.txt", "sub/c.txt", ".git/d.txt", "z.txt"):
+        path = tmp_path / "docs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text of {name}")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def names(*sources: str) -> list[str]:
+    return [document.name for document in read_documents(sources)]
+
+
+def refusal(*sources: str, **options: object) -> str:
+    with pytest.raises(DocumentError) as caught:
+        read_documents(sources, **options)
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+def test_file(folder: Path) -> None:
+    (document,) = read_documents(["docs/a.txt"])
+    assert (document.name, document.text) == ("docs/a.txt", "text of a.txt")
+
+
+def test_folder_is_recursive_sorted_and_skips_hidden_and_unknown(folder: Path) -> None:
+    assert names("docs") == ["docs/B.MD", "docs/a.txt", "docs/sub/c.txt", "docs/z.txt"]
+
+
+def test_pattern(folder: Path) -> None:
+    assert names("docs/**/*.txt") == ["docs/a.txt", "docs/sub/c.txt", "docs/z.txt"]
+    assert names("docs/*") == ["docs/B.MD", "docs/a.txt", "docs/notes.bin", "docs/z.txt"]
+
+
+def test_a_file_whose_name_looks_like_a_pattern(folder: Path) -> None:
+    Path("odd[1].txt").write_text("odd")
+    assert names("odd[1].txt") == ["odd[1].txt"]
+
+
+def test_the_same_file_is_read_once(folder: Path) -> None:
+    os.symlink("docs/a.txt", "link.txt")
+    assert names("docs/a.txt", "docs", "docs/../docs/a.txt", "link.txt", "*.txt") == [
+        *("docs/a.txt", "docs/B.MD", "docs/sub/c.txt", "docs/z.txt")
+    ]
+
+
+def test_a_loop_of_links_ends(folder: Path) -> None:
+    os.symlink("..", "docs/sub/up")
+    assert names("docs") == ["docs/B.MD", "docs/a.txt", "docs/sub/c.txt", "docs/z.txt"]
+
+
+def test_standard_input(make_pdf) -> None:
+    (document,) = read_documents(["-", "-"], stdin=io.BytesIO(make_pdf(["Alpha"])))
+    assert (document.name, document.text, document.media_type) == ("stdin", "Alpha", "application/pdf")
+
+
+def test_standard_input_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"piped")))
+    assert read_documents(["-"])[0].text == "piped"
+    monkeypatch.setattr("sys.stdin", None)
+    assert refusal("-") == "stdin: standard input is empty; pipe a document into it"
+
+
+def test_standard_input_is_read_up_to_the_limit_and_one_byte() -> None:
+    stream = io.BytesIO(b"x" * 100)
+    assert "stdin: larger than 10 bytes" in refusal("-", stdin=stream, limits=Limits(max_bytes=10))
+    assert stream.tell() == 11
+
+
+def test_standard_input_in_small_pieces() -> None:
+    class Pipe(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(min(size or 0, 3))
+
+    assert read_documents(["-"], stdin=Pipe(b"0123456789"))[0].text == "0123456789"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("-", "stdin: standard input is empty"),
+        ("https://example.org/a.pdf", "https://example.org/a.pdf: URLs are not read; download the document"),
+        ("HTTP://x", "URLs are not read"),
+        ("missing.pdf", "missing.pdf: no such file or folder"),
+        ("missing*.pdf", "missing*.pdf: no file matches this pattern"),
+        ("empty", "empty: no documents in this folder (known suffixes: .pdf, "),
+        ("", "an empty file name"),
+        ("a\0b", "a\\x00b: not a file name"),
+        ("x" * 5000, ": cannot be read: "),
+    ],
+)
+def test_refusals(folder: Path, source: str, words: str) -> None:
+    assert words in refusal(source, stdin=io.BytesIO())
+
+
+def test_oversized_file(folder: Path) -> None:
+    assert "docs/a.txt: larger than 3 bytes" in refusal("docs/a.txt", limits=Limits(max_bytes=3))
+
+
+def test_permission_denied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", deny)  # file modes do not stop root, whom containers run as
+    assert refusal("docs/a.txt") == "docs/a.txt: permission denied; check the file's permissions"
+
+
+def test_folder_without_permission(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(path: object) -> None:
+        raise PermissionError(13, "Permission denied", os.fspath(path))
+
+    monkeypatch.setattr(os, "scandir", deny)
+    assert refusal("docs").startswith("docs: the folder cannot be read: Permission denied")
