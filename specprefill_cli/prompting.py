@@ -41,7 +41,7 @@ class Template:
 def split_at_variables(text: str) -> tuple[str, str, str]:
     head, _, rest = text.partition("$document")
     between, _, after = rest.partition("$question")
-    return head, between, after
+    return tuple(part.replace("$$", "$") for part in (head, between, after))
 
 
 def load_template(name: str, folders: Sequence[Path] = ()) -> Template:
@@ -72,10 +72,9 @@ def parse_template(path: Path) -> Template:
     if ("text" in values) == ("user" in values):
         raise SpecprefillError(f"prompt {path}: give either `text` (plain) or `user` (chat), not both and not neither")
     body = values.get("text", values.get("user"))
-    try:
-        used = string.Template(body).get_identifiers()
-    except ValueError as error:
-        raise SpecprefillError(f"prompt {path}: {error}; write a dollar sign as $$") from error
+    if not string.Template(body).is_valid():
+        raise SpecprefillError(f"prompt {path}: a lone dollar sign; write it as $$")
+    used = string.Template(body).get_identifiers()
     for variable in VARIABLES:
         if used.count(variable) != 1 or body.count(f"${variable}") != 1:
             raise SpecprefillError(f"prompt {path}: the variable ${variable} is missing; it must occur once")

@@ -26,10 +26,10 @@ def no_wait() -> None:
 
 @dataclass
 class PhaseClock:
-    """Seconds by phase; `wait` synchronises the devices at both ends of each phase.
+    """Seconds by phase; `wait` synchronises the devices at the end of each phase.
 
-    The time to first token is measured on its own, from the first phase's start to the last one's end, so that the
-    phases can be held against it.
+    A phase begins where the one before it ended, so that the little work between two phases is charged to the later
+    one and nothing is left out of the sum.
     """
 
     wait: Callable[[], None] = no_wait
@@ -39,10 +39,10 @@ class PhaseClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        self.wait()
-        start = time.perf_counter()
         if self.started is None:
-            self.started = start
+            self.wait()
+            self.started = self.ended = time.perf_counter()
+        start = self.ended
         try:
             yield
         finally:

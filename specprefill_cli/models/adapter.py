@@ -7,7 +7,7 @@ position; `tests/models/test_adapter_contract.py` pins what it relies on (seen i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -216,9 +216,14 @@ def window_layers(config) -> Sequence[int | None]:
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def synchronize(model: PreTrainedModel) -> None:
-    """Wait until the devices of a model have finished their work, so that a clock around it tells the truth."""
-    for device in {parameter.device for parameter in model.parameters()}:
+def devices(model: PreTrainedModel) -> frozenset[torch.device]:
+    """The devices that hold a model's parameters."""
+    return frozenset(parameter.device for parameter in model.parameters())
+
+
+def synchronize(used: Iterable[torch.device]) -> None:
+    """Wait until devices have finished their work, so that a clock around it tells the truth."""
+    for device in used:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         elif device.type == "mps":

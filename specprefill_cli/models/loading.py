@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import ATTENTION, synchronize
+from specprefill_cli.models.adapter import ATTENTION, devices, synchronize
 from specprefill_cli.models.pairs import BUNDLED, Pair
 from specprefill_cli.models.placement import Placement, choose_dtype
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
@@ -70,11 +70,14 @@ class LoadedPair:
         """The longest prompt that both models can take, in tokens."""
         return self.target.context if self.draft is None else min(self.target.context, self.draft.context)
 
+    @cached_property
+    def devices(self) -> frozenset:
+        """All devices that the pair runs on."""
+        return devices(self.target.model) | (devices(self.draft.model) if self.draft is not None else frozenset())
+
     def wait(self) -> None:
         """Synchronise the devices of both models."""
-        synchronize(self.target.model)
-        if self.draft is not None:
-            synchronize(self.draft.model)
+        synchronize(self.devices)
 
 
 def load_pair(pair: Pair, placement: Placement, dtype: str, offline: bool, with_draft: bool) -> LoadedPair:

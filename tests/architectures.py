@@ -1,0 +1,43 @@
+"""Small random models: one of each architecture that specprefill supports."""
+
+import torch
+import transformers
+
+from specprefill_cli.models.adapter import ATTENTION
+
+VOCABULARY = 8_192
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4_096,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+WINDOW = 48
+
+ARCHITECTURES = {
+    "llama": lambda: transformers.LlamaConfig(**SIZES),
+    "qwen2": lambda: transformers.Qwen2Config(**SIZES),
+    "qwen3": lambda: transformers.Qwen3Config(**SIZES, head_dim=32),
+    "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=WINDOW),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **SIZES, head_dim=32, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
+    ),
+    "phi3": lambda: transformers.Phi3Config(**SIZES),
+}
+
+
+def build_model(name, seed=0, attention=ATTENTION):
+    """A random model; weights are larger than usual, so that attention is not close to uniform."""
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(ARCHITECTURES[name](), attn_implementation=attention).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(4)
+    return model

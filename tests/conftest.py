@@ -1,0 +1,63 @@
+"""Fixtures: no network, tiny random models of every architecture, the bundled pair."""
+
+import os
+import socket
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["SPECPREFILL_CONFIG"] = os.devnull
+
+import pytest
+import torch
+import transformers
+from architectures import ARCHITECTURES, VOCABULARY, build_model
+
+from specprefill_cli.models.loading import LoadedModel, LoadedPair
+from specprefill_cli.models.pairs import Pair
+from specprefill_cli.prompting import parse_template
+from specprefill_cli.resources import packaged_folder
+from specprefill_cli.session import Session, open_session
+from specprefill_cli.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise OSError("tests have no network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture(params=sorted(ARCHITECTURES))
+def model(request):
+    """One small random model of each architecture, with specprefill's attention."""
+    return build_model(request.param)
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    from specprefill_cli.models.loading import model_source
+
+    return transformers.AutoTokenizer.from_pretrained(model_source("tiny:target"))
+
+
+@pytest.fixture
+def random_pair(request, tokenizer):
+    """Draft and target of one architecture with random weights and the bundled tokenizer: for mechanics, not meaning."""
+    name = getattr(request, "param", "llama")
+    models = [
+        LoadedModel(f"random-{name}-{seed}", build_model(name, seed=seed), tokenizer, 4_096, frozenset({VOCABULARY - 2}))
+        for seed in (1, 2)
+    ]
+    return LoadedPair(Pair("random", "draft", "target"), models[0], models[1], 0.0)
+
+
+@pytest.fixture
+def random_session(random_pair):
+    return Session(random_pair, parse_template(packaged_folder("prompts") / "tiny.toml"))
+
+
+@pytest.fixture(scope="session")
+def tiny_session():
+    """The bundled trained pair."""
+    torch.manual_seed(0)
+    return open_session(Settings())

@@ -1,0 +1,76 @@
+"""Processed distributions, seeds, and streams of whole characters."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specprefill_cli.decoding.plain import decode
+from specprefill_cli.decoding.sampling import Sampler, distribution
+from specprefill_cli.decoding.streaming import TextStream
+from specprefill_cli.models.adapter import prefill
+
+LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0])
+
+
+def test_temperature_scales_the_softmax():
+    torch.testing.assert_close(distribution(LOGITS, 0.5), (LOGITS * 2).softmax(-1))
+
+
+def test_temperature_zero_is_all_on_the_largest():
+    assert distribution(LOGITS, 0).tolist() == [1, 0, 0, 0]
+
+
+def test_top_k_keeps_k_and_renormalises():
+    shares = distribution(LOGITS, 1.0, top_k=2)
+    assert shares[2:].tolist() == [0, 0]
+    torch.testing.assert_close(shares[:2], LOGITS[:2].softmax(-1))
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.5, 1), (0.65, 2), (0.9, 3), (0.999, 4), (1.0, 4)])
+def test_top_p_keeps_the_smallest_set_with_the_mass(top_p, kept):
+    # Shares are 0.644, 0.237, 0.087, 0.032.
+    shares = distribution(LOGITS, 1.0, top_p=top_p)
+    assert int((shares > 0).sum()) == kept
+    assert shares.sum().item() == pytest.approx(1)
+
+
+def test_a_seed_repeats_and_another_differs():
+    logits = torch.zeros(50)
+    draws = [[sampler(logits) for _ in range(20)] for sampler in (Sampler(1.0, seed=3), Sampler(1.0, seed=3), Sampler(1.0, seed=4))]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_samples_follow_the_distribution():
+    sampler = Sampler(1.0, top_k=2, seed=0)
+    drawn = torch.tensor([sampler(LOGITS) for _ in range(4_000)]).bincount(minlength=4) / 4_000
+    torch.testing.assert_close(drawn, distribution(LOGITS, 1.0, 2), atol=0.03, rtol=0)
+
+
+@given(st.text(max_size=60))
+def test_streamed_pieces_make_the_whole_text(tokenizer, text):
+    stream = TextStream(tokenizer)
+    ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    pieces = [stream.push(token) for token in ids]
+    assert "".join(pieces) + stream.finish() == text
+    assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
+
+
+def test_an_unfinished_character_is_shown_at_the_end(tokenizer):
+    ids = tokenizer("a\N{OLD PERSIAN SIGN A}", add_special_tokens=False)["input_ids"]
+    stream = TextStream(tokenizer)
+    assert "".join(stream.push(token) for token in ids[:-1]) == "a"
+    assert stream.finish() == "\ufffd"
+
+
+def test_decoding_ends_at_a_stop_token_or_at_the_most(random_pair):
+    model = random_pair.target.model
+
+
+    logits, state = prefill(model, torch.arange(3, 20), torch.arange(17), 100)
+    scripted = iter([7, 8, 9, 10])
+    assert list(decode(model, state, 6, 17, frozenset({9}), 10, lambda _: next(scripted))) == [6, 7, 8]
+    assert state.positions[17:].tolist() == [17, 18, 19]
+    scripted = iter([7, 8, 9])
+    assert list(decode(model, state, 6, 20, frozenset(), 3, lambda _: next(scripted))) == [6, 7, 8]
+    assert list(decode(model, state, 9, 23, frozenset({9}), 3, lambda _: 0)) == []

@@ -1,0 +1,116 @@
+"""Prefill through our attention function against transformers' own and against dense masks by position."""
+
+import pytest
+import torch
+from architectures import WINDOW
+from transformers import DynamicCache
+
+from specprefill_cli.models.adapter import ATTENTION, QueryCapture, layer_keys, prefill, run, window_layers
+
+
+def tokens(count, seed=0):
+    return torch.randint(3, 8_000, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def dense_mask(positions, window):
+    distance = positions[:, None] - positions[None, :]
+    seen = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
+    return torch.zeros(distance.shape).masked_fill(~seen, float("-inf"))[None, None]
+
+
+@torch.no_grad()
+def dense_logits(model, ids, positions):
+    """All logits from one pass of transformers' eager attention under explicit 4D masks, without a cache."""
+    windows = window_layers(model.config)
+    if len(set(windows)) > 1:
+        mask = {"full_attention": dense_mask(positions, None), "sliding_attention": dense_mask(positions, WINDOW)}
+    else:
+        mask = dense_mask(positions, windows[0])
+    model.set_attn_implementation("eager")
+    logits = model(ids[None], position_ids=positions[None], attention_mask=mask, use_cache=False).logits[0]
+    model.set_attn_implementation(ATTENTION)
+    return logits
+
+
+def test_whole_prompt_equals_transformers_own_prefill(model):
+    ids = tokens(150)
+    ours, _ = prefill(model, ids, torch.arange(150), chunk=1_000)
+    model.set_attn_implementation("sdpa")
+    with torch.no_grad():
+        plain = model(ids[None], past_key_values=DynamicCache(config=model.config), logits_to_keep=1).logits[0, -1]
+    if all(window is None for window in window_layers(model.config)):
+        assert torch.equal(ours, plain)
+    else:
+        torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1_000, 37, 16])
+def test_gapped_prefill_equals_dense_mask_by_position(model, chunk):
+    positions = torch.cat([torch.arange(10), torch.arange(60, 100), torch.arange(140, 150)])
+    ids = tokens(150)[positions]
+    ours, state = prefill(model, ids, positions, chunk)
+    torch.testing.assert_close(ours, dense_logits(model, ids, positions)[-1], atol=1e-4, rtol=1e-4)
+    assert state.positions.tolist() == positions.tolist()
+
+
+def test_decoding_after_gapped_prefill_goes_on_at_the_full_prompts_length(model):
+    positions = torch.cat([torch.arange(10), torch.arange(60, 100)])
+    ids = tokens(150)[positions]
+    _, state = prefill(model, ids, positions, 1_000)
+    more = tokens(5, seed=1)
+    for step, token in enumerate(more):
+        logits = run(model, token[None], torch.tensor([150 + step]), state)
+    everything = torch.cat([positions, torch.arange(150, 155)])
+    expected = dense_logits(model, torch.cat([ids, more]), everything)[-1]
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_position_matters(model):
+    """The check above could pass with wrong positions if the models ignored them."""
+    ids = tokens(60)
+    near, _ = prefill(model, ids, torch.arange(60), 1_000)
+    gapped = torch.cat([torch.arange(30), torch.arange(70, 100)])
+    far, _ = prefill(model, ids, gapped, 1_000)
+    assert (near - far).abs().max() > 1e-3
+
+
+def test_captured_queries_and_keys_give_the_models_own_attention(model):
+    """Contract: queries after norm and rotary, keys from the cache, scaling; they rebuild eager attention weights."""
+    ids = tokens(40)
+    capture = QueryCapture(torch.tensor([5, 20, 39]))
+    _, state = prefill(model, ids, torch.arange(40), 16, capture)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = model(ids[None], output_attentions=True, use_cache=False).attentions
+    for layer, expected in enumerate(weights):
+        queries = capture.layer(layer)
+        keys = layer_keys(state, layer).repeat_interleave(queries.shape[0] // layer_keys(state, layer).shape[0], 0)
+        scores = queries @ keys.transpose(1, 2) * capture.scaling[layer]
+        later = torch.arange(40)[None, :] > capture.wanted[:, None]
+        shares = scores.masked_fill(later, float("-inf")).softmax(-1)
+        torch.testing.assert_close(shares, expected[0][:, capture.wanted], atol=1e-5, rtol=1e-4)
+
+
+def test_no_mask_is_built_and_context_reaches_every_layer(model):
+    """Contract: transformers passes our keyword to each attention call, and None as mask."""
+    seen = []
+    import specprefill_cli.models.adapter as adapter
+
+    def spy(module, query, key, value, attention_mask, **keywords):
+        seen.append((module.layer_idx, attention_mask, keywords["context"] is not None))
+        return adapter.attend(module, query, key, value, attention_mask, **keywords)
+
+    adapter.AttentionInterface.register("spy", spy)
+    adapter.AttentionMaskInterface.register("spy", adapter.no_mask)
+    model.set_attn_implementation("spy")
+    prefill(model, tokens(20), torch.arange(20), 8)
+    assert [layer for layer, _, _ in seen] == [0, 1, 2] * 3
+    assert all(mask is None and given for _, mask, given in seen)
+
+
+def test_prompt_logits_are_not_computed_for_earlier_chunks(model, monkeypatch):
+    calls = []
+    head = model.get_output_embeddings()
+    head.register_forward_hook(lambda _module, inputs, _output: calls.append(inputs[0].shape[1]))
+    prefill(model, tokens(50), torch.arange(50), 20)
+    assert calls == [1]

@@ -1,0 +1,126 @@
+"""Scores against a naive implementation that materialises all attention, and their transfer between tokenizers."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from architectures import ARCHITECTURES, WINDOW
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.library import Library
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.adapter import window_layers
+from specprefill_cli.prefill.importance import transfer
+from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.scorers.lexical import bm25, words
+from specprefill_cli.settings import Settings
+from specprefill_cli.timing import PhaseClock
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 6
+
+
+def request_for(session, text=TEXT, question="When does the gate open?", **settings):
+    library = Library((one_page_document("doc", text, "text/plain"),))
+    return session.prepare(library, question, Settings(**settings), PhaseClock())
+
+
+@torch.no_grad()
+def naive_importance(request, query_indices, decoded):
+    """Everything in one eager pass over prompt and decoded tokens, with S x S attention, then the formula word by word."""
+    model, prompt = request.pair.draft.model, request.draft_prompt
+    model.set_attn_implementation("eager")
+    tokens = prompt.tokens
+    for _ in range(decoded):
+        logits = model(tokens[None], use_cache=False).logits[0, -1]
+        if int(logits.argmax()) in request.pair.draft.stop_tokens:
+            break
+        tokens = torch.cat([tokens, logits.argmax()[None]])
+    attentions = model(tokens[None], use_cache=False, output_attentions=True).attentions
+    rows = [*query_indices, *range(prompt.length, len(tokens))]
+    start, end = prompt.document
+    pooled = []
+    for layer, window in enumerate(window_layers(model.config)):
+        if window is not None and window < prompt.length:
+            continue
+        shares = attentions[layer][0][:, rows, start:end]
+        shares = shares / shares.sum(-1, keepdim=True)
+        pooled.append(F.avg_pool1d(shares, 13, stride=1, padding=6))
+    return torch.cat(pooled).amax(0).mean(0)
+
+
+@pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {"mistral"}), indirect=True)
+@pytest.mark.parametrize("chunk", [10_000, 64])
+def test_paper_scores_equal_the_naive_implementation(random_session, chunk):
+    request = request_for(random_session, prefill_chunk=chunk)
+    ours = SCORERS["paper"].score(request).importance
+    expected = naive_importance(request, [request.prompt.length - 1], 7)
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_question_scores_equal_the_naive_implementation(random_session):
+    request = request_for(random_session, look_ahead=3)
+    ours = SCORERS["question"].score(request).importance
+    expected = naive_importance(request, range(*request.prompt.question), 3)
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("random_pair", ["mistral"], indirect=True)
+def test_a_draft_whose_layers_all_have_a_short_window_is_refused(random_session):
+    request = request_for(random_session)
+    assert request.prompt.length > WINDOW
+    with pytest.raises(SpecprefillError, match="window shorter than this prompt.*--scorer lexical"):
+        SCORERS["question"].score(request)
+
+
+def test_scores_that_are_not_finite_are_an_error(random_session):
+    with torch.no_grad():
+        random_session.pair.draft.model.model.layers[1].self_attn.k_proj.weight[0, 0] = float("nan")
+    with pytest.raises(SpecprefillError, match="not finite"):
+        SCORERS["question"].score(request_for(random_session))
+
+
+@pytest.mark.parametrize("name", sorted(SCORERS))
+def test_scores_are_deterministic_and_one_a_document_token(random_session, name):
+    request = request_for(random_session)
+    first, second = (SCORERS[name].score(request).importance for _ in range(2))
+    assert torch.equal(first, second)
+    assert first.shape == (request.prompt.document[1] - request.prompt.document[0],)
+
+
+def test_lexical_scores_prefer_the_passage_with_the_questions_rare_words(random_session):
+    text = "Trees grow in rows. " * 40 + "The keeper of the lighthouse is Ana Rossi. " + "Rain fell all day. " * 40
+    request = request_for(random_session, text, "Who is the keeper of the lighthouse?")
+    importance = SCORERS["lexical"].score(request).importance
+    best = request.prompt.offsets[int(importance.argmax())][0]
+    assert abs(text.index("keeper") - best) < 200
+
+
+def test_bm25_matches_the_formula_by_hand():
+    scores = bm25(words("red fox"), [words("red red dog"), words("blue cat"), words("fox")])
+    idf = np.log(1 + 2.5 / 1.5)
+    norm = 1.2 * (0.25 + 0.75 * 3 / 2)
+    assert scores[0] == pytest.approx(idf * 2 * 2.2 / (2 + norm))
+    assert scores[1] == 0
+
+
+def spans_of_text(cuts, length):
+    edges = sorted({0, length, *(cut % length for cut in cuts)})
+    return np.array(list(zip(edges, edges[1:], strict=False)))
+
+
+@given(st.lists(st.integers(0, 99), max_size=20), st.lists(st.integers(0, 99), max_size=20), st.randoms())
+def test_transfer_keeps_the_mass_of_characters(from_cuts, to_cuts, random):
+    source, wanted = spans_of_text(from_cuts, 100), spans_of_text(to_cuts, 100)
+    importance = torch.tensor([random.random() for _ in source])
+    moved = transfer(importance, source, wanted)
+    before = (importance.double().numpy() * (source[:, 1] - source[:, 0])).sum()
+    after = (moved.double().numpy() * (wanted[:, 1] - wanted[:, 0])).sum()
+    assert after == pytest.approx(before, rel=1e-5)
+
+
+def test_transfer_to_the_same_tokens_changes_nothing():
+    offsets = spans_of_text([3, 17, 40], 60)
+    importance = torch.tensor([0.1, 0.7, 0.2, 0.4])
+    torch.testing.assert_close(transfer(importance, offsets, offsets), importance)

@@ -1,0 +1,49 @@
+"""Settings merge in the order defaults < file < environment < flags, and bad values are named where they stand."""
+
+import pytest
+
+from specprefill_cli.errors import UsageError
+from specprefill_cli.settings import Settings, merge_settings
+
+
+def test_each_source_overrides_the_one_before(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text('keep = 0.5\nlook_ahead = 4\nmode = "full"\n')
+    environment = {"SPECPREFILL_LOOK_AHEAD": "6", "SPECPREFILL_MODE": "select"}
+    merged = merge_settings({"mode": "auto", "seed": None}, environment, file)
+    assert (merged.keep, merged.look_ahead, merged.mode, merged.seed) == (0.5, 6, "auto", 0)
+    assert merge_settings({}, {}, tmp_path / "none.toml") == Settings()
+
+
+def test_keep_auto_is_none():
+    assert merge_settings({"keep": "auto"}, {}).keep is None
+    assert merge_settings({"keep": "0.25"}, {}).keep == 0.25
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "complaint"),
+    [
+        ({"keep": "1.7"}, {}, "--keep 1.7: must be above 0"),
+        ({"keep": "0"}, {}, "--keep 0: must be above 0"),
+        ({"keep": "nan"}, {}, "--keep nan: must be above 0"),
+        ({"keep": "much"}, {}, "--keep: 'much' is not a number or 'auto'"),
+        ({"look_ahead": -1}, {}, "--look-ahead -1: must be at least 0"),
+        ({"top_p": 0.0}, {}, "--top-p 0: must be above 0"),
+        ({"temperature": -1.0}, {}, "--temperature -1: must be between"),
+        ({}, {"SPECPREFILL_CHUNK_SIZE": "x"}, "SPECPREFILL_CHUNK_SIZE: 'x' is not a whole number"),
+        ({}, {"SPECPREFILL_OFFLINE": "maybe"}, "SPECPREFILL_OFFLINE: 'maybe' is not true or false"),
+    ],
+)
+def test_bad_values_are_named(flags, environment, complaint):
+    with pytest.raises(UsageError, match=complaint.replace("(", "\\(")):
+        merge_settings(flags, environment)
+
+
+def test_a_faulty_config_file_is_named(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text("kept = 0.5")
+    with pytest.raises(UsageError, match=r"config.toml: unknown setting 'kept'"):
+        merge_settings({}, {}, file)
+    file.write_text("keep = ")
+    with pytest.raises(UsageError, match="not valid TOML"):
+        merge_settings({}, {}, file)
