@@ -49,12 +49,16 @@ def load_template(name: str, folders: Sequence[Path] = ()) -> Template:
 
     Raises UsageError when there is none of that name, and SpecprefillError when the file is not a valid template.
     """
-    places = [Path(name)] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in template_folders(folders)]
+    places = (
+        [Path(name)] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in template_folders(folders)]
+    )
     for path in places:
         if path.is_file():
             return parse_template(path)
     known = sorted({path.stem for folder in template_folders(folders) for path in folder.glob("*.toml")})
-    raise UsageError(f"prompt '{name}': no such template; known are {', '.join(known)}, or give the path of a .toml file")
+    raise UsageError(
+        f"prompt '{name}': no such template; known are {', '.join(known)}, or give the path of a .toml file"
+    )
 
 
 def template_folders(folders: Sequence[Path]) -> list[Path]:
@@ -82,8 +86,12 @@ def parse_template(path: Path) -> Template:
     if strangers:
         raise SpecprefillError(f"prompt {path}: unknown variable ${strangers[0]}; known are $document and $question")
     if body.index("$document") > body.index("$question"):
-        raise SpecprefillError(f"prompt {path}: $question must come after $document, so that the document can be reused")
-    return Template(path.stem, values.get("text"), values.get("system"), values.get("user"), values.get("description", ""))
+        raise SpecprefillError(
+            f"prompt {path}: $question must come after $document, so that the document can be reused"
+        )
+    return Template(
+        path.stem, values.get("text"), values.get("system"), values.get("user"), values.get("description", "")
+    )
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,9 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
         if not system:
             raise SpecprefillError(f"prompt '{template.name}': the model's chat template failed ({error})") from error
         joined = f"{template.system}\n\n{user}"
-        text = tokenizer.apply_chat_template([{"role": "user", "content": joined}], tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": joined}], tokenize=False, add_generation_prompt=True
+        )
     if any(text.count(mark) != 1 for mark in marks.values()):
         raise SpecprefillError(
             f"prompt '{template.name}': the model's chat template does not show document and question once each"

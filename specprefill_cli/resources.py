@@ -14,4 +14,6 @@ def packaged_folder(name: str) -> Path:
     for candidate in (package / "_data" / name, package.parent / name):
         if candidate.is_dir():
             return candidate
-    raise SpecprefillError(f"{package}: the folder '{name}' is missing from this installation; install specprefill again")
+    raise SpecprefillError(
+        f"{package}: the folder '{name}' is missing from this installation; install specprefill again"
+    )

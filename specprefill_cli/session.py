@@ -84,7 +84,19 @@ class Session:
         with clock.phase("first_token"):
             first = sampler(prefilled.logits)
         return AnswerStream(
-            self, library, question, settings, identifier, request, mode, reason, prefilled, sampler, first, clock, memory
+            self,
+            library,
+            question,
+            settings,
+            identifier,
+            request,
+            mode,
+            reason,
+            prefilled,
+            sampler,
+            first,
+            clock,
+            memory,
         )
 
     def prepare(self, library: Library, question: str, settings: Settings, clock: PhaseClock) -> ScoringRequest:

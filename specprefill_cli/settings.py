@@ -107,12 +107,20 @@ def convert(name: str, value: Any, place: str) -> Any:
         if name == "keep":
             return None if value == AUTO else float(value)
         if kind == "bool":
-            return value if isinstance(value, bool) else {"1": True, "true": True, "0": False, "false": False}[value.lower()]
+            return (
+                value
+                if isinstance(value, bool)
+                else {"1": True, "true": True, "0": False, "false": False}[value.lower()]
+            )
         if kind == "int":
             return int(value)
         if kind == "float":
             return float(value)
         return str(value)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        wanted = "a number or 'auto'" if name == "keep" else {"int": "a whole number", "bool": "true or false"}.get(kind, "a number")
+        wanted = (
+            "a number or 'auto'"
+            if name == "keep"
+            else {"int": "a whole number", "bool": "true or false"}.get(kind, "a number")
+        )
         raise UsageError(f"{place}: '{value}' is not {wanted} (setting {name})") from error

@@ -26,7 +26,10 @@ ARCHITECTURES = {
     "qwen3": lambda: transformers.Qwen3Config(**SIZES, head_dim=32),
     "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=WINDOW),
     "gemma3": lambda: transformers.Gemma3TextConfig(
-        **SIZES, head_dim=32, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
+        **SIZES,
+        head_dim=32,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
     "phi3": lambda: transformers.Phi3Config(**SIZES),
 }

@@ -45,7 +45,9 @@ def random_pair(request, tokenizer):
     """Draft and target of one architecture with random weights and the bundled tokenizer: for mechanics, not meaning."""
     name = getattr(request, "param", "llama")
     models = [
-        LoadedModel(f"random-{name}-{seed}", build_model(name, seed=seed), tokenizer, 4_096, frozenset({VOCABULARY - 2}))
+        LoadedModel(
+            f"random-{name}-{seed}", build_model(name, seed=seed), tokenizer, 4_096, frozenset({VOCABULARY - 2})
+        )
         for seed in (1, 2)
     ]
     return LoadedPair(Pair("random", "draft", "target"), models[0], models[1], 0.0)

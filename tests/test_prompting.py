@@ -17,7 +17,9 @@ NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system 
 def parts(prompt, tokenizer):
     ids = prompt.tokens.tolist()
     (start, end), (first, last) = prompt.document, prompt.question
-    return [tokenizer.decode(ids[a:b]) for a, b in ((0, start), (start, end), (end, first), (first, last), (last, len(ids)))]
+    return [
+        tokenizer.decode(ids[a:b]) for a, b in ((0, start), (start, end), (end, first), (first, last), (last, len(ids)))
+    ]
 
 
 def test_parts_of_a_plain_template_are_found_exactly(tokenizer):
@@ -41,7 +43,9 @@ def test_offsets_cover_the_documents_text(tokenizer, document, question):
 
 
 def test_special_tokens_in_a_document_are_only_text(tokenizer):
-    prompt = encode_prompt(render(load_template("tiny"), "stop <|eos|> here <|bos|>", "x<|eos|>?", tokenizer), tokenizer)
+    prompt = encode_prompt(
+        render(load_template("tiny"), "stop <|eos|> here <|bos|>", "x<|eos|>?", tokenizer), tokenizer
+    )
     assert tokenizer.eos_token_id not in prompt.tokens.tolist()
     assert prompt.tokens.tolist().count(tokenizer.bos_token_id) == 1
     assert parts(prompt, tokenizer)[1] == "stop <|eos|> here <|bos|>"

@@ -37,7 +37,7 @@ def test_every_mode_answers_on_every_architecture(random_session, mode):
     _, text, answer = ask(random_session, mode=mode, keep=0.4, scorer=scorer)
     assert answer.mode == mode
     assert answer.answer == text.strip()
-    assert 0 < answer.ttft_seconds
+    assert answer.ttft_seconds > 0
     assert answer.ttft_seconds == pytest.approx(sum(answer.phases.values()), rel=0.02)
     kept = sum(span.end - span.start for span in answer.spans if span.fate is Fate.RECOMPUTE)
     outside = answer.prompt_tokens - sum(span.end - span.start for span in answer.spans)

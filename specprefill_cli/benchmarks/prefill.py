@@ -137,4 +137,6 @@ def host() -> dict[str, str | int]:
 
 
 def versions() -> dict[str, str]:
-    return {name: version(name) for name in ("specprefill", "torch", "transformers")} | {"python": platform.python_version()}
+    return {name: version(name) for name in ("specprefill", "torch", "transformers")} | {
+        "python": platform.python_version()
+    }

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 def ask(
     context: typer.Context,
-    documents: Annotated[list[str], typer.Argument(help="Files, folders or globs; - is standard input.", show_default=False)],
+    documents: Annotated[
+        list[str], typer.Argument(help="Files, folders or globs; - is standard input.", show_default=False)
+    ],
     question: Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)],
     mode: options.Mode = None,
     keep: options.Keep = None,

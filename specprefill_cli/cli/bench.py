@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specprefill_cli.cli import options
-from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.cli.evaluate import ratio, split
 from specprefill_cli.errors import UsageError
 
@@ -70,9 +71,7 @@ def prefill(
 
         print(line({"schema": 1, "rows": [asdict(row) for row in rows], "host": host(), "versions": versions()}))
     else:
-        from rich.console import Console
-
-        Console(highlight=False).print(bench_table(rows))
+        console(sys.stdout).print(bench_table(rows))
 
 
 def whole_number(text: str) -> int:

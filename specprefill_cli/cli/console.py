@@ -6,10 +6,17 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+
+def console(stream: TextIO, piped_width: int = 200) -> Console:
+    """A rich console on a stream; a pipe has no width, and gets one at which no row is broken into many."""
+    from rich.console import Console
+
+    return Console(file=stream, highlight=False, width=None if stream.isatty() else piped_width)
 
 
 class Notes:
@@ -20,10 +27,7 @@ class Notes:
 
     @property
     def console(self) -> Console:
-        from rich.console import Console
-
-        # A pipe has no width; wide enough that a row of the table is not broken into many.
-        return Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 120)
+        return console(sys.stderr, 120)
 
     def show(self, renderable: RenderableType) -> None:
         if not self.quiet:

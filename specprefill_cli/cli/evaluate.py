@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specprefill_cli.cli import options
-from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,9 +19,15 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    questions: Annotated[Path, typer.Argument(help="JSONL (or .xz) of {id, context | document | documents, question, answers}.")],
-    modes: Annotated[str, typer.Option(help="Modes to run, with commas.", rich_help_panel=options.PREFILL)] = "full,select",
-    keep: Annotated[str, typer.Option(help="Keep ratios, with commas; auto is allowed.", rich_help_panel=options.PREFILL)] = "0.2",
+    questions: Annotated[
+        Path, typer.Argument(help="JSONL (or .xz) of {id, context | document | documents, question, answers}.")
+    ],
+    modes: Annotated[
+        str, typer.Option(help="Modes to run, with commas.", rich_help_panel=options.PREFILL)
+    ] = "full,select",
+    keep: Annotated[
+        str, typer.Option(help="Keep ratios, with commas; auto is allowed.", rich_help_panel=options.PREFILL)
+    ] = "0.2",
     scorer: Annotated[str, typer.Option(help="Scorers, with commas.", rich_help_panel=options.PREFILL)] = "question",
     limit: Annotated[int | None, typer.Option(min=1, help="Questions to draw at random; all without it.")] = None,
     distractors: Annotated[int, typer.Option(min=0, help="Other contexts of the file to bury each context among.")] = 0,
@@ -65,7 +72,11 @@ def evaluate(
 
     def step(item, configuration, answer) -> None:
         if kept:
-            record = answer_record(answer) | {"references": item.answers, "keep": configuration.keep, "scorer": configuration.scorer}
+            record = answer_record(answer) | {
+                "references": item.answers,
+                "keep": configuration.keep,
+                "scorer": configuration.scorer,
+            }
             kept.write(line(record) + "\n")
 
     try:
@@ -80,9 +91,7 @@ def evaluate(
 
         print(line({"schema": 1, "questions": str(questions), "rows": [asdict(row) for row in figures]}))
     else:
-        from rich.console import Console
-
-        Console(highlight=False).print(evaluation_table(figures))
+        console(sys.stdout).print(evaluation_table(figures))
 
 
 def split(text: str) -> list[str]:
@@ -105,9 +114,24 @@ def ratio(text: str) -> float | None:
 def evaluation_table(figures: list[Row]) -> Table:
     from rich.table import Table
 
-    table = Table("mode", "keep", "scorer", "n", "right", "EM", "F1 [95 %]", "F1 - full [95 %]", "kept", "TTFT", "x full", box=None)
+    table = Table(
+        "mode",
+        "keep",
+        "scorer",
+        "n",
+        "right",
+        "EM",
+        "F1 [95 %]",
+        "F1 - full [95 %]",
+        "kept",
+        "TTFT",
+        "x full",
+        box=None,
+    )
     for row in figures:
-        delta = "" if row.f1_delta is None else f"{row.f1_delta:+.1f} [{row.f1_delta_low:+.1f}, {row.f1_delta_high:+.1f}]"
+        delta = (
+            "" if row.f1_delta is None else f"{row.f1_delta:+.1f} [{row.f1_delta_low:+.1f}, {row.f1_delta_high:+.1f}]"
+        )
         table.add_row(
             row.mode,
             "" if row.scorer is None else "auto" if row.keep is None else f"{row.keep:g}",

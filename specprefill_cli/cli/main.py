@@ -63,7 +63,9 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        fail(f"unexpected {type(error).__name__}: {error}; run again with `specprefill --debug ...` for the traceback", 1)
+        fail(
+            f"unexpected {type(error).__name__}: {error}; run again with `specprefill --debug ...` for the traceback", 1
+        )
 
 
 def fail(message: str, code: int) -> None:

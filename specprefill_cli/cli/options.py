@@ -12,23 +12,40 @@ if TYPE_CHECKING:
 
 MODELS, PREFILL, DECODING, OUTPUT = "Models", "Prefill", "Decoding", "Output"
 
-Pair = Annotated[str | None, typer.Option(help="Named pair of draft and target (see `specprefill pairs`).", rich_help_panel=MODELS)]
+Pair = Annotated[
+    str | None, typer.Option(help="Named pair of draft and target (see `specprefill pairs`).", rich_help_panel=MODELS)
+]
 Draft = Annotated[str | None, typer.Option(help="Hub id or folder of the draft model.", rich_help_panel=MODELS)]
 Target = Annotated[str | None, typer.Option(help="Hub id or folder of the target model.", rich_help_panel=MODELS)]
-Devices = Annotated[str | None, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.", rich_help_panel=MODELS)]
+Devices = Annotated[
+    str | None, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.", rich_help_panel=MODELS)
+]
 Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=MODELS)]
-Offline = Annotated[bool | None, typer.Option("--offline", help="Use only models that are already here.", rich_help_panel=MODELS)]
+Offline = Annotated[
+    bool | None, typer.Option("--offline", help="Use only models that are already here.", rich_help_panel=MODELS)
+]
 Mode = Annotated[str | None, typer.Option(help="auto, full or select.", rich_help_panel=PREFILL)]
-Keep = Annotated[str | None, typer.Option(help="Share of prompt tokens the target computes: 0 to 1, or auto.", rich_help_panel=PREFILL)]
+Keep = Annotated[
+    str | None,
+    typer.Option(help="Share of prompt tokens the target computes: 0 to 1, or auto.", rich_help_panel=PREFILL),
+]
 Scorer = Annotated[str | None, typer.Option(help="question, paper, lexical or random.", rich_help_panel=PREFILL)]
-LookAhead = Annotated[int | None, typer.Option(help="Tokens the draft decodes before scoring.", rich_help_panel=PREFILL)]
+LookAhead = Annotated[
+    int | None, typer.Option(help="Tokens the draft decodes before scoring.", rich_help_panel=PREFILL)
+]
 ChunkSize = Annotated[int | None, typer.Option(help="Document tokens chosen together.", rich_help_panel=PREFILL)]
 PrefillChunk = Annotated[int | None, typer.Option(help="Tokens a forward pass reads at once.", rich_help_panel=PREFILL)]
-Prompt = Annotated[str | None, typer.Option(help="Prompt template: a name, or the path of a .toml file.", rich_help_panel=PREFILL)]
+Prompt = Annotated[
+    str | None, typer.Option(help="Prompt template: a name, or the path of a .toml file.", rich_help_panel=PREFILL)
+]
 MaxNewTokens = Annotated[int | None, typer.Option(help="Longest answer in tokens.", rich_help_panel=DECODING)]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy.", rich_help_panel=DECODING)]
-TopP = Annotated[float | None, typer.Option(help="Sample from the smallest set of tokens with this mass.", rich_help_panel=DECODING)]
-TopK = Annotated[int | None, typer.Option(help="Sample from the K likeliest tokens; 0 is all.", rich_help_panel=DECODING)]
+TopP = Annotated[
+    float | None, typer.Option(help="Sample from the smallest set of tokens with this mass.", rich_help_panel=DECODING)
+]
+TopK = Annotated[
+    int | None, typer.Option(help="Sample from the K likeliest tokens; 0 is all.", rich_help_panel=DECODING)
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of sampling.", rich_help_panel=DECODING)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No table and no progress.", rich_help_panel=OUTPUT)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,5 +46,3 @@ class Library:
         """Numbers of the pages that characters [start, end) of `text` touch, each document's in turn."""
         numbers = [page for document, low, high in self.parts(start, end) for page in document.pages_between(low, high)]
         return list(dict.fromkeys(numbers))
-
-

@@ -26,7 +26,9 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 
 def f1(answer: str, references: Sequence[str]) -> float:
     """Best overlap of words with a reference: the harmonic mean of precision and recall."""
-    return max(word_f1(normalise(answer).split(), normalise(reference).split()) for reference in references or [NOT_FOUND])
+    return max(
+        word_f1(normalise(answer).split(), normalise(reference).split()) for reference in references or [NOT_FOUND]
+    )
 
 
 def word_f1(answer: list[str], reference: list[str]) -> float:
@@ -42,7 +44,9 @@ def contains_answer(answer: str, references: Sequence[str]) -> bool:
     return any(f" {normalise(reference)} " in given for reference in references or [NOT_FOUND])
 
 
-def bootstrap_interval(values: Sequence[float], seed: int = 0, draws: int = 2_000, level: float = 0.95) -> tuple[float, float]:
+def bootstrap_interval(
+    values: Sequence[float], seed: int = 0, draws: int = 2_000, level: float = 0.95
+) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean; (nan, nan) for no values."""
     sample = np.asarray(values, dtype=float)
     if not sample.size:

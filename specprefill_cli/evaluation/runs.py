@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from specprefill_cli.answer import Answer
 from specprefill_cli.evaluation.datasets import Item
@@ -95,12 +95,13 @@ def row(
     low, high = bootstrap_interval(scores)
     delta = delta_low = delta_high = ratio = None
     if full is not None and configuration.mode != "full":
-        differences = [score - 100 * f1(answer.answer, item.answers) for score, (item, answer) in zip(scores, full, strict=True)]
+        differences = [
+            score - 100 * f1(answer.answer, item.answers) for score, (item, answer) in zip(scores, full, strict=True)
+        ]
         delta = statistics.fmean(differences)
         delta_low, delta_high = bootstrap_interval(differences)
         ratio = statistics.median(
-            plain.ttft_seconds / answer.ttft_seconds
-            for (_, plain), (_, answer) in zip(full, answers, strict=True)
+            plain.ttft_seconds / answer.ttft_seconds for (_, plain), (_, answer) in zip(full, answers, strict=True)
         )
     return Row(
         mode=configuration.mode,
@@ -119,5 +120,3 @@ def row(
         kept_ratio=statistics.fmean(answer.kept_ratio for _, answer in answers),
         right=sum(contains_answer(answer.answer, item.answers) for item, answer in answers),
     )
-
-

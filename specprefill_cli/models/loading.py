@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import ATTENTION, devices, synchronize
 from specprefill_cli.models.pairs import BUNDLED, Pair
@@ -97,7 +96,9 @@ def model_source(name: str) -> str:
         return name
     folder = Path(__file__).resolve().parent.parent / "bundled" / "tiny" / name.removeprefix(BUNDLED)
     if not (folder / "config.json").is_file():
-        raise SpecprefillError(f"{folder}: the bundled pair is missing from this installation; install specprefill again")
+        raise SpecprefillError(
+            f"{folder}: the bundled pair is missing from this installation; install specprefill again"
+        )
     return str(folder)
 
 
@@ -147,10 +148,14 @@ def check_config(config: PretrainedConfig, name: str) -> None:
         raise SpecprefillError(f"{name}: attention with logit soft-capping ({text.model_type}) is not supported; use a "
                                "newer generation, for example Gemma 3")  # fmt: skip
     if getattr(text, "is_encoder_decoder", False):
-        raise SpecprefillError(f"{name}: an encoder-decoder ({text.model_type}) is not a causal language model; use another")
+        raise SpecprefillError(
+            f"{name}: an encoder-decoder ({text.model_type}) is not a causal language model; use another"
+        )
     unknown = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if unknown:
-        raise SpecprefillError(f"{name}: layers of type '{sorted(unknown)[0]}' hold no plain KV cache; use another model")
+        raise SpecprefillError(
+            f"{name}: layers of type '{sorted(unknown)[0]}' hold no plain KV cache; use another model"
+        )
 
 
 def context_length(config: PretrainedConfig) -> int:
@@ -162,5 +167,3 @@ def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> f
     configured = model.generation_config.eos_token_id
     ids = configured if isinstance(configured, list) else [configured]
     return frozenset(number for number in [*ids, tokenizer.eos_token_id] if number is not None)
-
-

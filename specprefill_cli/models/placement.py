@@ -35,7 +35,9 @@ def choose_placement(devices: str) -> Placement:
     if devices == "auto":
         if torch.cuda.is_available():
             return Placement("auto", None, f"{torch.cuda.device_count()} GPU(s)")
-        return Placement({"": "mps"}, None, "mps") if torch.backends.mps.is_available() else Placement(None, None, "cpu")
+        return (
+            Placement({"": "mps"}, None, "mps") if torch.backends.mps.is_available() else Placement(None, None, "cpu")
+        )
     names = [name.strip() for name in devices.split(",") if name.strip()]
     if names == ["cpu"]:
         return Placement(None, None, "cpu")

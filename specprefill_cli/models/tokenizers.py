@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import tiktoken
     from transformers import PreTrainedTokenizerBase
 
-# The splitting pattern of the Qwen2 tokenizers, which the bundled tokenizer was trained with.
+# The splitting pattern of the Qwen2 tokenizers, which transformers, tiktoken and llama.cpp all know; it splits digits.
+# The bundled tokenizer was trained with it.
 SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )

@@ -16,7 +16,11 @@ POOL_KERNEL = 13
 
 
 def attention_importance(
-    state: PrefillState, capture: QueryCapture, document: tuple[int, int], layers: Sequence[int], kernel: int = POOL_KERNEL
+    state: PrefillState,
+    capture: QueryCapture,
+    document: tuple[int, int],
+    layers: Sequence[int],
+    kernel: int = POOL_KERNEL,
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU.
 

@@ -24,7 +24,9 @@ def answer_table(answer: Answer) -> Table:
     table.add_row("pair", plain(f"{answer.draft or 'no draft'} -> {answer.target}"))
     table.add_row("prompt", f"{answer.prompt_tokens:,} tokens")
     table.add_row("kept", f"{answer.kept_tokens:,} tokens, ratio {answer.kept_ratio:.3f}")
-    table.add_row("TTFT", Text(f"{seconds(answer.ttft_seconds)}", style="bold") + Text(f"  {phase_text(answer.phases)}"))
+    table.add_row(
+        "TTFT", Text(f"{seconds(answer.ttft_seconds)}", style="bold") + Text(f"  {phase_text(answer.phases)}")
+    )
     table.add_row("start-up", seconds(answer.startup_seconds))
     for fate in Fate:
         chosen = [span for span in answer.spans if span.fate is fate]

@@ -37,7 +37,10 @@ def test_top_p_keeps_the_smallest_set_with_the_mass(top_p, kept):
 
 def test_a_seed_repeats_and_another_differs():
     logits = torch.zeros(50)
-    draws = [[sampler(logits) for _ in range(20)] for sampler in (Sampler(1.0, seed=3), Sampler(1.0, seed=3), Sampler(1.0, seed=4))]
+    draws = [
+        [sampler(logits) for _ in range(20)]
+        for sampler in (Sampler(1.0, seed=3), Sampler(1.0, seed=3), Sampler(1.0, seed=4))
+    ]
     assert draws[0] == draws[1] != draws[2]
 
 
@@ -66,8 +69,7 @@ def test_an_unfinished_character_is_shown_at_the_end(tokenizer):
 def test_decoding_ends_at_a_stop_token_or_at_the_most(random_pair):
     model = random_pair.target.model
 
-
-    logits, state = prefill(model, torch.arange(3, 20), torch.arange(17), 100)
+    _logits, state = prefill(model, torch.arange(3, 20), torch.arange(17), 100)
     scripted = iter([7, 8, 9, 10])
     assert list(decode(model, state, 6, 17, frozenset({9}), 10, lambda _: next(scripted))) == [6, 7, 8]
     assert state.positions[17:].tolist() == [17, 18, 19]

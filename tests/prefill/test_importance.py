@@ -1,5 +1,7 @@
 """Scores against a naive implementation that materialises all attention, and their transfer between tokenizers."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -70,7 +72,7 @@ def test_question_scores_equal_the_naive_implementation(random_session):
 def test_a_draft_whose_layers_all_have_a_short_window_is_refused(random_session):
     request = request_for(random_session)
     assert request.prompt.length > WINDOW
-    with pytest.raises(SpecprefillError, match="window shorter than this prompt.*--scorer lexical"):
+    with pytest.raises(SpecprefillError, match=r"window shorter than this prompt.*--scorer lexical"):
         SCORERS["question"].score(request)
 
 
@@ -107,7 +109,7 @@ def test_bm25_matches_the_formula_by_hand():
 
 def spans_of_text(cuts, length):
     edges = sorted({0, length, *(cut % length for cut in cuts)})
-    return np.array(list(zip(edges, edges[1:], strict=False)))
+    return np.array(list(itertools.pairwise(edges)))
 
 
 @given(st.lists(st.integers(0, 99), max_size=20), st.lists(st.integers(0, 99), max_size=20), st.randoms())

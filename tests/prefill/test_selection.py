@@ -1,5 +1,6 @@
 """Selection of chunks: budgets, order, spans."""
 
+import itertools
 import math
 
 import pytest
@@ -31,7 +32,7 @@ def test_a_plan_covers_the_document_and_keeps_to_the_budget(importance, keep, si
     spans = chosen.plan.spans
     assert spans[0].start == document[0]
     assert spans[-1].end == document[1]
-    assert all(one.end == other.start and one.fate != other.fate for one, other in zip(spans, spans[1:], strict=False))
+    assert all(one.end == other.start and one.fate != other.fate for one, other in itertools.pairwise(spans))
     kept = chosen.plan.kept_positions()
     assert len(kept) == chosen.plan.kept_tokens
     assert set(range(head)) | set(range(document[1], prompt)) <= set(kept.tolist())

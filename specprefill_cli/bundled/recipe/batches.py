@@ -37,7 +37,9 @@ class Batch:
     probes: ProbeTargets | None
 
     def to(self, device: torch.device | str) -> Batch:
-        moved = (tensor.to(device, non_blocking=True) for tensor in (self.tokens, self.positions, self.answers, self.texts))
+        moved = (
+            tensor.to(device, non_blocking=True) for tensor in (self.tokens, self.positions, self.answers, self.texts)
+        )
         return Batch(*moved, self.probes.to(device) if self.probes else None)
 
 
@@ -78,7 +80,9 @@ def collate(rows: list[Row], length: int, maker: RowMaker) -> Batch:
     """Stack rows; a seventh of all tokens, answers first and the rest drawn from the text, enter the loss."""
     tokens = np.array([row.tokens for row in rows], dtype=np.int64)
     flat = tokens.reshape(-1)
-    answers = np.array([number * length + place for number, row in enumerate(rows) for place in row.answers], dtype=np.int64)
+    answers = np.array(
+        [number * length + place for number, row in enumerate(rows) for place in row.answers], dtype=np.int64
+    )
     generator = np.random.default_rng(maker.rng.randrange(2**32))
     budget = flat.size // 7
     answers = answers if answers.size <= budget else generator.choice(answers, budget, replace=False)

@@ -81,7 +81,9 @@ def split_passages(text: str, smallest: int = 200, largest: int = 2_500) -> Iter
         yield passage
 
 
-def question_groups(data: Path, forbidden: set[int], longest_context: int = 3_000) -> tuple[list[ContextQuestions], int]:
+def question_groups(
+    data: Path, forbidden: set[int], longest_context: int = 3_000
+) -> tuple[list[ContextQuestions], int]:
     """All verbatim question rows grouped by their context, and the number of rows dropped for overlap with dev.
 
     Contexts of more than `longest_context` characters (mostly whole contracts) are left out.
@@ -116,4 +118,3 @@ def locate(context: str, answers: list[str], longest: int = 160) -> tuple[str, i
         if match:
             return answer, match.start()
     return None
-

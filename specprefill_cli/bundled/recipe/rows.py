@@ -161,7 +161,9 @@ class RowMaker:
                 prose = self.rng.choice(self.passages)
                 smallest = min(len(prose), self.rng.randint(100, 1_400), max(100, characters - size))
                 prose = prose[: prose.find(" ", smallest)] if prose.find(" ", smallest) > 0 else prose
-                block = fact_block(self.book, prose, max(1, round(len(prose) / self.rng.choice([70, 120, 240]))), self.rng)
+                block = fact_block(
+                    self.book, prose, max(1, round(len(prose) / self.rng.choice([70, 120, 240]))), self.rng
+                )
             blocks.append(block)
             size += len(block.text) + 2
         self.rng.shuffle(blocks)
@@ -203,7 +205,9 @@ class RowMaker:
         low, high = sentence_bounds(text, question.start, len(question.answer))
         region = [
             place_of[index]
-            for index in range(max(bisect_right(starts, low) - 1, first - 40), min(bisect_left(starts, high), last + 16))
+            for index in range(
+                max(bisect_right(starts, low) - 1, first - 40), min(bisect_left(starts, high), last + 16)
+            )
             if index in place_of
         ]
         queries = list(range(asked_from, asked_from + len(asked)))[-QUESTION_TOKENS:]

@@ -167,7 +167,9 @@ def key_value_block(book: FactBook, rng: random.Random) -> Block:
             close = ". "
         else:
             lead = rng.choice(["{owner} {label}: ", "{label} ({owner}): ", "- {owner} {label}: "])
-            question = rng.choice(["What is the {owner} {label}?", "{owner} {label}?", "What {label} does {owner} have?"])
+            question = rng.choice(
+                ["What is the {owner} {label}?", "{owner} {label}?", "What {label} does {owner} have?"]
+            )
             close = "\n"
         text += capital(lead.format(label=label, owner=owner))
         questions.append(Question(capital(question.format(label=label, owner=owner)), value, len(text)))

@@ -33,9 +33,13 @@ MATERIALS = (
     "stainless steel", "brass", "cast iron", "aluminium", "bronze", "oak", "copper", "titanium", "ceramic", "nylon",
     "hardened glass", "galvanised steel", "limestone", "polycarbonate", "silicone rubber", "carbon fibre",
 )  # fmt: skip
-STARTS = "al bel bran cor dal el fen gar hol ist jor kel lan mar nor ost pel quen ros sal tor ul ven wes yar zan".split()
+STARTS = (
+    "al bel bran cor dal el fen gar hol ist jor kel lan mar nor ost pel quen ros sal tor ul ven wes yar zan".split()
+)
 MIDDLES = "a e i o u an er in or ar en il ov und ath".split()
-ENDS = "berg burg by dale den field ford gate ham haven holm land ley mark mere mouth port stad ton vik wick worth".split()
+ENDS = (
+    "berg burg by dale den field ford gate ham haven holm land ley mark mere mouth port stad ton vik wick worth".split()
+)
 
 
 def place_name(rng: random.Random) -> str:
@@ -45,7 +49,9 @@ def place_name(rng: random.Random) -> str:
 
 
 def invented(rng: random.Random) -> str:
-    word = rng.choice(STARTS) + rng.choice(MIDDLES) + rng.choice("tra vo lix mon ra dex nix sol tec nova ria lo".split())
+    word = (
+        rng.choice(STARTS) + rng.choice(MIDDLES) + rng.choice("tra vo lix mon ra dex nix sol tec nova ria lo".split())
+    )
     return word.capitalize()
 
 
@@ -86,18 +92,24 @@ def clock(rng: random.Random) -> str:
 
 
 def duration(rng: random.Random) -> str:
-    unit = rng.choice("minutes hours days weeks months years".split() + ["working days", "calendar days", "seconds"])
+    unit = rng.choice([*"minutes hours days weeks months years".split(), "working days", "calendar days", "seconds"])
     number = rng.choice(NUMBER_WORDS) if rng.random() < 0.5 else str(rng.randint(2, 180))
     return f"{number} {unit}"
 
 
 def money(rng: random.Random) -> str:
-    amount = rng.choice([rng.randint(2, 99), rng.randint(100, 999), rng.randint(1, 99) * 50, rng.randint(1_000, 90_000)])
+    amount = rng.choice(
+        [rng.randint(2, 99), rng.randint(100, 999), rng.randint(1, 99) * 50, rng.randint(1_000, 90_000)]
+    )
     if rng.random() < 0.2:
         return f"{rng.choice('$€£')}{rng.randint(1, 950) / 10:.1f} million"
     mark = rng.choice(["$", "€", "£", "EUR ", "USD ", "CHF "])
     cents = f".{rng.randint(0, 99):02d}" if amount < 100 and rng.random() < 0.4 else ""
-    return f"{mark}{amount:,}{cents}" if rng.random() < 0.85 else f"{amount:,} {rng.choice(['euros', 'dollars', 'crowns'])}"
+    return (
+        f"{mark}{amount:,}{cents}"
+        if rng.random() < 0.85
+        else f"{amount:,} {rng.choice(['euros', 'dollars', 'crowns'])}"
+    )
 
 
 def quantity(rng: random.Random, units: Sequence[str], largest: int) -> str:
@@ -111,12 +123,17 @@ def percent(rng: random.Random) -> str:
 
 
 def street(rng: random.Random) -> str:
-    return f"{rng.randint(1, 240)} {place_name(rng)} {rng.choice(['Street', 'Road', 'Lane', 'Avenue', 'Square', 'Quay'])}"
+    return (
+        f"{rng.randint(1, 240)} {place_name(rng)} {rng.choice(['Street', 'Road', 'Lane', 'Avenue', 'Square', 'Quay'])}"
+    )
 
 
 def file_path(rng: random.Random) -> str:
     names = [invented(rng).lower() for _ in range(2)]
-    return rng.choice(["/etc/", "/var/lib/", "/opt/", "C:\\"]) + f"{names[0]}/{names[1]}.{rng.choice(['conf', 'log', 'db'])}"
+    return (
+        rng.choice(["/etc/", "/var/lib/", "/opt/", "C:\\"])
+        + f"{names[0]}/{names[1]}.{rng.choice(['conf', 'log', 'db'])}"
+    )
 
 
 def thousands(rng: random.Random) -> str:
@@ -149,27 +166,35 @@ GENERATORS: Mapping[str, Callable[[random.Random], str]] = {
     "phone": lambda rng: rng.choice(
         [f"extension {rng.randint(100, 9999)}", f"{rng.randint(100, 999)} {rng.randint(1000, 9999)}"]
     ),
-    "email": lambda rng: f"{invented(rng).lower()}@{place_name(rng).split()[-1].lower()}.{rng.choice(['org', 'com', 'net'])}",
+    "email": lambda rng: (
+        f"{invented(rng).lower()}@{place_name(rng).split()[-1].lower()}.{rng.choice(['org', 'com', 'net'])}"
+    ),
     "person": person,
     "city": place_name,
     "country": lambda rng: rng.choice(COUNTRIES),
     "company": company,
     "street_address": street,
-    "room": lambda rng: f"{rng.choice(['Room', 'Hall', 'Office', 'Bay', 'Gate'])} {rng.choice('ABCDE')}{rng.randint(1, 90)}"
-    if rng.random() < 0.4
-    else f"Room {rng.randint(1, 480)}",
+    "room": lambda rng: (
+        f"{rng.choice(['Room', 'Hall', 'Office', 'Bay', 'Gate'])} {rng.choice('ABCDE')}{rng.randint(1, 90)}"
+        if rng.random() < 0.4
+        else f"Room {rng.randint(1, 480)}"
+    ),
     "file_path": file_path,
     "port_number": lambda rng: str(rng.randint(80, 65_000)),
     "color": lambda rng: rng.choice(COLORS),
     "material": lambda rng: rng.choice(MATERIALS),
     "product": lambda rng: f"the {invented(rng)} {rng.choice([str(rng.randint(2, 900)), code(rng), 'Pro', 'Mini'])}",
-    "department": lambda rng: "the "
-    + rng.choice("finance purchasing quality research sales legal training security transport planning".split())
-    + rng.choice([" department", " office", " team"]),
-    "machine_part": lambda rng: "the "
-    + rng.choice("inlet outlet main rear front left upper auxiliary primary spare".split())
-    + " "
-    + rng.choice("valve pump bearing filter gasket motor sensor drive belt fan relay shaft panel hose".split()),
+    "department": lambda rng: (
+        "the "
+        + rng.choice("finance purchasing quality research sales legal training security transport planning".split())
+        + rng.choice([" department", " office", " team"])
+    ),
+    "machine_part": lambda rng: (
+        "the "
+        + rng.choice("inlet outlet main rear front left upper auxiliary primary spare".split())
+        + " "
+        + rng.choice("valve pump bearing filter gasket motor sensor drive belt fan relay shaft panel hose".split())
+    ),
     "project": lambda rng: f"Project {invented(rng)}",
 }
 

@@ -39,9 +39,7 @@ def score_with_queries(request: ScoringRequest, wanted: Tensor, decoded_queries:
     return Scores(importance, state)
 
 
-def look_ahead(
-    request: ScoringRequest, logits: Tensor, state: PrefillState, capture: QueryCapture, steps: int
-) -> None:
+def look_ahead(request: ScoringRequest, logits: Tensor, state: PrefillState, capture: QueryCapture, steps: int) -> None:
     """Decode up to `steps` tokens greedily, keeping the queries of each; stops where the draft ends its answer."""
     draft = request.pair.draft
     for step in range(steps):

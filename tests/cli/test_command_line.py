@@ -1,0 +1,215 @@
+"""The command line: streams, exit codes, one-line errors, bad inputs."""
+
+import json
+import subprocess
+import sys
+from io import BytesIO, TextIOWrapper
+
+import pytest
+from fpdf import FPDF
+from PIL import Image
+
+from specprefill_cli.cli import main as entry
+from specprefill_cli.resources import packaged_folder
+
+HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
+ANSWER_KEYS = {
+    "schema", "id", "question", "answer", "mode", "pair", "prompt_tokens", "kept_tokens", "kept_ratio", "ttft_seconds",
+    "startup_seconds", "phases", "spans", "generated_tokens", "tokens_per_second", "acceptance_rate",
+    "peak_memory_bytes", "citations", "warnings",
+}  # fmt: skip
+PHASES = [
+    "tokenize", "draft_prefill", "look_ahead", "scoring", "selection", "mapping", "checkpoints", "target_prefill", "first_token",
+]  # fmt: skip
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Run `specprefill ARGUMENTS` in this process: exit code, standard output, standard error."""
+
+    def run(*arguments, stdin=b""):
+        monkeypatch.setattr(sys, "argv", ["specprefill", *arguments])
+        monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            entry.main()
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+def test_the_answer_goes_to_stdout_and_the_table_to_stderr(call):
+    code, out, err = call("ask", HANDBOOK, "When does the canteen open?", "--max-new-tokens", "12")
+    assert code == 0
+    assert len(out.strip().splitlines()) == 1
+    for word in ("mode", "TTFT", "draft prefill", "target prefill", "kept", "recompute", "drop", "p. "):
+        assert word in err
+    assert "TTFT" not in out
+
+
+def test_json_has_the_binding_keys(call):
+    code, out, err = call(
+        "ask", HANDBOOK, "Who is it?", "--json", "--mode", "select", "--keep", "0.2", "--max-new-tokens", "5"
+    )
+    assert (code, err) == (0, "")
+    record = json.loads(out)
+    assert set(record) >= ANSWER_KEYS
+    assert record["schema"] == 1
+    assert list(record["phases"]) == PHASES
+    assert sum(record["phases"].values()) == pytest.approx(record["ttft_seconds"], rel=0.02)
+    assert record["phases"]["draft_prefill"] > 0
+    assert record["kept_tokens"] / record["prompt_tokens"] == pytest.approx(record["kept_ratio"])
+    assert record["kept_ratio"] < 0.22
+    assert {span["fate"] for span in record["spans"]} == {"recompute", "drop"}
+    assert all(span["pages"] and span["start"] < span["end"] for span in record["spans"])
+    assert record["pair"] == {"draft": "tiny:draft", "target": "tiny:target"}
+
+
+def test_quiet_prints_the_answer_alone(call):
+    code, out, err = call("ask", HANDBOOK, "Who?", "--quiet", "--no-stream", "--mode", "full", "--max-new-tokens", "3")
+    assert (code, err) == (0, "")
+    assert out.endswith("\n")
+
+
+def test_streamed_and_collected_answers_are_the_same(call):
+    question = "What is the notice period during probation?"
+    streamed = call("ask", HANDBOOK, question, "--quiet")[1]
+    collected = call("ask", HANDBOOK, question, "--quiet", "--no-stream")[1]
+    assert streamed.strip() == collected.strip() != ""
+
+
+def test_a_seed_repeats_a_sampled_answer(call):
+    arguments = ("ask", HANDBOOK, "Who?", "--quiet", "--temperature", "1.5", "--max-new-tokens", "12", "--mode", "full")
+    assert call(*arguments, "--seed", "3")[1] == call(*arguments, "--seed", "3")[1]
+
+
+def test_standard_input_is_a_document(call):
+    code, out, _ = call(
+        "ask", "-", "Which color is the gate?", "--json", stdin=b"The gate of the farm is dark green. " * 5
+    )
+    assert code == 0
+    assert json.loads(out)["mode"] == "full"
+
+
+@pytest.fixture
+def bad_inputs(tmp_path):
+    """Files that cannot be asked about, by name."""
+    good = FPDF()
+    good.add_page()
+    good.set_font("helvetica", size=12)
+    good.multi_cell(0, text="Some text that is long enough to be read as a page of prose.")
+    whole = bytes(good.output())
+    (tmp_path / "truncated.pdf").write_bytes(whole[: len(whole) // 2])
+    locked = FPDF()
+    locked.set_encryption(owner_password="owner", user_password="user")
+    locked.add_page()
+    locked.set_font("helvetica", size=12)
+    locked.cell(text="secret")
+    locked.output(str(tmp_path / "encrypted.pdf"))
+    picture = Image.new("RGB", (40, 40), "red")
+    picture.save(tmp_path / "picture.png")
+    images = FPDF()
+    for _ in range(2):
+        images.add_page()
+        images.image(str(tmp_path / "picture.png"))
+    images.output(str(tmp_path / "images.pdf"))
+    (tmp_path / "named.pdf").write_bytes((tmp_path / "picture.png").read_bytes())
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("document", "question", "flags", "code", "words"),
+    [
+        ("encrypted.pdf", "Who?", (), 1, "encrypted"),
+        ("truncated.pdf", "Who?", (), 1, "truncated.pdf"),
+        ("images.pdf", "Who?", (), 1, "pages 1-2"),
+        ("empty.txt", "Who?", (), 1, "empty"),
+        ("named.pdf", "Who?", (), 1, "PNG"),
+        ("missing.pdf", "Who?", (), 1, "missing.pdf"),
+        ("folder", "Who?", (), 1, "folder"),
+        ("-", "Who?", (), 1, "stdin"),
+        (HANDBOOK, "  ", (), 2, "question is empty"),
+        (HANDBOOK, "Who?", ("--keep", "1.7"), 2, "--keep 1.7"),
+        (HANDBOOK, "Who?", ("--mode", "fast"), 2, "--mode fast: unknown; use one of auto, full, select"),
+        (HANDBOOK, "Who?", ("--scorer", "best"), 2, "--scorer best: unknown"),
+        (HANDBOOK, "Who?", ("--pair", "giant"), 2, "pair 'giant': unknown"),
+        (HANDBOOK, "Who?", ("--prompt", "nonesuch"), 2, "prompt 'nonesuch': no such template"),
+        (HANDBOOK, "Who?", ("--devices", "cuda:99"), 2, "cuda:99"),
+        (HANDBOOK, "Who?", ("--dtype", "int3"), 2, "--dtype int3"),
+        (HANDBOOK, "Who?", ("--target", "no/such-model", "--offline"), 1, "no/such-model: cannot be loaded"),
+        (HANDBOOK, "Who?", ("--max-new-tokens", "16000"), 1, "does not fit the pair's context of 16,384"),
+    ],
+)
+def test_bad_input_is_one_line_with_its_exit_code(call, bad_inputs, document, question, flags, code, words):
+    source = document if document in ("-", HANDBOOK) else str(bad_inputs / document)
+    ended, out, err = call("ask", source, question, *flags)
+    assert ended == code
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1
+    assert err.startswith("specprefill: ")
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_help_is_quick_because_it_imports_nothing_heavy():
+    script = (
+        "import sys; sys.argv = ['specprefill', '--help']\n"
+        "from specprefill_cli.cli.main import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'tokenizers', 'numpy', 'pypdf', 'bs4', 'accelerate'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "ask" in done.stdout
+
+
+def test_a_closed_pipe_is_no_error():
+    reader = f'{sys.executable} -m specprefill_cli ask "{HANDBOOK}" "Who?" --json --mode full | head -c 1'
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", reader], capture_output=True, text=True)
+    assert "rror" not in done.stderr
+    assert done.stdout == "{"
+    assert done.returncode == 0
+
+
+def test_pairs_lists_tiny_and_hub_pairs(call):
+    code, out, _ = call("pairs")
+    assert code == 0
+    assert "tiny" in out
+    assert "Qwen/Qwen2.5-7B-Instruct" in out
+
+
+def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
+    rows = [
+        {"id": "a", "context": "The gate is green. " * 40, "question": "Which color is the gate?", "answers": ["green"]}
+    ]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows * 3)))
+    code, out, _ = call(
+        "evaluate", str(tmp_path / "q.jsonl"), "--keep", "0.3,auto", "--scorer", "question,random", "--json"
+    )
+    assert code == 0
+    record = json.loads(out)
+    assert [row["mode"] for row in record["rows"]] == ["full"] + ["select"] * 4
+    assert set(record["rows"][1]) >= {
+        "mode", "keep", "scorer", "n", "em", "f1", "f1_low", "f1_high", "f1_delta", "f1_delta_low", "f1_delta_high",
+        "ttft_seconds", "ttft_ratio", "kept_ratio",
+    }  # fmt: skip
+    code, out, _ = call("bench", "prefill", "--lengths", "300", "--keep", "0.2", "--repeat", "1", "--json")
+    assert code == 0
+    record = json.loads(out)
+    assert [(row["length"], row["mode"]) for row in record["rows"]] == [(300, "full"), (300, "select")]
+    assert record["rows"][0]["speedup"] == 1
+    assert set(record) >= {"schema", "rows", "host", "versions"}
+
+
+def test_bench_prompts_have_the_length_asked_for(tiny_session):
+    from specprefill_cli.benchmarks.prefill import QUESTION, prompt_of_length
+    from specprefill_cli.settings import Settings
+    from specprefill_cli.timing import PhaseClock
+
+    for length in (200, 5_000):
+        library = prompt_of_length(tiny_session, length, Settings())
+        made = tiny_session.prepare(library, QUESTION, Settings(), PhaseClock()).prompt.length
+        assert abs(made - length) <= 4
