@@ -42,7 +42,7 @@ def cite(answer: str, library: Library, plan: Plan, offsets: np.ndarray, importa
     weights = importance.numpy() if importance is not None else np.zeros(len(offsets))
     ranked = []
     for start, end in places:
-        tokens = slice(*[*np.searchsorted(offsets[:, 1], [start, end], side="right"), 0, 1])
+        tokens = slice(np.searchsorted(offsets[:, 1], start, side="right"), np.searchsorted(offsets[:, 0], end))
         if seen[tokens].any():
             ranked.append((-float(weights[tokens].max(initial=0.0)), start, end))
     return [citation(library, start, end) for _, start, end in sorted(ranked)[:MOST_CITATIONS]]

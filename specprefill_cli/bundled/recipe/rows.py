@@ -102,7 +102,7 @@ class RowMaker:
 
     def document_row(self, length: int, real: float) -> Row:
         """A document of blocks with questions after it; `real` is the share of rows made of question groups."""
-        share = 0.55 if length <= 512 else 0.62 if length <= 1024 else 0.75 if length <= 2048 else 0.88
+        share = 0.5 if length <= 512 else 0.62 if length <= 1024 else 0.75 if length <= 2048 else 0.88
         room = int(length * share)
         thinned = self.rng.random() < 0.3
         wanted = room * self.rng.uniform(1.5, 4.0) if thinned else room
@@ -119,7 +119,8 @@ class RowMaker:
         kept = np.arange(len(encoding.ids))
         if thinned:
             kept = self.thin(starts, questions, room)
-        kept = kept[: length - len(self.head) - 60]
+        # Blocks overshoot; what the questions need is not given away to the document.
+        kept = kept[:room]
         tokens = self.head + [encoding.ids[index] for index in kept]
         gaps = kept + len(self.head) if thinned else None
         row = Row(tokens, np.empty(0, dtype=np.int64))

@@ -33,7 +33,7 @@ class TrainSettings:
     warmup: float = 0.01
     cooldown: float = 0.35
     text_weight: float = 0.3
-    guide_weight: float = 0.15
+    guide_weight: float = 0.3
     distill_weight: float = 0.5
     workers: int = 1
     seed: int = 1

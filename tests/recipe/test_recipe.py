@@ -1,0 +1,154 @@
+"""The recipe in its dry run: rows that make sense, guided losses, a training that resumes, an export that loads."""
+
+import json
+import lzma
+import random
+
+import pytest
+import torch
+
+from specprefill_cli.bundled.recipe import corpus
+from specprefill_cli.bundled.recipe.batches import make_batch
+from specprefill_cli.bundled.recipe.export import export_pair
+from specprefill_cli.bundled.recipe.network import LanguageModel, ProbeTargets, pointer_loss, region_loss
+from specprefill_cli.bundled.recipe.shapes import PAIR_SHAPES
+from specprefill_cli.bundled.recipe.sources import RowSource
+from specprefill_cli.bundled.recipe.synthesis import FactBook, fact_block, key_value_block, table_block
+from specprefill_cli.bundled.recipe.tokenizer import save_tokenizer, train_tokenizer
+from specprefill_cli.bundled.recipe.train import TrainSettings, train
+
+PROSE = (
+    "The mill stands by the river and has done so for many years. Farmers brought their grain along the old road. "
+    "In spring the water rises and the wheel turns faster than the miller likes. Nobody remembers who built the bridge."
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for name in ("pretrain", "qa", "dev"):
+        (folder / name).mkdir()
+
+    def write(path, rows):
+        with lzma.open(path, "wt") as out:
+            out.write("\n".join(json.dumps(row) for row in rows))
+
+    words = PROSE.split()
+    shuffled = [" ".join(random.Random(seed).sample(words, len(words))) for seed in range(60)]
+    write(folder / "pretrain" / "a.jsonl.xz", [{"text": text + "\n" + PROSE} for text in shuffled])
+    secret = "alpha beta gamma delta epsilon zeta eta theta iota"
+    write(folder / "dev" / "d.jsonl.xz", [{"context": secret, "question": "What is it?", "answers": ["beta"]}])
+    good = {"context": PROSE, "question": "Where does the mill stand?", "answers": ["by the river"], "verbatim": True}
+    leaked = {"context": f"Note: {secret}.", "question": "Which letter?", "answers": ["gamma"], "verbatim": True}
+    write(folder / "qa" / "q.jsonl.xz", [good, leaked, good | {"verbatim": False}])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    save_tokenizer(train_tokenizer(corpus.stream_text(data, 100_000, set()), 8_192), folder / "tokenizer", 16_384)
+    # The shapes count on 8,192 ids; so little text gives fewer, which the embedding does not mind.
+    return folder
+
+
+def test_rows_that_share_eight_words_with_dev_are_dropped(data):
+    groups, dropped = corpus.question_groups(data, corpus.dev_grams(data))
+    assert dropped == 1
+    assert [group.context for group in groups] == [PROSE]
+    assert groups[0].questions == (("Where does the mill stand?", "by the river", PROSE.index("by the river")),)
+
+
+def test_text_that_shares_eight_words_with_dev_is_dropped(data):
+    forbidden = corpus.word_grams(PROSE)
+    assert not any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, forbidden))
+    assert any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, set()))
+
+
+def test_every_synthesised_answer_stands_where_it_is_said_to():
+    book, rng = FactBook(), random.Random(0)
+    seen = 0
+    for number in range(300):
+        block = [fact_block(book, PROSE, 4, rng), table_block(book, rng), key_value_block(book, rng)][number % 3]
+        for question in block.questions:
+            assert block.text[question.start : question.start + len(question.answer)] == question.answer
+            assert "{" not in question.text + question.answer
+            seen += 1
+        assert "{" not in block.text
+    assert seen > 1_000
+
+
+def test_every_relation_has_its_slots_and_pools():
+    book = FactBook()
+    from specprefill_cli.bundled.recipe.values import GENERATORS
+
+    for relation in book.relations:
+        assert relation["value"] in {*GENERATORS, *book.pools}
+        assert relation["subject"] is None or relation["subject"] in {*GENERATORS, *book.pools}
+        for statement in relation["statements"]:
+            assert statement.count("{value}") + statement.count("{value_cap}") == 1
+            assert ("{subject" in statement) == (relation["subject"] is not None)
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.2, 0.6, 0.9])
+def test_batches_point_at_what_they_predict(data, run, progress):
+    maker = RowSource(data, run / "tokenizer", 100_000, 16_384)(1)
+    copied = asked = 0
+    for _ in range(4):
+        batch = make_batch(maker, progress, 2_048)
+        flat = batch.tokens.flatten()
+        assert batch.positions.max() < 16_384
+        assert (batch.positions.diff(dim=1) > 0).all() or progress > 0.5
+        probes = batch.probes
+        for row, (queries, targets) in enumerate(zip(probes.pointer_queries, probes.pointer_targets, strict=True)):
+            for query, target in zip(queries.tolist(), targets.tolist(), strict=True):
+                if query >= 0:
+                    assert target < query
+                    copied += int(batch.tokens[row, query + 1] == batch.tokens[row, target])
+                    asked += 1
+        assert not set(batch.answers.tolist()) & set(batch.texts.tolist())
+        assert (flat[batch.texts + 1] != maker.pad).all()
+    # Only a first token may differ from the one it is copied from (with and without the blank before it).
+    assert copied > 0.5 * asked
+
+
+def test_guided_losses_are_zero_where_attention_is_right_and_large_where_wrong():
+    keys = torch.eye(8)[None] * 40
+    queries = torch.zeros(1, 8, 8)
+    queries[0, 6, 2] = 40
+    probes = ProbeTargets(torch.tensor([[[6]]]), torch.tensor([[[2, 4]]]), torch.tensor([[6]]), torch.tensor([[2]]))
+    assert region_loss(queries, keys, probes) < 1e-3
+    assert pointer_loss(queries, keys, probes) < 1e-3
+    probes.region_bounds[:] = torch.tensor([4, 6])
+    probes.pointer_targets[:] = 5
+    assert region_loss(queries, keys, probes) > 10
+    assert pointer_loss(queries, keys, probes) > 10
+
+
+def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_path):
+    shape = PAIR_SHAPES["smoke"]
+    source = RowSource(data, run / "tokenizer", 100_000, 16_384)
+    settings = TrainSettings(minutes=0.02, tokens_per_batch=1_024, workers=0, compile=False)
+    first = train(shape, settings, source, run)
+    assert first.steps > 0
+    assert first.seconds >= 1.2
+    second = train(shape, TrainSettings(**{**vars(settings), "minutes": 0.03}), source, run)
+    assert second.steps > first.steps
+    assert second.seconds >= 1.8
+
+    export_pair(run, shape, tmp_path)
+    from transformers import AutoModelForCausalLM
+
+    for name, sizes in (("target", shape.target), ("draft", shape.draft)):
+        ours = LanguageModel(sizes)
+        state = {
+            key.removeprefix(f"{name}."): value
+            for key, value in second.models.state_dict().items()
+            if key.startswith(name)
+        }
+        ours.load_state_dict({key: value.half().float() for key, value in state.items()})
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32)
+        tokens, positions = torch.arange(5, 45)[None], torch.arange(40)[None]
+        with torch.no_grad():
+            expected = ours.logits(ours(tokens, positions, None)[0])
+            torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
