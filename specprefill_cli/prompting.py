@@ -6,11 +6,13 @@ import string
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from jinja2.exceptions import TemplateError
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError, UsageError
@@ -148,18 +150,20 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
     marks = {"document": "SPECPREFILLDOCUMENTMARK", "question": "SPECPREFILLQUESTIONMARK"}
     user = string.Template(template.user or "").substitute(marks)
     system = [{"role": "system", "content": template.system}] if template.system else []
+    fill = partial(
+        tokenizer.apply_chat_template,
+        tokenize=False,
+        add_generation_prompt=True,
+        # Qwen3 and its kin would think aloud first; templates that know no thinking ignore it.
+        enable_thinking=False,
+    )
     try:
-        text = tokenizer.apply_chat_template(
-            [*system, {"role": "user", "content": user}], tokenize=False, add_generation_prompt=True
-        )
-    except Exception as error:
-        # Chat templates are programs of the model's authors; the commonest failure is one without a system role.
+        text = fill([*system, {"role": "user", "content": user}])
+    except TemplateError as error:
+        # Some templates refuse the system role: then its text opens the user's message.
         if not system:
             raise SpecprefillError(f"prompt '{template.name}': the model's chat template failed ({error})") from error
-        joined = f"{template.system}\n\n{user}"
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": joined}], tokenize=False, add_generation_prompt=True
-        )
+        text = fill([{"role": "user", "content": f"{template.system}\n\n{user}"}])
     if any(text.count(mark) != 1 for mark in marks.values()):
         raise SpecprefillError(
             f"prompt '{template.name}': the model's chat template does not show document and question once each"

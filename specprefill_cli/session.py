@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from specprefill_cli.answer import Answer, SpanRecord
 from specprefill_cli.citations import cite
@@ -15,16 +14,18 @@ from specprefill_cli.decoding.streaming import TextStream
 from specprefill_cli.documents.library import Library
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.memory import PeakMemory
+from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.loading import LoadedPair, load_pair
 from specprefill_cli.models.pairs import find_pair
 from specprefill_cli.models.placement import choose_placement
 from specprefill_cli.prefill.cost import WORTHWHILE, ModelCost, promised_speedup
+from specprefill_cli.prefill.importance import usable_layers
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prompting import Prompt, Template, encode_prompt, load_template, render
-from specprefill_cli.settings import AUTO, Settings
+from specprefill_cli.settings import AUTO, Settings, prompt_folder
 from specprefill_cli.timing import PhaseClock
 
 
@@ -48,8 +49,7 @@ def open_session(settings: Settings, draft: bool | None = None) -> Session:
     """
     check_names(settings)
     pair = find_pair(settings.pair, settings.draft, settings.target)
-    folders = [Path(settings.prompt_folder)] if settings.prompt_folder else []
-    template = load_template(settings.prompt or pair.prompt, folders)
+    template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
     with_draft = needs_draft(settings) if draft is None else draft
     placement = choose_placement(settings.devices)
     return Session(load_pair(pair, placement, settings.dtype, settings.offline, with_draft), template)
@@ -149,10 +149,13 @@ def choose_mode(settings: Settings, request: ScoringRequest) -> tuple[str, str |
     if settings.mode != AUTO:
         return settings.mode, None
     prompt, pair = request.prompt, request.pair
+    with_draft = SCORERS[settings.scorer].needs_draft and pair.draft is not None
+    if with_draft and not usable_layers(window_layers(pair.draft.model.config), request.draft_prompt.length):
+        return "full", f"auto: every layer of the draft sees less than the {request.draft_prompt.length:,} tokens"
     keep = settings.keep if settings.keep is not None else 0.5
     outside = prompt.length - (prompt.document[1] - prompt.document[0])
     kept = min(prompt.length, max(int(keep * prompt.length), outside + settings.chunk_size))
-    draft = ModelCost.of(pair.draft.model.config) if SCORERS[settings.scorer].needs_draft and pair.draft else None
+    draft = ModelCost.of(pair.draft.model.config) if with_draft else None
     speedup = promised_speedup(ModelCost.of(pair.target.model.config), draft, prompt.length, kept, settings.look_ahead)
     if speedup >= WORTHWHILE:
         return "select", f"auto: select promises {speedup:.1f}x at {prompt.length:,} tokens"

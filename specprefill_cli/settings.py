@@ -70,6 +70,11 @@ def config_path() -> Path:
     return Path(chosen) if chosen else Path(platformdirs.user_config_dir("specprefill")) / "config.toml"
 
 
+def prompt_folder(settings: Settings) -> Path:
+    """The user's prompt templates: the folder that is set, or `prompts` beside the config file."""
+    return Path(settings.prompt_folder) if settings.prompt_folder else config_path().parent / "prompts"
+
+
 def merge_settings(
     flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ, file: Path | None = None
 ) -> Settings:

@@ -64,8 +64,8 @@ def prefill(
         check_names(configuration.settings(settings))
     notes = Notes(quiet)
     session = open_session(settings, draft=any(configuration.mode != "full" for configuration in wanted))
-    with notes.progress("measuring"):
-        rows = bench_prefill(session, sizes, wanted, repeat, settings, lambda text: None)
+    with notes.progress("measuring") as update:
+        rows = bench_prefill(session, sizes, wanted, repeat, settings, update)
     if json:
         from dataclasses import asdict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -34,15 +34,15 @@ class Notes:
             self.console.print(renderable)
 
     @contextmanager
-    def progress(self, text: str) -> Iterator[None]:
-        """Show what is being done while it takes long."""
+    def progress(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Show what is being done while it takes long; what it yields replaces the text."""
         if self.quiet or not sys.stderr.isatty():
-            yield
+            yield lambda _text: None
             return
         from specprefill_cli.reporting.safe import plain
 
-        with self.console.status(plain(text)):
-            yield
+        with self.console.status(plain(text)) as status:
+            yield lambda newer: status.update(plain(newer))
 
 
 def close_broken_pipe() -> None:

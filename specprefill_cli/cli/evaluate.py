@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,9 @@ from specprefill_cli.errors import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from specprefill_cli.evaluation.runs import Row
+    from specprefill_cli.answer import Answer
+    from specprefill_cli.evaluation.datasets import Item
+    from specprefill_cli.evaluation.runs import Configuration, Row
 
 
 def evaluate(
@@ -68,23 +71,17 @@ def evaluate(
     items = read_items(questions, limit, distractors, sample_seed)
     with notes.progress("loading the models"):
         session = open_session(settings, draft=any(configuration.mode != "full" for configuration in wanted))
-    kept = answers.open("w", encoding="utf-8") if answers else None
+    with ExitStack() as stack:
+        out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None
+        update = stack.enter_context(notes.progress(f"asking {len(items):,} questions"))
 
-    def step(item, configuration, answer) -> None:
-        if kept:
-            record = answer_record(answer) | {
-                "references": item.answers,
-                "keep": configuration.keep,
-                "scorer": configuration.scorer,
-            }
-            kept.write(line(record) + "\n")
+        def step(number: int, item: Item, configuration: Configuration, answer: Answer) -> None:
+            update(f"asking {len(items):,} questions in {len(wanted)} configurations: {number:,} done")
+            if out:
+                extra = {"references": item.answers, "keep": configuration.keep, "scorer": configuration.scorer}
+                out.write(line(answer_record(answer) | extra) + "\n")
 
-    try:
-        with notes.progress(f"asking {len(items):,} questions in {len(wanted)} configurations"):
-            results = run(session, items, wanted, settings, step)
-    finally:
-        if kept:
-            kept.close()
+        results = run(session, items, wanted, settings, step)
     figures = rows(results)
     if json:
         from dataclasses import asdict

@@ -66,18 +66,21 @@ def run(
     items: Iterable[Item],
     wanted: Sequence[Configuration],
     base: Settings,
-    step: Callable[[Item, Configuration, Answer], None],
+    step: Callable[[int, Item, Configuration, Answer], None],
 ) -> dict[Configuration, list[tuple[Item, Answer]]]:
-    """Ask every question in every configuration, question by question, so that drift of the machine hits all alike."""
+    """Ask every question in every configuration, question by question, so that drift of the machine hits all alike.
+
+    step: called after each answer with the number of questions done before it
+    """
     results: dict[Configuration, list[tuple[Item, Answer]]] = {configuration: [] for configuration in wanted}
-    for item in items:
+    for number, item in enumerate(items):
         for configuration in wanted:
             stream = session.ask(item.library, item.question, configuration.settings(base), item.identifier)
             for _ in stream:
                 pass
             answer = stream.result()
             results[configuration].append((item, answer))
-            step(item, configuration, answer)
+            step(number, item, configuration, answer)
     return results
 
 

@@ -36,13 +36,11 @@ class QueryCapture:
     wanted: Tensor
     queries: dict[int, list[Tensor]] = field(default_factory=dict)
     scaling: dict[int, float] = field(default_factory=dict)
-    windows: dict[int, int | None] = field(default_factory=dict)
 
-    def keep(self, module: torch.nn.Module, queries: Tensor, rows: Tensor, scaling: float, window: int | None) -> None:
+    def keep(self, module: torch.nn.Module, queries: Tensor, rows: Tensor, scaling: float) -> None:
         layer = module.layer_idx
         self.queries.setdefault(layer, []).append(queries[0].index_select(1, rows.to(queries.device)))
         self.scaling[layer] = scaling
-        self.windows[layer] = window
 
     def layer(self, number: int) -> Tensor:
         """All kept queries of a layer: [heads, rows, head_size]."""
@@ -82,7 +80,7 @@ def attend(
         raise ValueError("specprefill's attention needs a PositionContext, no mask and no logit soft-capping")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if context.capture is not None and context.rows is not None and len(context.rows):
-        context.capture.keep(module, query, context.rows, scaling, sliding_window)
+        context.capture.keep(module, query, context.rows, scaling)
     grouped = query.shape[1] != key.shape[1]
     length, total = query.shape[2], key.shape[2]
     windowed = sliding_window is not None and context.largest_distance >= sliding_window

@@ -43,13 +43,6 @@ class LoadedModel:
     def fingerprint(self) -> str:
         return fingerprint(self.tokenizer)
 
-    @cached_property
-    def parameters(self) -> int:
-        """Parameters outside the embeddings: those that every token is multiplied with."""
-        embedding = self.model.get_input_embeddings().weight
-        total = sum(parameter.numel() for parameter in self.model.parameters())
-        return total - embedding.numel()
-
 
 @dataclass
 class LoadedPair:
@@ -104,7 +97,7 @@ def model_source(name: str) -> str:
 
 def load_model(name: str, placement: Placement, dtype: str, offline: bool) -> LoadedModel:
     """Load one causal language model with specprefill's attention, from a folder or the hub (safetensors only)."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
     # Progress bars of the library would mix with ours; its warnings about weights stay.
@@ -115,7 +108,7 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool) -> Lo
         config = AutoConfig.from_pretrained(source, **local)
         check_config(config, name)
         tokenizer = AutoTokenizer.from_pretrained(source, **local)
-        model = AutoModelForCausalLM.from_pretrained(
+        model = auto_class(config).from_pretrained(
             source,
             dtype=choose_dtype(dtype, placement, config.get_text_config().hidden_size),
             device_map=placement.device_map,
@@ -128,6 +121,13 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool) -> Lo
         raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy(offline)}") from error
     check_fast(tokenizer, name)
     return LoadedModel(name, model.eval(), tokenizer, context_length(config), stop_tokens(model, tokenizer))
+
+
+def auto_class(config: PretrainedConfig) -> type:
+    """The transformers class that loads a checkpoint: models that can also see (Mistral 3) have one of their own."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
 def remedy(offline: bool) -> str:

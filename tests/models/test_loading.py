@@ -1,0 +1,113 @@
+"""Loading from folders, and the named reasons for refusing."""
+
+import pytest
+import torch
+import transformers
+from architectures import SIZES, build_model
+
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models.adapter import ATTENTION, prefill
+from specprefill_cli.models.loading import load_model
+from specprefill_cli.models.pairs import PAIRS, find_pair
+from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
+from specprefill_cli.models.tokenizers import count_tokens, counting_encoding, fingerprint
+
+CPU = Placement(None, None, "cpu")
+
+
+@pytest.fixture
+def folder(tokenizer, tmp_path):
+    build_model("llama").save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_folder_loads_with_our_attention(folder):
+    loaded = load_model(str(folder), CPU, "auto", offline=True)
+    assert loaded.model.config._attn_implementation == ATTENTION
+    assert (loaded.context, loaded.dtype, loaded.device) == (4_096, "float32", "cpu")
+    assert loaded.tokenizer.eos_token_id in loaded.stop_tokens
+    logits, _ = prefill(loaded.model, torch.arange(3, 30), torch.arange(27), 100)
+    expected, _ = prefill(build_model("llama"), torch.arange(3, 30), torch.arange(27), 100)
+    torch.testing.assert_close(logits, expected)
+
+
+def test_models_that_also_see_load_as_language_models(tokenizer, tmp_path):
+    vision = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+              "num_attention_heads": 2, "image_size": 28, "patch_size": 14}  # fmt: skip
+    text = transformers.MistralConfig(**SIZES, sliding_window=None).to_dict()
+    config = transformers.Mistral3Config(text_config=text, vision_config=vision)
+    torch.manual_seed(0)
+    transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = load_model(str(tmp_path), CPU, "float32", offline=True)
+    logits, state = prefill(loaded.model, torch.arange(3, 30), torch.arange(27), 10)
+    assert logits.shape == (SIZES["vocab_size"],)
+    assert state.length == 27
+
+
+def test_pickled_weights_are_refused(folder):
+    weights = folder / "model.safetensors"
+    torch.save(build_model("llama").state_dict(), folder / "pytorch_model.bin")
+    weights.unlink()
+    with pytest.raises(SpecprefillError, match="cannot be loaded"):
+        load_model(str(folder), CPU, "auto", offline=True)
+
+
+def test_soft_capped_attention_is_refused_by_name(tmp_path):
+    transformers.Gemma2Config(**SIZES).save_pretrained(tmp_path)
+    with pytest.raises(SpecprefillError, match="soft-capping"):
+        load_model(str(tmp_path), CPU, "auto", offline=True)
+
+
+def test_layers_without_plain_cache_are_refused_by_name(tmp_path):
+    config = transformers.Qwen2Config(**SIZES)
+    config.layer_types = ["linear_attention"] * 3
+    config.to_json_file(tmp_path / "config.json")
+    with pytest.raises(SpecprefillError, match=r"cannot be loaded|linear_attention"):
+        load_model(str(tmp_path), CPU, "auto", offline=True)
+
+
+def test_an_absent_model_names_the_remedy():
+    with pytest.raises(SpecprefillError, match=r"nobody/nothing: cannot be loaded .* leave out --offline"):
+        load_model("nobody/nothing", CPU, "auto", offline=True)
+
+
+def test_the_bundled_models_share_a_tokenizer_and_their_ids_are_tiktokens(tiny_session):
+    pair = tiny_session.pair
+    assert pair.same_tokenizer
+    assert fingerprint(pair.draft.tokenizer) == fingerprint(pair.target.tokenizer)
+    assert pair.context == 16_384
+
+
+def test_tiktoken_gives_the_bundled_tokenizers_ids(tokenizer):
+    from specprefill_cli.documents import read_documents
+    from specprefill_cli.resources import packaged_folder
+
+    texts = [document.text for document in read_documents([str(packaged_folder("sample_docs"))])]
+    texts += ["".join(map(chr, range(32, 3_000))), "  \n\n\t x  12345,67\r\n ", "naïve \N{GRINNING FACE} 東京"]
+    for text in texts:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert counting_encoding().encode_ordinary(text) == ids
+        assert counting_encoding().decode(ids) == text
+        assert tokenizer.decode(ids) == text
+        assert count_tokens(text) == len(ids)
+
+
+def test_draft_and_target_can_be_replaced():
+    assert find_pair("tiny") is PAIRS["tiny"]
+    assert find_pair("tiny", "a/draft", "b/target").prompt == "ask"
+    mixed = find_pair("qwen2.5-7b", draft="Qwen/Qwen2.5-1.5B-Instruct")
+    assert (mixed.draft, mixed.target) == ("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct")
+    with pytest.raises(UsageError, match="'nope': unknown; known are tiny"):
+        find_pair("nope")
+
+
+def test_dtype_and_devices():
+    assert choose_dtype("float16", CPU, 64) is torch.float16
+    assert choose_dtype("auto", CPU, 64) is torch.float32
+    assert choose_dtype("auto", Placement("auto", None, "1 GPU"), 64) is torch.bfloat16
+    assert choose_placement("cpu").device_map is None
+    for wrong in ("cuda:77", "gpu", "", "cuda"):
+        with pytest.raises(UsageError, match="--devices"):
+            choose_placement(wrong)
