@@ -39,7 +39,7 @@ def test_the_table_shows_hostile_text_as_text():
     assert "[bold red]x[/]" in shown
     for part in (
         "500 ms",
-        "tokenize 100 ms + draft prefill 400 ms",
+        "draft prefill  400 ms",
         "1 span, 32 tokens: 0-32 (p. 1-2)",
         "ratio 0.400",
         "2 MiB",

@@ -7,6 +7,7 @@ import time
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from specprefill_cli import __version__
 from specprefill_cli.cli import ask, bench, evaluate, pairs
@@ -16,8 +17,21 @@ from specprefill_cli.errors import SpecprefillError
 # As early as it gets: start-up time is counted from here.
 STARTED = time.perf_counter()
 
+
+class PipeGroup(TyperGroup):
+    """Commands whose reader may leave early: `specprefill ... | head` is no error."""
+
+    def invoke(self, ctx: typer.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            close_broken_pipe()
+            raise typer.Exit(0) from None
+
+
 app = typer.Typer(
     name="specprefill",
+    cls=PipeGroup,
     help="Answers questions about long documents. A small draft model finds what matters; the large target model reads "
     "only that, so that the first token comes several times sooner.",
     epilog='Example: specprefill ask report.pdf "What is the notice period?"',
@@ -57,9 +71,6 @@ def main() -> None:
         if debug:
             raise
         fail(str(error), error.exit_code)
-    except BrokenPipeError:
-        close_broken_pipe()
-        sys.exit(0)
     except Exception as error:
         if debug:
             raise

@@ -24,9 +24,10 @@ def answer_table(answer: Answer) -> Table:
     table.add_row("pair", plain(f"{answer.draft or 'no draft'} -> {answer.target}"))
     table.add_row("prompt", f"{answer.prompt_tokens:,} tokens")
     table.add_row("kept", f"{answer.kept_tokens:,} tokens, ratio {answer.kept_ratio:.3f}")
-    table.add_row(
-        "TTFT", Text(f"{seconds(answer.ttft_seconds)}", style="bold") + Text(f"  {phase_text(answer.phases)}")
-    )
+    table.add_row("TTFT", Text(seconds(answer.ttft_seconds), style="bold"))
+    for name, value in answer.phases.items():
+        if value > 0:
+            table.add_row(f"  {PHASE_WORDS.get(name, name)}", seconds(value))
     table.add_row("start-up", seconds(answer.startup_seconds))
     for fate in Fate:
         chosen = [span for span in answer.spans if span.fate is fate]
@@ -46,7 +47,7 @@ def answer_table(answer: Answer) -> Table:
 
 
 def seconds(value: float) -> str:
-    return f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.2f} s"
+    return f"{value * 1000:,.1f} ms" if value < 0.01 else f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.2f} s"
 
 
 def phase_text(phases: dict[str, float]) -> str:
