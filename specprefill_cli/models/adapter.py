@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 ATTENTION = "specprefill"
 # Queries a masked attention call handles at once: bounds its mask to QUERY_BLOCK x keys.
 QUERY_BLOCK = 1_024
+# Tokens that a cache has room for beyond its prompt before it must grow.
+HEADROOM = 256
 
 
 @dataclass
@@ -137,9 +141,44 @@ class PrefillState:
         return len(self.positions)
 
 
-def new_state() -> PrefillState:
-    """An empty cache whose layers all grow: sliding-window layers too, because they are masked by position."""
-    return PrefillState(DynamicCache(), torch.empty(0, dtype=torch.long))
+class BufferedLayer(DynamicLayer):
+    """A cache layer that writes into a buffer with room to spare, so that decoding does not copy the cache each token.
+
+    expected: tokens to allocate for at once
+    """
+
+    def __init__(self, expected: int) -> None:
+        super().__init__()
+        self.expected = expected
+        self.buffers: tuple[Tensor, Tensor] | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Append [1, kv_heads, N, head_size] and return all keys and values: views [1, kv_heads, K, head_size]."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        length = self.get_seq_length()
+        needed = length + key_states.shape[-2]
+        if self.buffers is None or needed > self.buffers[0].shape[-2]:
+            room = max(self.expected, needed) + max(HEADROOM, length // 4)
+            grown = tuple(new.new_empty(*new.shape[:-2], room, new.shape[-1]) for new in (key_states, value_states))
+            if length:
+                for buffer, old in zip(grown, (self.keys, self.values), strict=True):
+                    buffer[..., :length, :] = old
+            self.buffers = grown
+        for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[..., length:needed, :] = new
+        self.keys, self.values = (buffer[..., :needed, :] for buffer in self.buffers)
+        return self.keys, self.values
+
+
+def new_state(expected: int = 0) -> PrefillState:
+    """An empty cache for about `expected` tokens.
+
+    All its layers grow, those with a sliding window too: they are masked by position, not by what a cache forgets.
+    """
+    cache = DynamicCache()
+    cache.layer_class_to_replicate = partial(BufferedLayer, expected)
+    return PrefillState(cache, torch.empty(0, dtype=torch.long))
 
 
 @torch.inference_mode()
@@ -187,7 +226,7 @@ def prefill(
     state: PrefillState | None = None,
 ) -> tuple[Tensor, PrefillState]:
     """Run tokens [N] at positions [N] through the model, `chunk` at a time; logits [V] of the last one, and the state."""
-    state = state or new_state()
+    state = new_state(len(tokens)) if state is None else state
     pieces = list(chunked(len(tokens), chunk))
     result = None
     for start, end in pieces:

@@ -5,7 +5,7 @@ import torch
 from architectures import WINDOW
 from transformers import DynamicCache
 
-from specprefill_cli.models.adapter import ATTENTION, QueryCapture, layer_keys, prefill, run, window_layers
+from specprefill_cli.models.adapter import ATTENTION, QueryCapture, layer_keys, new_state, prefill, run, window_layers
 
 
 def tokens(count, seed=0):
@@ -106,6 +106,27 @@ def test_no_mask_is_built_and_context_reaches_every_layer(model):
     prefill(model, tokens(20), torch.arange(20), 8)
     assert [layer for layer, _, _ in seen] == [0, 1, 2] * 3
     assert all(mask is None and given for _, mask, given in seen)
+
+
+def test_a_cache_grows_and_crops_without_losing_tokens(model):
+    ids = tokens(700)
+    whole, _ = prefill(model, ids, torch.arange(700), 1_000)
+    state = new_state()
+    for start in range(0, 700, 100):
+        run(model, ids[start : start + 100], torch.arange(start, start + 100), state)
+    state.cache.crop(-250)
+    state.positions = state.positions[:-250]
+    again = run(model, ids[450:], torch.arange(450, 700), state)
+    assert state.cache.get_seq_length() == 700
+    torch.testing.assert_close(again, whole, atol=1e-4, rtol=1e-4)
+
+
+def test_decoding_does_not_copy_the_cache(model):
+    _, state = prefill(model, tokens(100), torch.arange(100), 1_000)
+    place = state.cache.layers[0].keys.data_ptr()
+    for step in range(5):
+        run(model, torch.tensor([5]), torch.tensor([100 + step]), state)
+    assert state.cache.layers[0].keys.data_ptr() == place
 
 
 def test_prompt_logits_are_not_computed_for_earlier_chunks(model, monkeypatch):

@@ -78,7 +78,7 @@ def make_batch(maker: RowMaker, progress: float, tokens_per_batch: int) -> Batch
 
 
 def collate(rows: list[Row], length: int, maker: RowMaker) -> Batch:
-    """Stack rows; a seventh of all tokens, answers first and the rest drawn from the text, enter the loss."""
+    """Stack rows; into the loss go at most a seventh of all tokens as answers, and a 24th drawn from the text."""
     tokens = np.array([row.tokens for row in rows], dtype=np.int64)
     flat = tokens.reshape(-1)
     answers = np.array(
@@ -86,11 +86,12 @@ def collate(rows: list[Row], length: int, maker: RowMaker) -> Batch:
     )
     generator = np.random.default_rng(maker.rng.randrange(2**32))
     budget = flat.size // 7
+    text_budget = flat.size // 24
     answers = answers if answers.size <= budget else generator.choice(answers, budget, replace=False)
     candidates = np.nonzero((flat != maker.pad) & (np.roll(flat, -1) != maker.pad))[0]
     candidates = candidates[candidates % length != length - 1]
     candidates = np.setdiff1d(candidates, answers, assume_unique=True)
-    texts = generator.choice(candidates, min(budget - answers.size, candidates.size), replace=False)
+    texts = generator.choice(candidates, min(text_budget, candidates.size), replace=False)
     return Batch(
         tokens=torch.from_numpy(tokens),
         positions=torch.from_numpy(np.stack([row.positions for row in rows])),

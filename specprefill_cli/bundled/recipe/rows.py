@@ -102,7 +102,7 @@ class RowMaker:
 
     def document_row(self, length: int, real: float) -> Row:
         """A document of blocks with questions after it; `real` is the share of rows made of question groups."""
-        share = 0.5 if length <= 512 else 0.62 if length <= 1024 else 0.75 if length <= 2048 else 0.88
+        share = 0.45 if length <= 512 else 0.52 if length <= 1024 else 0.65 if length <= 2048 else 0.8
         room = int(length * share)
         thinned = self.rng.random() < 0.3
         wanted = room * self.rng.uniform(1.5, 4.0) if thinned else room
@@ -163,7 +163,7 @@ class RowMaker:
                 smallest = min(len(prose), self.rng.randint(100, 1_400), max(100, characters - size))
                 prose = prose[: prose.find(" ", smallest)] if prose.find(" ", smallest) > 0 else prose
                 block = fact_block(
-                    self.book, prose, max(1, round(len(prose) / self.rng.choice([70, 120, 240]))), self.rng
+                    self.book, prose, max(1, round(len(prose) / self.rng.choice([50, 90, 160]))), self.rng
                 )
             blocks.append(block)
             size += len(block.text) + 2
@@ -174,12 +174,16 @@ class RowMaker:
         self, row: Row, questions: list[Question], length: int, text: str, encoding, starts: list[int], place_of: dict
     ) -> None:
         """Append questions with answers while they fit; one in ten is a question of an earlier document."""
+        failures = 0
         for question in questions:
             if self.rng.random() < 0.1 and self.strangers:
                 stranger = self.rng.choice(self.strangers)
                 if stranger.answer.lower() not in text.lower():
-                    self.append(row, Question(stranger.text, NOT_FOUND, -1), length, encoding, starts, place_of, text)
-            if not self.append(row, question, length, encoding, starts, place_of, text):
+                    absent = Question(stranger.text, NOT_FOUND, -1)
+                    self.append(row, absent, length, encoding, starts, place_of, text)
+            failures += not self.append(row, question, length, encoding, starts, place_of, text)
+            # A long question that does not fit leaves room for a shorter one behind it.
+            if failures > 3:
                 break
         self.strangers.extend(questions[:2])
 

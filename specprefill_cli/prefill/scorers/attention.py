@@ -25,7 +25,7 @@ def score_with_queries(request: ScoringRequest, wanted: Tensor, decoded_queries:
             "use --scorer lexical, --mode full, or another --draft"
         )
     capture = QueryCapture(wanted)
-    state = new_state()
+    state = new_state(prompt.length)
     with clock.phase("draft_prefill"):
         logits, _ = prefill(
             draft.model, prompt.tokens, torch.arange(prompt.length), request.prefill_chunk, capture, state
