@@ -1,0 +1,54 @@
+"""What ships: prompts, samples, the bundled pair; modules that import with little."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import specprefill_cli
+from specprefill_cli.resources import packaged_folder
+
+ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
+LIGHT = ["documents", "settings", "errors", "resources", "models.pairs", "cli.main", "timing", "evaluation.metrics"]
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_light_modules_do_not_load_torch(module):
+    script = f"import sys, specprefill_cli.{module}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 0
+
+
+def test_prompts_and_samples_are_found():
+    assert (packaged_folder("prompts") / "tiny.toml").is_file()
+    assert (packaged_folder("sample_docs") / "harbour-handbook.pdf").is_file()
+
+
+def test_the_wheel_carries_prompts_and_samples():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    carried = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert carried == {name: f"specprefill_cli/_data/{name}" for name in ("prompts", "sample_docs")}
+    assert all((ROOT / name).is_dir() for name in carried)
+
+
+def test_the_bundled_pair_is_small_and_whole():
+    folder = ROOT / "specprefill_cli" / "bundled" / "tiny"
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 32 * 2**20
+    for name in ("target", "draft"):
+        assert (folder / name / "model.safetensors").is_file()
+
+
+def test_sample_questions_have_their_answers_on_the_named_pages():
+    from specprefill_cli.documents import read_documents
+
+    folder = packaged_folder("sample_docs")
+    rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(rows) == 30
+    assert sum(not row["answers"] for row in rows) == 5
+    for row in rows:
+        (document,) = read_documents([str(folder / name) for name in row["documents"]])
+        pages = {page.number: " ".join(document.text[page.start : page.end].split()) for page in document.pages}
+        for answer in row["answers"]:
+            assert all(answer in pages[number] for number in row["pages"]), row["id"]
