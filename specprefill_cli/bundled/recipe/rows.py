@@ -27,6 +27,7 @@ from specprefill_cli.bundled.recipe.tokenizer import BOS, EOS, PAD
 CHARACTERS_PER_TOKEN = 3.9
 CHUNK = 32
 QUESTION_TOKENS = 24
+FIRST_TOKEN_WEIGHT = 3
 
 
 @dataclass(frozen=True)
@@ -215,14 +216,16 @@ class RowMaker:
             )
             if index in place_of
         ]
-        queries = list(range(asked_from, asked_from + len(asked)))[-QUESTION_TOKENS:]
+        # Up to the token that predicts the answer's first: it must find the passage too.
+        queries = list(range(asked_from, predicts + 1))[-QUESTION_TOKENS:]
         row.regions.append((queries, min(region), max(region) + 1))
         for number, (start, _) in enumerate(answer.offsets):
             # Offsets count the blank before the answer; its first token begins at the answer itself.
             index = bisect_right(starts, question.start + max(0, start - 1)) - 1
             matches = number == 0 or encoding.ids[index] == answer.ids[number]
             if index in place_of and matches:
-                row.pointers.append((predicts + number, place_of[index]))
+                # The first token is the hard one: those behind it follow from the token before.
+                row.pointers += [(predicts + number, place_of[index])] * (FIRST_TOKEN_WEIGHT if number == 0 else 1)
         return True
 
     def positions(self, length: int, places: np.ndarray | None = None) -> np.ndarray:
