@@ -12,6 +12,10 @@ from specprefill_cli.documents.library import Library
 from specprefill_cli.prefill.plan import Fate, Plan
 
 LONGEST_ANSWER = 300
+SHORTEST_QUOTE = 3
+# Bounds the search for a quote, which is quadratic in it.
+MOST_QUOTED_WORDS = 40
+NOT_FOUND = "not found"
 MOST_CITATIONS = 3
 SENTENCE_END = re.compile(r"[.!?](?=\s)|\n")
 
@@ -32,8 +36,8 @@ def cite(answer: str, library: Library, plan: Plan, offsets: np.ndarray, importa
 
     offsets: [n, 2] character range of each document token; importance: [n], or None where nothing was scored
     """
-    places = occurrences(answer, library.text)
-    if not places or not len(offsets):
+    places = occurrences(answer, library.text) or occurrences(longest_quote(answer, library.text), library.text)
+    if not places or not len(offsets) or answer.strip().lower() == NOT_FOUND:
         return []
     seen = np.zeros(len(offsets), dtype=bool)
     for span in plan.spans:
@@ -55,6 +59,18 @@ def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
         return []
     pattern = r"\s+".join(re.escape(word) for word in words)
     return [match.span() for match in re.finditer(rf"(?<!\w){pattern}(?!\w)", text, re.IGNORECASE)]
+
+
+def longest_quote(answer: str, text: str) -> str:
+    """The longest run of at least SHORTEST_QUOTE words of an answer that stands in the text; empty without one."""
+    words = answer.strip().strip(".").split()[:MOST_QUOTED_WORDS]
+    folded = " ".join(text.lower().split())
+    for size in range(len(words) - 1, SHORTEST_QUOTE - 1, -1):
+        for first in range(len(words) - size + 1):
+            quote = " ".join(words[first : first + size])
+            if quote.lower() in folded:
+                return quote
+    return ""
 
 
 def citation(library: Library, start: int, end: int) -> Citation:

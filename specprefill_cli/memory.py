@@ -20,15 +20,14 @@ class PeakMemory:
         if self.on_gpu:
             for device in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(device)
-        else:
-            reset_process_peak()
+        self.known = self.on_gpu or reset_process_peak()
 
     def bytes(self) -> int | None:
         import torch
 
         if self.on_gpu:
             return sum(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
-        return process_peak()
+        return process_peak() if self.known else None
 
 
 def reset_process_peak() -> bool:

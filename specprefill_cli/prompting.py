@@ -33,7 +33,6 @@ class Template:
     text: str | None
     system: str | None
     user: str | None
-    description: str = ""
 
     def text_parts(self) -> tuple[str, str, str]:
         """The fixed texts before the document, between document and question, and after the question."""
@@ -78,6 +77,11 @@ def parse_template(path: Path) -> Template:
     if ("text" in values) == ("user" in values):
         raise SpecprefillError(f"prompt {path}: give either `text` (plain) or `user` (chat), not both and not neither")
     body = values.get("text", values.get("user"))
+    if not all(isinstance(value, str) for value in values.values()):
+        raise SpecprefillError(f"prompt {path}: every value must be a text in quotes")
+    # Both ways to write a variable mean the same; the rest of the code knows one.
+    for variable in VARIABLES:
+        body = body.replace(f"${{{variable}}}", f"${variable}")
     if not string.Template(body).is_valid():
         raise SpecprefillError(f"prompt {path}: a lone dollar sign; write it as $$")
     used = string.Template(body).get_identifiers()
@@ -92,7 +96,7 @@ def parse_template(path: Path) -> Template:
             f"prompt {path}: $question must come after $document, so that the document can be reused"
         )
     return Template(
-        path.stem, values.get("text"), values.get("system"), values.get("user"), values.get("description", "")
+        path.stem, body if "text" in values else None, values.get("system"), body if "user" in values else None
     )
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specprefill_cli.answer import Answer, SpanRecord
 from specprefill_cli.citations import cite
-from specprefill_cli.decoding.plain import decode
+from specprefill_cli.decoding.plain import DecodeSpeed, decode
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.streaming import TextStream
 from specprefill_cli.documents.library import Library
-from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.errors import UsageError
 from specprefill_cli.memory import PeakMemory
-from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.loading import LoadedPair, load_pair
-from specprefill_cli.models.pairs import find_pair
+from specprefill_cli.models.pairs import BUNDLED, find_pair
 from specprefill_cli.models.placement import choose_placement
-from specprefill_cli.prefill.cost import WORTHWHILE, ModelCost, promised_speedup
-from specprefill_cli.prefill.importance import usable_layers
+from specprefill_cli.prefill.choice import automatic_mode, check_fits
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.scorers import SCORERS
@@ -51,6 +48,8 @@ def open_session(settings: Settings, draft: bool | None = None) -> Session:
     pair = find_pair(settings.pair, settings.draft, settings.target)
     template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
     with_draft = needs_draft(settings) if draft is None else draft
+    if with_draft and pair.draft.startswith(BUNDLED) and not pair.target.startswith(BUNDLED):
+        raise UsageError("--target needs a --draft that suits it; or use --mode full, or --scorer lexical")
     placement = choose_placement(settings.devices)
     return Session(load_pair(pair, placement, settings.dtype, settings.offline, with_draft), template)
 
@@ -78,7 +77,8 @@ class Session:
         memory = PeakMemory()
         clock = PhaseClock(self.pair.wait)
         request = self.prepare(library, question, settings, clock)
-        mode, reason = choose_mode(settings, request)
+        mode, reason = automatic_mode(settings, request) if settings.mode == AUTO else (settings.mode, None)
+        check_fits(request, settings, needs_draft(replace(settings, mode=mode)))
         prefilled = MODES[mode].prefill(request, settings)
         sampler = Sampler(settings.temperature, settings.top_k, settings.top_p, settings.seed)
         with clock.phase("first_token"):
@@ -100,18 +100,15 @@ class Session:
         )
 
     def prepare(self, library: Library, question: str, settings: Settings, clock: PhaseClock) -> ScoringRequest:
-        """Tokenise the prompt for target and draft and check that it fits."""
+        """Tokenise the prompt for the target, and for the draft where one may run and has other tokens."""
         pair = self.pair
         with clock.phase("tokenize"):
             text = render(self.template, library.text, question, pair.target.tokenizer)
             prompt = encode_prompt(text, pair.target.tokenizer)
             draft_prompt = prompt
-            if pair.draft is not None and not pair.same_tokenizer:
+            if pair.draft is not None and needs_draft(settings) and not pair.same_tokenizer:
                 text = render(self.template, library.text, question, pair.draft.tokenizer)
                 draft_prompt = encode_prompt(text, pair.draft.tokenizer)
-        longest = max(prompt.length, draft_prompt.length)
-        if longest + settings.max_new_tokens > pair.context:
-            raise SpecprefillError(too_long(longest, settings.max_new_tokens, pair))
         return ScoringRequest(
             pair=pair,
             prompt=prompt,
@@ -119,6 +116,7 @@ class Session:
             document_text=library.text,
             question=question,
             look_ahead=settings.look_ahead,
+            chunk_size=settings.chunk_size,
             prefill_chunk=settings.prefill_chunk,
             seed=settings.seed,
             clock=clock,
@@ -135,31 +133,6 @@ class Session:
         request = self.prepare(short, "When?", settings, PhaseClock(self.pair.wait))
         for mode in MODES.values() if settings.mode == AUTO else [MODES[settings.mode]]:
             mode.prefill(request, settings)
-
-
-def too_long(tokens: int, new_tokens: int, pair: LoadedPair) -> str:
-    return (
-        f"the prompt has {tokens:,} tokens and with {new_tokens:,} tokens of answer does not fit the pair's context of "
-        f"{pair.context:,}; give fewer or shorter documents, or a pair with a longer context (--pair, --draft, --target)"
-    )
-
-
-def choose_mode(settings: Settings, request: ScoringRequest) -> tuple[str, str | None]:
-    """The mode to run and, where `auto` chose it, the reason."""
-    if settings.mode != AUTO:
-        return settings.mode, None
-    prompt, pair = request.prompt, request.pair
-    with_draft = SCORERS[settings.scorer].needs_draft and pair.draft is not None
-    if with_draft and not usable_layers(window_layers(pair.draft.model.config), request.draft_prompt.length):
-        return "full", f"auto: every layer of the draft sees less than the {request.draft_prompt.length:,} tokens"
-    keep = settings.keep if settings.keep is not None else 0.5
-    outside = prompt.length - (prompt.document[1] - prompt.document[0])
-    kept = min(prompt.length, max(int(keep * prompt.length), outside + settings.chunk_size))
-    draft = ModelCost.of(pair.draft.model.config) if with_draft else None
-    speedup = promised_speedup(ModelCost.of(pair.target.model.config), draft, prompt.length, kept, settings.look_ahead)
-    if speedup >= WORTHWHILE:
-        return "select", f"auto: select promises {speedup:.1f}x at {prompt.length:,} tokens"
-    return "full", f"auto: select promises only {speedup:.1f}x at {prompt.length:,} tokens ({WORTHWHILE}x is worth it)"
 
 
 @dataclass
@@ -181,14 +154,13 @@ class AnswerStream:
     memory: PeakMemory
     tokens: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
-    decode_seconds: float = 0.0
+    speed: DecodeSpeed = field(default_factory=DecodeSpeed)
     interrupted: bool = False
 
     def __iter__(self) -> Iterator[str]:
         """Pieces of text as they are decoded; interrupting it (Ctrl-C) keeps what came so far."""
         target = self.session.pair.target
         stream = TextStream(target.tokenizer)
-        start = time.perf_counter()
         try:
             for token in decode(
                 target.model,
@@ -198,13 +170,13 @@ class AnswerStream:
                 target.stop_tokens,
                 self.settings.max_new_tokens,
                 self.sampler,
+                self.speed,
             ):
                 self.tokens.append(token)
                 yield from self.emit(stream.push(token))
         except KeyboardInterrupt:
             self.interrupted = True
         yield from self.emit(stream.finish())
-        self.decode_seconds = time.perf_counter() - start
 
     def emit(self, text: str) -> Iterator[str]:
         if not self.pieces:
@@ -213,6 +185,10 @@ class AnswerStream:
         if text:
             self.pieces.append(text)
             yield text
+
+    @property
+    def draft_ran(self) -> bool:
+        return needs_draft(replace(self.settings, mode=self.mode))
 
     def result(self) -> Answer:
         """The finished answer with all its measurements."""
@@ -233,7 +209,7 @@ class AnswerStream:
             answer=text,
             mode=self.mode,
             reason=self.reason,
-            draft=pair.draft.name if self.mode != "full" and pair.draft is not None else None,
+            draft=pair.draft.name if pair.draft is not None and self.draft_ran else None,
             target=pair.target.name,
             prompt_tokens=prompt.length,
             kept_tokens=plan.kept_tokens,
@@ -243,7 +219,7 @@ class AnswerStream:
             phases=self.clock.phases(),
             spans=span_records(self.library, prompt, self.prefilled),
             generated_tokens=decoded,
-            tokens_per_second=(decoded - 1) / self.decode_seconds if decoded > 1 and self.decode_seconds else None,
+            tokens_per_second=self.speed.tokens_per_second,
             acceptance_rate=None,
             peak_memory_bytes=self.memory.bytes(),
             citations=cite(text, self.library, plan, prompt.offsets, self.prefilled.importance),

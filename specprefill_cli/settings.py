@@ -86,6 +86,8 @@ def merge_settings(
     path = file or config_path()
     if path.is_file():
         values |= read_file(path)
+    elif file is None and ENVIRONMENT_PREFIX + "CONFIG" in environment and not path.exists():
+        raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; mend or unset the variable")
     for field in fields(Settings):
         variable = ENVIRONMENT_PREFIX + field.name.upper()
         if variable in environment:
@@ -117,6 +119,8 @@ def convert(name: str, value: Any, place: str) -> Any:
                 if isinstance(value, bool)
                 else {"1": True, "true": True, "0": False, "false": False}[value.lower()]
             )
+        if isinstance(value, bool) or (kind == "int" and isinstance(value, float)):
+            raise TypeError
         if kind == "int":
             return int(value)
         if kind == "float":

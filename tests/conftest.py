@@ -50,7 +50,7 @@ def random_pair(request, tokenizer):
         )
         for seed in (1, 2)
     ]
-    return LoadedPair(Pair("random", "draft", "target"), models[0], models[1], 0.0)
+    return LoadedPair(Pair("random", "draft", "target"), models[0], models[1])
 
 
 @pytest.fixture

@@ -49,3 +49,8 @@ def test_several_documents_keep_their_names_and_pages():
     (found,) = cite("five euros", both, full_plan(len(both.text), (0, len(both.text))), offsets, None)
     assert (found.document, found.page, other.text[found.start : found.end]) == ("b.txt", 1, "five euros")
     assert both.pages(0, len(both.text)) == [1, 2]
+
+
+def test_an_answer_in_a_sentence_is_cited_by_its_longest_quote():
+    (found,) = cite("I think it opens at nine o'clock.", LIBRARY, FULL, OFFSETS, None)
+    assert (found.page, TEXT[found.start : found.end]) == (1, "It opens at nine")

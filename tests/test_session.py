@@ -152,7 +152,7 @@ def two_tokenizers(tokenizer, tmp_path):
 
 def test_select_works_across_tokenizers(two_tokenizers, random_session):
     target, draft = two_tokenizers
-    session = Session(LoadedPair(random_session.pair.pair, target, draft, 0.0), random_session.template)
+    session = Session(LoadedPair(random_session.pair.pair, target, draft), random_session.template)
     assert not session.pair.same_tokenizer
     stream, _, answer = ask(session, mode="select", keep=0.4)
     assert stream.request.draft_prompt.length > stream.request.prompt.length
@@ -163,9 +163,9 @@ def test_select_works_across_tokenizers(two_tokenizers, random_session):
 def test_a_draft_with_another_tokenizer_points_at_the_same_text(two_tokenizers, random_session):
     """The importance of each character is the draft's, whatever the target's tokens are."""
     target, draft = two_tokenizers
-    session = Session(LoadedPair(random_session.pair.pair, target, draft, 0.0), random_session.template)
+    session = Session(LoadedPair(random_session.pair.pair, target, draft), random_session.template)
     stream, _, _ = ask(session, mode="select", keep=0.4)
-    alone = Session(LoadedPair(random_session.pair.pair, draft, draft, 0.0), random_session.template)
+    alone = Session(LoadedPair(random_session.pair.pair, draft, draft), random_session.template)
     own, _, _ = ask(alone, mode="select", keep=0.4)
     best = int(stream.prefilled.importance.argmax())
     start, end = stream.request.prompt.offsets[best]

@@ -44,6 +44,16 @@ def test_a_faulty_config_file_is_named(tmp_path):
     file.write_text("kept = 0.5")
     with pytest.raises(UsageError, match=r"config.toml: unknown setting 'kept'"):
         merge_settings({}, {}, file)
+    file.write_text("look_ahead = 8.9")
+    with pytest.raises(UsageError, match=r"config.toml: '8.9' is not a whole number"):
+        merge_settings({}, {}, file)
     file.write_text("keep = ")
     with pytest.raises(UsageError, match="not valid TOML"):
         merge_settings({}, {}, file)
+
+
+def test_a_config_variable_that_points_nowhere_is_named(tmp_path, monkeypatch):
+    missing = str(tmp_path / "typo.toml")
+    monkeypatch.setenv("SPECPREFILL_CONFIG", missing)
+    with pytest.raises(UsageError, match=r"typo\.toml does not exist"):
+        merge_settings({}, {"SPECPREFILL_CONFIG": missing})

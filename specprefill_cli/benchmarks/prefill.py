@@ -78,6 +78,8 @@ def bench_prefill(
                 peak = stream.memory.bytes()
                 if round_number:
                     measured[configuration].append((summary(stream), peak))
+                # Its caches must not stand in the memory that the next configuration is measured in.
+                del stream
         results += rows(length, measured)
     return results
 

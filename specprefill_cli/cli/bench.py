@@ -9,7 +9,7 @@ import typer
 
 from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes, console
-from specprefill_cli.cli.evaluate import ratio, split
+from specprefill_cli.cli.evaluate import ratios, split
 from specprefill_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def group() -> None:
 @app.command("prefill")
 def prefill(
     lengths: Annotated[str, typer.Option(help="Prompt lengths in tokens, with commas.")] = "2048,8192",
-    keep: Annotated[str, typer.Option(help="Keep ratios, with commas.")] = "0.2",
+    keep: Annotated[str | None, typer.Option(help="Keep ratios, with commas.")] = None,
     modes: Annotated[str, typer.Option(help="Modes, with commas.")] = "full,select",
     repeat: Annotated[int, typer.Option(min=1, help="Measured rounds; one more warms up.")] = 5,
     scorer: options.Scorer = None,
@@ -57,19 +57,24 @@ def prefill(
     from specprefill_cli.benchmarks.prefill import bench_prefill, host, versions
     from specprefill_cli.evaluation.runs import configurations
     from specprefill_cli.reporting.jsonl import line
-    from specprefill_cli.session import check_names, open_session
+    from specprefill_cli.session import check_names, needs_draft, open_session
 
-    wanted = configurations(split(modes), [ratio(text) for text in split(keep)], [settings.scorer])
+    wanted = configurations(split(modes), ratios(keep, settings), [settings.scorer])
     for configuration in wanted:
         check_names(configuration.settings(settings))
     notes = Notes(quiet)
-    session = open_session(settings, draft=any(configuration.mode != "full" for configuration in wanted))
+    session = open_session(
+        settings, draft=any(needs_draft(configuration.settings(settings)) for configuration in wanted)
+    )
     with notes.progress("measuring") as update:
         rows = bench_prefill(session, sizes, wanted, repeat, settings, update)
     if json:
         from dataclasses import asdict
 
-        print(line({"schema": 1, "rows": [asdict(row) for row in rows], "host": host(), "versions": versions()}))
+        print(
+            line({"schema": 1, "rows": [asdict(row) for row in rows], "host": host(), "versions": versions()}),
+            flush=True,
+        )
     else:
         console(sys.stdout).print(bench_table(rows))
 

@@ -16,7 +16,12 @@ def console(stream: TextIO, piped_width: int = 200) -> Console:
     """A rich console on a stream; a pipe has no width, and gets one at which no row is broken into many."""
     from rich.console import Console
 
-    return Console(file=stream, highlight=False, width=None if stream.isatty() else piped_width)
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would end the program with 1; whoever runs the command decides.
+            raise BrokenPipeError
+
+    return PipeConsole(file=stream, highlight=False, width=None if stream.isatty() else piped_width)
 
 
 class Notes:

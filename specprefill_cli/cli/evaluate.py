@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from specprefill_cli.answer import Answer
     from specprefill_cli.evaluation.datasets import Item
     from specprefill_cli.evaluation.runs import Configuration, Row
+    from specprefill_cli.settings import Settings
 
 
 def evaluate(
@@ -29,14 +30,15 @@ def evaluate(
         str, typer.Option(help="Modes to run, with commas.", rich_help_panel=options.PREFILL)
     ] = "full,select",
     keep: Annotated[
-        str, typer.Option(help="Keep ratios, with commas; auto is allowed.", rich_help_panel=options.PREFILL)
-    ] = "0.2",
-    scorer: Annotated[str, typer.Option(help="Scorers, with commas.", rich_help_panel=options.PREFILL)] = "question",
+        str | None, typer.Option(help="Keep ratios, with commas; auto is allowed.", rich_help_panel=options.PREFILL)
+    ] = None,
+    scorer: Annotated[str | None, typer.Option(help="Scorers, with commas.", rich_help_panel=options.PREFILL)] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Questions to draw at random; all without it.")] = None,
     distractors: Annotated[int, typer.Option(min=0, help="Other contexts of the file to bury each context among.")] = 0,
     sample_seed: Annotated[int, typer.Option(help="Seed of the draw and of the distractors.")] = 0,
     answers: Annotated[Path | None, typer.Option(help="Write every answer as JSONL to this file.")] = None,
     look_ahead: options.LookAhead = None,
+    prefill_chunk: options.PrefillChunk = None,
     chunk_size: options.ChunkSize = None,
     prompt: options.Prompt = None,
     pair: options.Pair = None,
@@ -45,7 +47,7 @@ def evaluate(
     devices: options.Devices = None,
     dtype: options.Dtype = None,
     offline: options.Offline = None,
-    max_new_tokens: options.MaxNewTokens = 48,
+    max_new_tokens: options.MaxNewTokens = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -62,15 +64,17 @@ def evaluate(
     from specprefill_cli.evaluation.datasets import read_items
     from specprefill_cli.evaluation.runs import configurations, rows, run
     from specprefill_cli.reporting.jsonl import answer_record, line
-    from specprefill_cli.session import check_names, open_session
+    from specprefill_cli.session import check_names, needs_draft, open_session
 
-    wanted = configurations(split(modes), [ratio(text) for text in split(keep)], split(scorer))
+    wanted = configurations(split(modes), ratios(keep, settings), split(scorer or settings.scorer))
     for configuration in wanted:
         check_names(configuration.settings(settings))
     notes = Notes(quiet)
     items = read_items(questions, limit, distractors, sample_seed)
     with notes.progress("loading the models"):
-        session = open_session(settings, draft=any(configuration.mode != "full" for configuration in wanted))
+        session = open_session(
+            settings, draft=any(needs_draft(configuration.settings(settings)) for configuration in wanted)
+        )
     with ExitStack() as stack:
         out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None
         update = stack.enter_context(notes.progress(f"asking {len(items):,} questions"))
@@ -86,7 +90,7 @@ def evaluate(
     if json:
         from dataclasses import asdict
 
-        print(line({"schema": 1, "questions": str(questions), "rows": [asdict(row) for row in figures]}))
+        print(line({"schema": 1, "questions": str(questions), "rows": [asdict(row) for row in figures]}), flush=True)
     else:
         console(sys.stdout).print(evaluation_table(figures))
 
@@ -96,6 +100,11 @@ def split(text: str) -> list[str]:
     if not parts:
         raise UsageError("an option with a list is empty; give values with commas between them")
     return parts
+
+
+def ratios(text: str | None, settings: Settings) -> list[float | None]:
+    """The keep ratios of an option with a list; the setting's where it was not given."""
+    return [settings.keep] if text is None else [ratio(part) for part in split(text)]
 
 
 def ratio(text: str) -> float | None:

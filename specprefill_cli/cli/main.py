@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from typing import Annotated
@@ -59,12 +60,17 @@ def common(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    context.obj = {"started": STARTED, "debug": debug}
+    # main() looks for --debug itself: it must know before the command line is parsed.
+    context.obj = {"started": STARTED}
 
 
 def main() -> None:
     """Run the command line; every error a user can mend is one line on standard error."""
     debug = "--debug" in sys.argv[1:2]
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets its code, not a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except SpecprefillError as error:

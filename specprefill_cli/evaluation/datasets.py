@@ -34,12 +34,16 @@ def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> li
     Raises SpecprefillError for a row that is not such an object, naming its line.
     """
     rows = read_rows(path)
+    if not rows:
+        raise SpecprefillError(f"{path}: holds no questions; give a JSONL file with a row for each")
     generator = random.Random(seed)
     if limit is not None and limit < len(rows):
         rows_used = generator.sample(rows, limit)
     else:
         rows_used = rows
     contexts = sorted({row["context"] for row in rows if "context" in row})
+    if distractors and len(contexts) <= distractors:
+        raise SpecprefillError(f"{path}: has {len(contexts)} contexts, too few for --distractors {distractors}")
     cache: dict[tuple[str, ...], Library] = {}
     items = []
     for number, row in enumerate(rows_used):
@@ -56,21 +60,30 @@ def read_rows(path: Path) -> list[dict]:
     if not path.is_file():
         raise SpecprefillError(f"{path}: no such file; give a JSONL file of questions")
     opener = lzma.open if path.suffix == ".xz" else open
-    rows = []
-    with opener(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise SpecprefillError(f"{path}, line {number}: not JSON ({error})") from error
-            if not isinstance(row, dict) or not {"question", "answers"} <= set(row):
-                raise SpecprefillError(f"{path}, line {number}: needs the keys question and answers")
-            if not {"context", "document", "documents"} & set(row):
-                raise SpecprefillError(f"{path}, line {number}: needs one of context, document, documents")
-            rows.append(row)
-    return rows
+    try:
+        with opener(path, "rt", encoding="utf-8") as lines:
+            return [parse_row(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    except (UnicodeDecodeError, lzma.LZMAError, EOFError) as error:
+        raise SpecprefillError(
+            f"{path}: cannot be read as UTF-8 text ({error}); give JSONL, plain or as .xz"
+        ) from error
+
+
+def parse_row(line: str, place: str) -> dict:
+    """One row; raises SpecprefillError, naming its place, when it is not as `read_items` says."""
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise SpecprefillError(f"{place}: not JSON ({error})") from error
+    if not isinstance(row, dict) or not {"question", "answers"} <= set(row):
+        raise SpecprefillError(f"{place}: needs the keys question and answers")
+    if not {"context", "document", "documents"} & set(row):
+        raise SpecprefillError(f"{place}: needs one of context, document, documents")
+    if not isinstance(row["answers"], list) or not all(isinstance(answer, str) for answer in row["answers"]):
+        raise SpecprefillError(f"{place}: answers must be a list of texts, empty for a question without an answer")
+    if not isinstance(row["question"], str) or not isinstance(row.get("context", ""), str):
+        raise SpecprefillError(f"{place}: question and context must be texts")
+    return row
 
 
 def bury(context: str, contexts: Sequence[str], distractors: int, generator: random.Random) -> Library:

@@ -79,6 +79,10 @@ def run(
             for _ in stream:
                 pass
             answer = stream.result()
+            # Its caches must not stand in the memory that the next answer is measured in.
+            del stream
+            if answer.stopped == "interrupt":
+                raise KeyboardInterrupt
             results[configuration].append((item, answer))
             step(number, item, configuration, answer)
     return results

@@ -2,14 +2,14 @@
 
 transformers derives causality from the place of a token in the cache and sliding windows from cache slots. After a
 sparse prefill neither holds, so the models loaded by specprefill run an attention function of our own, which masks by
-position; `tests/models/test_adapter_contract.py` pins what it relies on (seen in transformers 5.23, 2026-11).
+position; `tests/models/test_adapter.py` pins what it relies on (seen in transformers 5.23, 2026-11).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,16 +55,27 @@ class QueryCapture:
 class PositionContext:
     """What our attention function must know of one forward pass.
 
-    query_positions, key_positions: [Q] and [K] absolute positions, ascending; the last Q keys are the queries' own
+    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the last Q keys are the
+        queries' own
     capture, rows: where to keep queries, and which rows of this pass (None: keep none)
-    largest_distance: from the first key to the last query, in positions
     """
 
     query_positions: Tensor
     key_positions: Tensor
     capture: QueryCapture | None = None
     rows: Tensor | None = None
-    largest_distance: int = 0
+
+    @cached_property
+    def largest_distance(self) -> int:
+        """Positions from the first key to the last query."""
+        return int(self.query_positions[-1] - self.key_positions[0])
+
+    def visible_keys(self, first: int, end: int, window: int | None) -> slice:
+        """The keys before `end` that the query `first` or a later one can see."""
+        if window is None:
+            return slice(0, end)
+        oldest = self.query_positions[first] - window + 1
+        return slice(int(torch.searchsorted(self.key_positions, oldest)), end)
 
 
 def attend(
@@ -75,20 +86,23 @@ def attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    softcap: float | None = None,
     context: PositionContext | None = None,
-    **_: object,
+    **others: object,
 ) -> tuple[Tensor, None]:
-    """Attention by position: query [1, heads, Q, d], key and value [1, kv_heads, K, d] -> [1, Q, heads, d]."""
-    if context is None or attention_mask is not None or softcap is not None:
-        raise ValueError("specprefill's attention needs a PositionContext, no mask and no logit soft-capping")
+    """Attention by position: query [1, heads, Q, d], key and value [1, kv_heads, K, d] -> [1, Q, heads, d].
+
+    Raises ValueError for a variant of attention that it does not compute.
+    """
+    unknown = [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]
+    if context is None or attention_mask is not None or unknown:
+        raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unknown) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if context.capture is not None and context.rows is not None and len(context.rows):
         context.capture.keep(module, query, context.rows, scaling)
-    grouped = query.shape[1] != key.shape[1]
     length, total = query.shape[2], key.shape[2]
-    windowed = sliding_window is not None and context.largest_distance >= sliding_window
-    if not windowed and (length == total or length == 1):
+    window = sliding_window if sliding_window is not None and context.largest_distance >= sliding_window else None
+    if window is None and length in (1, total):
+        grouped = query.shape[1] != key.shape[1]
         mixed = F.scaled_dot_product_attention(
             query, key, value, is_causal=length > 1, scale=scaling, enable_gqa=grouped
         )
@@ -96,29 +110,26 @@ def attend(
     blocks = []
     for first in range(0, length, QUERY_BLOCK):
         last = min(first + QUERY_BLOCK, length)
-        visible = total - length + last
-        mask = position_mask(
-            context.query_positions[first:last].to(query.device),
-            context.key_positions[:visible].to(query.device),
-            sliding_window if windowed else None,
-        )
-        blocks.append(
-            F.scaled_dot_product_attention(
-                query[:, :, first:last],
-                key[:, :, :visible],
-                value[:, :, :visible],
-                attn_mask=mask,
-                scale=scaling,
-                enable_gqa=grouped,
-            )
-        )
+        seen = context.visible_keys(first, total - length + last, window)
+        mask = position_mask(context.query_positions[first:last], context.key_positions[seen], window).to(query.device)
+        blocks.append(masked_attention(query[:, :, first:last], key[:, :, seen], value[:, :, seen], mask, scaling))
     return torch.cat(blocks, dim=2).transpose(1, 2), None
+
+
+def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
+    """Attention [1, heads, Q, d] under a boolean mask [Q, K]."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1 and query.is_cuda:
+        # With a mask, CUDA has no fused kernel for grouped keys and would build all scores at once.
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    grouped = query.shape[1] != key.shape[1]
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped)
 
 
 def position_mask(query_positions: Tensor, key_positions: Tensor, window: int | None) -> Tensor:
     """Boolean [Q, K]: a key is seen when it is not later than the query, and inside the window counted in positions."""
-    distance = query_positions[:, None] - key_positions[None, :]
-    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
+    seen = key_positions[None] <= query_positions[:, None]
+    return seen if window is None else seen & (key_positions[None] > query_positions[:, None] - window)
 
 
 def no_mask(*_: object, **__: object) -> None:
@@ -209,9 +220,7 @@ def run(
         position_ids=positions[None].to(device),
         past_key_values=state.cache,
         use_cache=True,
-        context=PositionContext(
-            positions.to(device), state.positions.to(device), capture, rows, int(positions[-1] - state.positions[0])
-        ),
+        context=PositionContext(positions, state.positions, capture, rows),
         **({"logits_to_keep": 1} if logits else {}),
     )
     return output.logits[0, -1].float() if logits else None

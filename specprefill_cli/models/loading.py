@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import ATTENTION, devices, synchronize
 from specprefill_cli.models.pairs import BUNDLED, Pair
-from specprefill_cli.models.placement import Placement, choose_dtype
+from specprefill_cli.models.placement import Placement, choose_dtype, roomiest
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 
 if TYPE_CHECKING:
@@ -51,16 +50,10 @@ class LoadedPair:
     pair: Pair
     target: LoadedModel
     draft: LoadedModel | None
-    load_seconds: float
 
     @cached_property
     def same_tokenizer(self) -> bool:
         return self.draft is not None and self.draft.fingerprint == self.target.fingerprint
-
-    @property
-    def context(self) -> int:
-        """The longest prompt that both models can take, in tokens."""
-        return self.target.context if self.draft is None else min(self.target.context, self.draft.context)
 
     @cached_property
     def devices(self) -> frozenset:
@@ -77,10 +70,9 @@ def load_pair(pair: Pair, placement: Placement, dtype: str, offline: bool, with_
 
     Raises SpecprefillError when a model cannot be had or cannot be used, with the reason.
     """
-    start = time.perf_counter()
     target = load_model(pair.target, placement, dtype, offline)
-    draft = load_model(pair.draft, placement, dtype, offline) if with_draft else None
-    return LoadedPair(pair, target, draft, time.perf_counter() - start)
+    draft = load_model(pair.draft, roomiest(placement), dtype, offline) if with_draft else None
+    return LoadedPair(pair, target, draft)
 
 
 def model_source(name: str) -> str:
@@ -120,6 +112,7 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool) -> Lo
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy(offline)}") from error
     check_fast(tokenizer, name)
+    check_model(model, name)
     return LoadedModel(name, model.eval(), tokenizer, context_length(config), stop_tokens(model, tokenizer))
 
 
@@ -155,6 +148,17 @@ def check_config(config: PretrainedConfig, name: str) -> None:
     if unknown:
         raise SpecprefillError(
             f"{name}: layers of type '{sorted(unknown)[0]}' hold no plain KV cache; use another model"
+        )
+
+
+def check_model(model: PreTrainedModel, name: str) -> None:
+    """Raises SpecprefillError for a model that would not run our attention, or not where it can be run."""
+    if not model.is_backend_compatible():
+        raise SpecprefillError(f"{name}: {type(model).__name__} computes attention in its own way; use another model")
+    places = {str(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
+    if places & {"cpu", "disk"} and len(places) > 1:
+        raise SpecprefillError(
+            f"{name}: does not fit the devices given; use more --devices, a smaller model, or --devices cpu"
         )
 
 

@@ -41,10 +41,12 @@ PAIRS: Mapping[str, Pair] = {
         Pair("gemma-3-4b", "google/gemma-3-1b-it", "google/gemma-3-4b-it", note="gated"),
         Pair("gemma-3-12b", "google/gemma-3-1b-it", "google/gemma-3-12b-it", note="gated"),
         Pair("gemma-3-27b", "google/gemma-3-1b-it", "google/gemma-3-27b-it", note="gated"),
-        Pair("ministral-8b", "mistralai/Ministral-3-3B-Instruct-2512", "mistralai/Ministral-3-8B-Instruct-2512"),
+        Pair(
+            "ministral-8b", "mistralai/Ministral-3-3B-Instruct-2512-BF16", "mistralai/Ministral-3-8B-Instruct-2512-BF16"
+        ),
         Pair(
             "mistral-small-24b",
-            "mistralai/Ministral-3-3B-Instruct-2512",
+            "mistralai/Ministral-3-3B-Instruct-2512-BF16",
             "mistralai/Mistral-Small-3.2-24B-Instruct-2506",
         ),
         Pair("phi-4", "microsoft/Phi-4-mini-instruct", "microsoft/phi-4", note="two tokenizers: mode select only"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from specprefill_cli.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
+WEIGHTS_SHARE = 0.8
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 # Below this hidden size bfloat16 was slower than float32 on a CPU with AVX512-BF16: the conversions cost more than
 # the products save.
@@ -18,11 +20,10 @@ SMALLEST_BFLOAT16_HIDDEN = 1_024
 
 @dataclass(frozen=True)
 class Placement:
-    """Arguments for loading: `device_map` for accelerate (None: plain CPU) and a line that says it to people."""
+    """Arguments for loading: `device_map` for accelerate (None: plain CPU) and the memory it may use, in bytes."""
 
     device_map: str | dict | None
-    max_memory: dict | None
-    text: str
+    max_memory: dict | None = None
 
 
 def choose_placement(devices: str) -> Placement:
@@ -34,15 +35,13 @@ def choose_placement(devices: str) -> Placement:
 
     if devices == "auto":
         if torch.cuda.is_available():
-            return Placement("auto", None, f"{torch.cuda.device_count()} GPU(s)")
-        return (
-            Placement({"": "mps"}, None, "mps") if torch.backends.mps.is_available() else Placement(None, None, "cpu")
-        )
+            return spread(range(torch.cuda.device_count()))
+        return Placement({"": "mps"} if torch.backends.mps.is_available() else None)
     names = [name.strip() for name in devices.split(",") if name.strip()]
     if names == ["cpu"]:
-        return Placement(None, None, "cpu")
+        return Placement(None)
     if names == ["mps"] and torch.backends.mps.is_available():
-        return Placement({"": "mps"}, None, "mps")
+        return Placement({"": "mps"})
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for name in names:
         kind, _, number = name.partition(":")
@@ -54,9 +53,25 @@ def choose_placement(devices: str) -> Placement:
     if not names:
         raise UsageError("--devices: empty; use auto, cpu, or a list such as cuda:0,cuda:1")
     if len(names) == 1:
-        return Placement({"": names[0]}, None, names[0])
-    room = {int(name.partition(":")[2]): torch.cuda.mem_get_info(int(name.partition(":")[2]))[0] for name in names}
-    return Placement("auto", room, ", ".join(names))
+        return Placement({"": names[0]})
+    return spread([int(name.partition(":")[2]) for name in names])
+
+
+def spread(gpus: Iterable[int]) -> Placement:
+    """Over these GPUs, leaving a fifth of their free memory for KV cache and activations."""
+    import torch
+
+    return Placement("auto", {gpu: int(WEIGHTS_SHARE * torch.cuda.mem_get_info(gpu)[0]) for gpu in gpus})
+
+
+def roomiest(placement: Placement) -> Placement:
+    """The one GPU with most free memory among those of a placement: a draft is too small to be spread."""
+    import torch
+
+    if placement.device_map != "auto":
+        return placement
+    free = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in placement.max_memory or {}}
+    return Placement({"": f"cuda:{max(free, key=free.get)}"})
 
 
 def choose_dtype(name: str, placement: Placement, hidden_size: int) -> torch.dtype:

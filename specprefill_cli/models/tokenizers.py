@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from specprefill_cli.errors import SpecprefillError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+ANCHOR = "\n"
 RANKS = Path(__file__).resolve().parent.parent / "bundled" / "tiny" / "tokenizer.tiktoken"
 
 
@@ -43,13 +45,49 @@ def count_tokens(text: str) -> int:
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
     """Token ids and character ranges [n, 2] of a text in which special tokens mean nothing: it is data."""
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True)
-    return encoded["input_ids"], np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
+    encoder = data_encoder(tokenizer)
+    anchor = anchor_length(tokenizer)
+    encoding = encoder.encode(ANCHOR + text if anchor else text, add_special_tokens=False)
+    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[anchor:] - (len(ANCHOR) if anchor else 0)
+    return encoding.ids[anchor:], offsets.clip(min=0)
+
+
+@lru_cache(maxsize=8)
+def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """A copy of the tokenizer to which all its added tokens are mere text.
+
+    transformers' `split_special_tokens` leaves out those not flagged as special (`<think>`, `<tool_call>`).
+    """
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    for token in state.get("added_tokens", []):
+        token["special"] = True
+    state |= {"truncation": None, "padding": None}
+    encoder = Tokenizer.from_str(json.dumps(state))
+    encoder.encode_special_tokens = True
+    return encoder
+
+
+@lru_cache(maxsize=8)
+def anchor_length(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Tokens of the anchor for a tokenizer that puts a blank before every text (Llama 2, Phi-3), else 0.
+
+    A piece of a prompt is encoded behind the anchor, whose tokens are then taken off, so that no blank comes in.
+    """
+    encoder = data_encoder(tokenizer)
+    alone = encoder.encode("x", add_special_tokens=False).ids
+    anchor = encoder.encode(ANCHOR, add_special_tokens=False).ids
+    behind = encoder.encode(ANCHOR + "x", add_special_tokens=False).ids
+    return len(anchor) if behind[: len(anchor)] == anchor and behind[len(anchor) :] != alone else 0
 
 
 def encode_template(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Token ids of a piece of a template, in which special tokens do count."""
-    return tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+    if not text:
+        return []
+    anchor = anchor_length(tokenizer)
+    # `verbose` off: transformers would warn of long texts, which are checked by us.
+    ids = tokenizer(ANCHOR + text if anchor else text, add_special_tokens=False, verbose=False)["input_ids"]
+    return ids[anchor:]
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
 # Below this promised speedup `--mode auto` stays with full prefill.
 WORTHWHILE = 1.2
-# A forward pass costs at least as much as this many tokens do, however short it is: Python and kernel launches.
-# Measured with `tiny` on two CPU cores (1 token against 1,024); larger models and GPUs are not far from it.
-PASS_OVERHEAD_TOKENS = 48
+# A forward pass costs at least as much as this many tokens do, however short it is: Python and kernel launches on a CPU
+# (one token of `tiny` against 1,024, on two cores), and on a GPU reading all weights besides (memory bandwidth against
+# arithmetic of current cards; calculated, not measured).
+PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,10 @@ class ModelCost:
     head_size: int
     intermediate_size: int
     vocabulary: int
+    overhead_tokens: int
 
     @classmethod
-    def of(cls, config: PretrainedConfig) -> ModelCost:
+    def of(cls, config: PretrainedConfig, device_type: str = "cpu") -> ModelCost:
         text = config.get_text_config()
         heads = text.num_attention_heads
         return cls(
@@ -39,6 +41,7 @@ class ModelCost:
             head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
             intermediate_size=text.intermediate_size,
             vocabulary=text.vocab_size,
+            overhead_tokens=PASS_OVERHEAD_TOKENS.get(device_type, PASS_OVERHEAD_TOKENS["cuda"]),
         )
 
     def linear_flops(self, tokens: int) -> float:
@@ -56,7 +59,7 @@ class ModelCost:
         return self.linear_flops(tokens) + self.attention_flops(tokens, past) + 2.0 * self.hidden_size * self.vocabulary
 
     def overhead_flops(self) -> float:
-        return self.linear_flops(PASS_OVERHEAD_TOKENS)
+        return self.linear_flops(self.overhead_tokens)
 
 
 def promised_speedup(

@@ -13,6 +13,8 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import PrefillState, QueryCapture, layer_keys
 
 POOL_KERNEL = 13
+# Attention scores held at once: 256 MiB in float32.
+SCORE_ELEMENTS = 2**26
 
 
 def attention_importance(
@@ -25,20 +27,26 @@ def attention_importance(
     """Importance [n] of the document's tokens, float32 on the CPU.
 
     Softmax over the document's keys in float32 for each kept query, layer and head; average pooling over neighbouring
-    tokens; maximum over layers and heads; mean over queries. One key-value head of one layer is in memory at a time.
+    tokens; maximum over layers and heads; mean over queries. Scores of one key-value head are in memory at a time, for
+    as many queries as fit into SCORE_ELEMENTS.
 
     Raises SpecprefillError when a score is NaN or infinite.
     """
-    best = None
-    for layer in layers:
-        keys = layer_keys(state, layer)[:, document[0] : document[1]].float()
-        queries = capture.layer(layer).float() * capture.scaling[layer]
-        grouped = queries.view(keys.shape[0], -1, *queries.shape[1:])
-        for head_queries, head_keys in zip(grouped, keys, strict=True):
-            shares = (head_queries @ head_keys.T).softmax(-1)
-            pooled = pool(shares, kernel).amax(0)
-            best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
-    importance = best.mean(0).cpu()
+    heads, rows, _ = capture.layer(layers[0]).shape
+    total = torch.zeros(document[1] - document[0])
+    block = max(1, SCORE_ELEMENTS // max(1, len(total) * heads))
+    for first in range(0, rows, block):
+        best = None
+        for layer in layers:
+            keys = layer_keys(state, layer)[:, document[0] : document[1]]
+            queries = capture.layer(layer)[:, first : first + block].float() * capture.scaling[layer]
+            grouped = queries.view(keys.shape[0], -1, *queries.shape[1:])
+            for head_queries, head_keys in zip(grouped, keys, strict=True):
+                shares = (head_queries @ head_keys.float().T).softmax(-1)
+                pooled = pool(shares, kernel).amax(0)
+                best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
+        total += best.sum(0).cpu()
+    importance = total / rows
     if not torch.isfinite(importance).all():
         raise SpecprefillError(
             "the draft's attention scores are not finite (NaN or Inf): its weights or its dtype are at fault; "
@@ -67,7 +75,12 @@ def transfer(importance: Tensor, from_offsets: np.ndarray, to_offsets: np.ndarra
     edges = np.zeros(characters + 1)
     np.add.at(edges, from_offsets[:, 0], importance.double().numpy())
     np.add.at(edges, from_offsets[:, 1], -importance.double().numpy())
-    running = np.concatenate([[0.0], np.cumsum(edges)[:-1].cumsum()])
+    # Byte-level tokens that split one character share its range: it gets their mean, not their sum.
+    cover = np.zeros(characters + 1)
+    np.add.at(cover, from_offsets[:, 0], 1)
+    np.add.at(cover, from_offsets[:, 1], -1)
+    density = np.cumsum(edges)[:-1] / np.maximum(np.cumsum(cover)[:-1], 1)
+    running = np.concatenate([[0.0], density.cumsum()])
     starts, ends = to_offsets[:, 0], to_offsets[:, 1]
     sums = running[ends] - running[starts]
     return torch.from_numpy(sums / np.maximum(ends - starts, 1)).float()

@@ -39,5 +39,5 @@ def answer_record(answer: Answer) -> dict[str, Any]:
 
 
 def line(record: dict[str, Any]) -> str:
-    """One line of JSON, readable in any locale."""
-    return json.dumps(record, ensure_ascii=False, allow_nan=False)
+    """One line of JSON in ASCII: readable in any locale, and no control character reaches a terminal."""
+    return json.dumps(record, allow_nan=False)

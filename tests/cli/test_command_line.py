@@ -137,9 +137,10 @@ def bad_inputs(tmp_path):
         (HANDBOOK, "Who?", ("--pair", "giant"), 2, "pair 'giant': unknown"),
         (HANDBOOK, "Who?", ("--prompt", "nonesuch"), 2, "prompt 'nonesuch': no such template"),
         (HANDBOOK, "Who?", ("--devices", "cuda:99"), 2, "cuda:99"),
+        (HANDBOOK, "Who?", ("--target", "some/model"), 2, "--target needs a --draft"),
         (HANDBOOK, "Who?", ("--dtype", "int3"), 2, "--dtype int3"),
         (HANDBOOK, "Who?", ("--target", "no/such-model", "--offline"), 1, "no/such-model: cannot be loaded"),
-        (HANDBOOK, "Who?", ("--max-new-tokens", "16000"), 1, "does not fit the pair's context of 16,384"),
+        (HANDBOOK, "Who?", ("--max-new-tokens", "16000"), 1, "does not fit tiny:target's context of 16,384"),
     ],
 )
 def test_bad_input_is_one_line_with_its_exit_code(call, bad_inputs, document, question, flags, code, words):

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.decoding.plain import decode
+from specprefill_cli.decoding.plain import DecodeSpeed, decode
 from specprefill_cli.decoding.sampling import Sampler, distribution
 from specprefill_cli.decoding.streaming import TextStream
 from specprefill_cli.models.adapter import prefill
@@ -71,8 +71,8 @@ def test_decoding_ends_at_a_stop_token_or_at_the_most(random_pair):
 
     _logits, state = prefill(model, torch.arange(3, 20), torch.arange(17), 100)
     scripted = iter([7, 8, 9, 10])
-    assert list(decode(model, state, 6, 17, frozenset({9}), 10, lambda _: next(scripted))) == [6, 7, 8]
+    assert list(decode(model, state, 6, 17, frozenset({9}), 10, lambda _: next(scripted), DecodeSpeed())) == [6, 7, 8]
     assert state.positions[17:].tolist() == [17, 18, 19]
     scripted = iter([7, 8, 9])
-    assert list(decode(model, state, 6, 20, frozenset(), 3, lambda _: next(scripted))) == [6, 7, 8]
-    assert list(decode(model, state, 9, 23, frozenset({9}), 3, lambda _: 0)) == []
+    assert list(decode(model, state, 6, 20, frozenset(), 3, lambda _: next(scripted), DecodeSpeed())) == [6, 7, 8]
+    assert list(decode(model, state, 9, 23, frozenset({9}), 3, lambda _: 0, DecodeSpeed())) == []

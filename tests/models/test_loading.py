@@ -12,7 +12,7 @@ from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
 from specprefill_cli.models.tokenizers import count_tokens, counting_encoding, fingerprint
 
-CPU = Placement(None, None, "cpu")
+CPU = Placement(None)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_the_bundled_models_share_a_tokenizer_and_their_ids_are_tiktokens(tiny_s
     pair = tiny_session.pair
     assert pair.same_tokenizer
     assert fingerprint(pair.draft.tokenizer) == fingerprint(pair.target.tokenizer)
-    assert pair.context == 16_384
+    assert pair.target.context == pair.draft.context == 16_384
 
 
 def test_tiktoken_gives_the_bundled_tokenizers_ids(tokenizer):
@@ -106,7 +106,7 @@ def test_draft_and_target_can_be_replaced():
 def test_dtype_and_devices():
     assert choose_dtype("float16", CPU, 64) is torch.float16
     assert choose_dtype("auto", CPU, 64) is torch.float32
-    assert choose_dtype("auto", Placement("auto", None, "1 GPU"), 64) is torch.bfloat16
+    assert choose_dtype("auto", Placement("auto"), 64) is torch.bfloat16
     assert choose_placement("cpu").device_map is None
     for wrong in ("cuda:77", "gpu", "", "cuda"):
         with pytest.raises(UsageError, match="--devices"):

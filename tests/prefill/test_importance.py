@@ -126,3 +126,10 @@ def test_transfer_to_the_same_tokens_changes_nothing():
     offsets = spans_of_text([3, 17, 40], 60)
     importance = torch.tensor([0.1, 0.7, 0.2, 0.4])
     torch.testing.assert_close(transfer(importance, offsets, offsets), importance)
+
+
+def test_tokens_that_split_one_character_do_not_add_up():
+    """Byte-level tokens of one character share its range."""
+    importance = torch.tensor([0.2, 0.4, 0.6])
+    moved = transfer(importance, np.array([[0, 1], [1, 2], [1, 2]]), np.array([[0, 2]]))
+    torch.testing.assert_close(moved, torch.tensor([(0.2 + 0.5) / 2]))

@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 class Prefilled:
     """The target after prefill: logits [V] of the last prompt token, cache, plan, and what was seen on the way.
 
-    importance: [n] of the document's tokens where they were scored; draft_state: the draft's cache where it ran
+    importance: [n] of the document's tokens where they were scored
     """
 
     logits: Tensor
     state: PrefillState
     plan: Plan
     importance: Tensor | None = None
-    draft_state: PrefillState | None = None
     warnings: tuple[str, ...] = ()
 
 

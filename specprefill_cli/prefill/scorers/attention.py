@@ -36,7 +36,7 @@ def score_with_queries(request: ScoringRequest, wanted: Tensor, decoded_queries:
         importance = attention_importance(state, capture, prompt.document, layers)
         if request.draft_prompt is not request.prompt:
             importance = transfer(importance, prompt.offsets, request.prompt.offsets)
-    return Scores(importance, state)
+    return Scores(importance)
 
 
 def look_ahead(request: ScoringRequest, logits: Tensor, state: PrefillState, capture: QueryCapture, steps: int) -> None:
@@ -48,4 +48,5 @@ def look_ahead(request: ScoringRequest, logits: Tensor, state: PrefillState, cap
             break
         position = request.draft_prompt.length + step
         capture.wanted = torch.tensor([position])
-        logits = run(draft.model, torch.tensor([token]), torch.tensor([position]), state, capture)
+        more = step + 1 < steps
+        logits = run(draft.model, torch.tensor([token]), torch.tensor([position]), state, capture, logits=more)

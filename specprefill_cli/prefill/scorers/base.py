@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from specprefill_cli.models.adapter import PrefillState
 from specprefill_cli.timing import PhaseClock
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ class ScoringRequest:
     document_text: str
     question: str
     look_ahead: int
+    chunk_size: int
     prefill_chunk: int
     seed: int
     clock: PhaseClock
@@ -35,10 +35,9 @@ class ScoringRequest:
 
 @dataclass(frozen=True)
 class Scores:
-    """Importance [n] of the target's document tokens, and the draft's cache where a draft was run."""
+    """Importance [n] of the target's document tokens."""
 
     importance: Tensor
-    draft_state: PrefillState | None = None
 
 
 class Scorer(Protocol):

@@ -6,18 +6,16 @@ import torch
 
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 
-BLOCK = 32
-
 
 class RandomScorer:
-    """Uniform scores, one for each run of 32 tokens, from the request's seed."""
+    """Uniform scores, one for each chunk, from the request's seed."""
 
     name = "random"
     needs_draft = False
 
     def score(self, request: ScoringRequest) -> Scores:
         with request.clock.phase("scoring"):
-            size = len(request.prompt.offsets)
+            tokens, size = len(request.prompt.offsets), request.chunk_size
             generator = torch.Generator().manual_seed(request.seed)
-            blocks = torch.rand(-(-size // BLOCK), generator=generator)
-            return Scores(blocks.repeat_interleave(BLOCK)[:size])
+            chunks = torch.rand(-(-tokens // size), generator=generator)
+            return Scores(chunks.repeat_interleave(size)[:tokens])

@@ -1,0 +1,61 @@
+"""What `--mode auto` takes, and whether a prompt fits the pair."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.adapter import window_layers
+from specprefill_cli.prefill.cost import WORTHWHILE, ModelCost, promised_speedup
+from specprefill_cli.prefill.importance import usable_layers
+from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.scorers.base import ScoringRequest
+
+if TYPE_CHECKING:
+    from specprefill_cli.models.loading import LoadedModel
+    from specprefill_cli.settings import Settings
+
+
+def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, str]:
+    """The mode that the cost model recommends for a prompt, and the reason in words."""
+    prompt, pair = request.prompt, request.pair
+    draft = pair.draft if SCORERS[settings.scorer].needs_draft else None
+    if draft is not None:
+        if not usable_layers(window_layers(draft.model.config), request.draft_prompt.length):
+            return "full", f"auto: every layer of the draft sees less than the {request.draft_prompt.length:,} tokens"
+        if request.draft_prompt.length + settings.look_ahead > draft.context:
+            return "full", f"auto: the draft's context of {draft.context:,} tokens is too short for the prompt"
+    speedup = promised_speedup(
+        cost_of(pair.target),
+        cost_of(draft) if draft is not None else None,
+        prompt.length,
+        expected_kept(settings, prompt.length, prompt.document[1] - prompt.document[0]),
+        settings.look_ahead,
+    )
+    if speedup >= WORTHWHILE:
+        return "select", f"auto: select promises {speedup:.1f}x at {prompt.length:,} tokens"
+    return "full", f"auto: select promises only {speedup:.1f}x at {prompt.length:,} tokens ({WORTHWHILE}x is worth it)"
+
+
+def cost_of(loaded: LoadedModel) -> ModelCost:
+    return ModelCost.of(loaded.model.config, loaded.device.partition(":")[0])
+
+
+def expected_kept(settings: Settings, prompt_tokens: int, document_tokens: int) -> int:
+    """Tokens that `select` will keep; with `--keep auto`, which is known only after scoring, half of them are assumed."""
+    keep = settings.keep if settings.keep is not None else 0.5
+    return min(prompt_tokens, max(int(keep * prompt_tokens), prompt_tokens - document_tokens + settings.chunk_size))
+
+
+def check_fits(request: ScoringRequest, settings: Settings, with_draft: bool) -> None:
+    """Raises SpecprefillError when prompt and answer exceed the target's context, or the draft's where it runs."""
+    pair = request.pair
+    wanted = [(pair.target, request.prompt.length, settings.max_new_tokens, "tokens of answer")]
+    if with_draft and pair.draft is not None:
+        wanted.append((pair.draft, request.draft_prompt.length, settings.look_ahead, "tokens of look-ahead"))
+    for model, tokens, more, what in wanted:
+        if tokens + more > model.context:
+            raise SpecprefillError(
+                f"the prompt has {tokens:,} tokens and with {more:,} {what} does not fit {model.name}'s context of "
+                f"{model.context:,}; give fewer or shorter documents, or a pair with a longer context"
+            )
