@@ -45,11 +45,12 @@ def count_tokens(text: str) -> int:
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
     """Token ids and character ranges [n, 2] of a text in which special tokens mean nothing: it is data."""
-    encoder = data_encoder(tokenizer)
-    anchor = anchor_length(tokenizer)
+    encoder, anchor = data_encoder(tokenizer), anchor_tokens(tokenizer)
     encoding = encoder.encode(ANCHOR + text if anchor else text, add_special_tokens=False)
-    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[anchor:] - (len(ANCHOR) if anchor else 0)
-    return encoding.ids[anchor:], offsets.clip(min=0)
+    if encoding.ids[: len(anchor)] != anchor:
+        encoding, anchor = encoder.encode(text, add_special_tokens=False), []
+    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[len(anchor) :]
+    return encoding.ids[len(anchor) :], (offsets - (len(ANCHOR) if anchor else 0)).clip(min=0)
 
 
 @lru_cache(maxsize=8)
@@ -68,26 +69,29 @@ def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 @lru_cache(maxsize=8)
-def anchor_length(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Tokens of the anchor for a tokenizer that puts a blank before every text (Llama 2, Phi-3), else 0.
+def anchor_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Ids of the anchor for a tokenizer that puts a blank before every text (Llama 2, Phi-3), else none.
 
-    A piece of a prompt is encoded behind the anchor, whose tokens are then taken off, so that no blank comes in.
+    A piece of a prompt is encoded behind the anchor, whose tokens are then taken off, so that no blank comes in. Where
+    the anchor merges with the piece's first character, the piece keeps the blank.
     """
     encoder = data_encoder(tokenizer)
     alone = encoder.encode("x", add_special_tokens=False).ids
     anchor = encoder.encode(ANCHOR, add_special_tokens=False).ids
     behind = encoder.encode(ANCHOR + "x", add_special_tokens=False).ids
-    return len(anchor) if behind[: len(anchor)] == anchor and behind[len(anchor) :] != alone else 0
+    return anchor if behind[: len(anchor)] == anchor and behind[len(anchor) :] != alone else []
 
 
 def encode_template(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Token ids of a piece of a template, in which special tokens do count."""
     if not text:
         return []
-    anchor = anchor_length(tokenizer)
+    anchor = anchor_tokens(tokenizer)
     # `verbose` off: transformers would warn of long texts, which are checked by us.
     ids = tokenizer(ANCHOR + text if anchor else text, add_special_tokens=False, verbose=False)["input_ids"]
-    return ids[anchor:]
+    if ids[: len(anchor)] == anchor:
+        return ids[len(anchor) :]
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from specprefill_cli.models.tokenizers import anchor_length, encode_template, encode_text, fingerprint
+from specprefill_cli.models.tokenizers import anchor_tokens, encode_template, encode_text, fingerprint
 from specprefill_cli.prompting import PromptText, encode_prompt
 
 
@@ -17,24 +17,24 @@ def blank_adding():
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
     trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False)
-    tokenizer.train_from_iterator(["What is the fee?\nThe fee is four euros.\nQuestion: Answer:"] * 50, trainer)
+    tokenizer.train_from_iterator(["What is the fee? The fee is four euros. Question: Answer:", "\n"] * 50, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def test_pieces_of_a_prompt_join_without_stray_blanks(blank_adding):
-    assert anchor_length(blank_adding) > 0
+    assert anchor_tokens(blank_adding)
     text = PromptText("Question:", "The fee is four euros.", "\nQuestion:", " What is the fee?", "\nAnswer:")
     prompt = encode_prompt(text, blank_adding)
     whole = blank_adding.convert_ids_to_tokens(prompt.tokens.tolist())
     expected = text.head + text.document + text.before_question + text.question + text.after_question
     assert "".join(whole).replace("\u2581", " ") == expected
-    ids, offsets = encode_text(blank_adding, text.document)
+    _, offsets = encode_text(blank_adding, text.document)
     assert (offsets[0, 0], offsets[-1, 1]) == (0, len(text.document))
     assert encode_template(blank_adding, "") == []
 
 
 def test_byte_level_tokenizers_need_no_anchor(tokenizer):
-    assert anchor_length(tokenizer) == 0
+    assert anchor_tokens(tokenizer) == []
 
 
 def test_added_tokens_that_are_not_special_are_text_too(tokenizer):
