@@ -15,7 +15,7 @@ from specprefill_cli.bundled.recipe.shapes import PAIR_SHAPES
 from specprefill_cli.bundled.recipe.sources import RowSource
 from specprefill_cli.bundled.recipe.synthesis import FactBook, fact_block, key_value_block, table_block
 from specprefill_cli.bundled.recipe.tokenizer import save_tokenizer, train_tokenizer
-from specprefill_cli.bundled.recipe.train import TrainSettings, train
+from specprefill_cli.bundled.recipe.train import Trainer, TrainSettings, train
 
 PROSE = (
     "The mill stands by the river and has done so for many years. Farmers brought their grain along the old road. "
@@ -137,6 +137,10 @@ def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp
     assert second.seconds >= 1.8
 
     export_pair(run, shape, tmp_path)
+    continued = Trainer(shape, settings, tmp_path / "new", start=tmp_path)
+    assert continued.steps == 0
+    name = "target.model.layers.0.mlp.up_proj.weight"
+    torch.testing.assert_close(continued.models.state_dict()[name], second.models.state_dict()[name].half().float())
     from transformers import AutoModelForCausalLM
 
     for name, sizes in (("target", shape.target), ("draft", shape.draft)):

@@ -39,6 +39,7 @@ def train(
     workers: int = 1,
     characters: Annotated[int, typer.Option(help="Most characters of each text file to use.")] = CHARACTERS,
     seed: int = 1,
+    start: Annotated[Path | None, typer.Option(help="Begin with the weights of this exported pair.")] = None,
 ) -> None:
     """Train target and draft together; run again with the same arguments to resume."""
     from specprefill_cli.bundled.recipe.shapes import PAIR_SHAPES
@@ -50,7 +51,7 @@ def train(
     settings = TrainSettings(
         minutes, tokens_per_batch=tokens_per_batch, workers=workers, seed=seed, device=device, compile=shape != "smoke"
     )
-    run_training(PAIR_SHAPES[shape], settings, source, run)
+    run_training(PAIR_SHAPES[shape], settings, source, run, start)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -45,7 +46,7 @@ class TrainSettings:
 class Trainer:
     """Holds models, optimisers and the clock of one run; state lives in `folder/checkpoint.pt`."""
 
-    def __init__(self, shape: PairShape, settings: TrainSettings, folder: Path) -> None:
+    def __init__(self, shape: PairShape, settings: TrainSettings, folder: Path, start: Path | None = None) -> None:
         torch.manual_seed(settings.seed)
         self.settings = settings
         self.folder = folder
@@ -61,11 +62,19 @@ class Trainer:
         self.seconds = 0.0
         self.steps = 0
         self.tokens = 0
+        if start is not None:
+            self.start_from(start)
         self.resume()
         if settings.compile:
             for model in self.models.values():
                 for block in model.model.layers:
                     block.compile(dynamic=False)
+
+    def start_from(self, pair: Path) -> None:
+        """Take the weights of an exported pair (folders `target` and `draft`); the optimisers begin afresh."""
+        for name, model in self.models.items():
+            weights = load_file(pair / name / "model.safetensors", device=self.settings.device)
+            model.load_state_dict({key: value.float() for key, value in weights.items()})
 
     def resume(self) -> None:
         path = self.folder / "checkpoint.pt"
@@ -145,11 +154,20 @@ class Trainer:
         return {"total": total, "answer": answer, "text": text, "region": region, "pointer": pointer, "logits": logits}
 
 
-def train(shape: PairShape, settings: TrainSettings, maker: Callable[[int], RowMaker], folder: Path) -> Trainer:
-    """Train until the clock of the run is full; resumes from `folder/checkpoint.pt`, logs to `folder/train.jsonl`."""
+def train(
+    shape: PairShape,
+    settings: TrainSettings,
+    maker: Callable[[int], RowMaker],
+    folder: Path,
+    start: Path | None = None,
+) -> Trainer:
+    """Train until the clock of the run is full; resumes from `folder/checkpoint.pt`, logs to `folder/train.jsonl`.
+
+    start: folder of an exported pair whose weights a new run begins with
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.json").write_text(json.dumps({"shape": asdict(shape), "settings": asdict(settings)}, indent=2))
-    trainer = Trainer(shape, settings, folder)
+    trainer = Trainer(shape, settings, folder, start)
     stream = BatchStream(maker, settings.tokens_per_batch, settings.seed + trainer.steps)
     loader = DataLoader(
         stream, batch_size=None, num_workers=settings.workers, multiprocessing_context="spawn" if settings.workers else None,
