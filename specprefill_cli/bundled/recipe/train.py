@@ -34,7 +34,8 @@ class TrainSettings:
     warmup: float = 0.01
     cooldown: float = 0.35
     text_weight: float = 0.3
-    guide_weight: float = 0.3
+    region_weight: float = 0.1
+    pointer_weight: float = 1.0
     distill_weight: float = 0.5
     workers: int = 1
     seed: int = 1
@@ -146,7 +147,9 @@ class Trainer:
         size = batch.answers.numel()
         answer = each[:size].mean() if size else each.new_zeros(())
         text = each[size:].mean() if each.numel() > size else each.new_zeros(())
-        total = answer + settings.text_weight * text + settings.guide_weight * (region + pointer)
+        total = (
+            answer + settings.text_weight * text + settings.region_weight * region + settings.pointer_weight * pointer
+        )
         if teacher is not None and size:
             # Cross-entropy against the target's answer distribution; weighted in once it is worth imitating.
             imitation = -(teacher[:size].softmax(-1) * logits[:size].log_softmax(-1)).sum(-1).mean()
