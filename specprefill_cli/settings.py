@@ -32,7 +32,7 @@ class Settings:
     offline: bool = False
     mode: str = AUTO
     scorer: str = "question"
-    keep: float | None = 0.3
+    keep: float | None = None
     look_ahead: int = 8
     chunk_size: int = 32
     prefill_chunk: int = 16_384
