@@ -139,7 +139,13 @@ def bad_inputs(tmp_path):
         (HANDBOOK, "Who?", ("--devices", "cuda:99"), 2, "cuda:99"),
         (HANDBOOK, "Who?", ("--target", "some/model"), 2, "--target needs a --draft"),
         (HANDBOOK, "Who?", ("--dtype", "int3"), 2, "--dtype int3"),
-        (HANDBOOK, "Who?", ("--target", "no/such-model", "--offline"), 1, "no/such-model: cannot be loaded"),
+        (
+            HANDBOOK,
+            "Who?",
+            ("--target", "no/such-model", "--mode", "full", "--offline"),
+            1,
+            "no/such-model: cannot be loaded",
+        ),
         (HANDBOOK, "Who?", ("--max-new-tokens", "16000"), 1, "does not fit tiny:target's context of 16,384"),
     ],
 )
