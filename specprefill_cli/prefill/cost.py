@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 # Below this promised speedup `--mode auto` stays with full prefill.
 WORTHWHILE = 1.2
 # A forward pass costs at least as much as this many tokens do, however short it is: Python and kernel launches on a CPU
-# (one token against 1,024, on two cores: 35 tokens for the target of `tiny`, 76 for its draft), and on a GPU reading all weights besides (memory bandwidth against
-# arithmetic of current cards; calculated, not measured).
+# (one token against 1,024, on two cores: 35 tokens for the target of `tiny`, 76 for its draft), and on a GPU reading all
+# weights besides (memory bandwidth against arithmetic of current cards; calculated, not measured).
 PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
 
 
