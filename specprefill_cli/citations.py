@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from specprefill_cli.documents.library import Library
+from specprefill_cli.documents.collection import Collection
 from specprefill_cli.prefill.plan import Fate, Plan
 
 LONGEST_ANSWER = 300
@@ -31,12 +31,16 @@ class Citation:
     text: str
 
 
-def cite(answer: str, library: Library, plan: Plan, offsets: np.ndarray, importance: Tensor | None) -> list[Citation]:
+def cite(
+    answer: str, collection: Collection, plan: Plan, offsets: np.ndarray, importance: Tensor | None
+) -> list[Citation]:
     """Places where the answer's words stand in text that the target saw, the most important first.
 
     offsets: [n, 2] character range of each document token; importance: [n], or None where nothing was scored
     """
-    places = occurrences(answer, library.text) or occurrences(longest_quote(answer, library.text), library.text)
+    places = occurrences(answer, collection.text) or occurrences(
+        longest_quote(answer, collection.text), collection.text
+    )
     if not places or not len(offsets) or answer.strip().lower() == NOT_FOUND:
         return []
     seen = np.zeros(len(offsets), dtype=bool)
@@ -49,7 +53,7 @@ def cite(answer: str, library: Library, plan: Plan, offsets: np.ndarray, importa
         tokens = slice(np.searchsorted(offsets[:, 1], start, side="right"), np.searchsorted(offsets[:, 0], end))
         if seen[tokens].any():
             ranked.append((-float(weights[tokens].max(initial=0.0)), start, end))
-    return [citation(library, start, end) for _, start, end in sorted(ranked)[:MOST_CITATIONS]]
+    return [citation(collection, start, end) for _, start, end in sorted(ranked)[:MOST_CITATIONS]]
 
 
 def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
@@ -73,8 +77,8 @@ def longest_quote(answer: str, text: str) -> str:
     return ""
 
 
-def citation(library: Library, start: int, end: int) -> Citation:
-    document, low, high = library.parts(start, end)[0]
+def citation(collection: Collection, start: int, end: int) -> Citation:
+    document, low, high = collection.parts(start, end)[0]
     pages = document.pages_between(low, high)
     first, last = sentence(document.text, low, high)
     return Citation(document.name, pages[0] if pages else 1, low, high, document.text[first:last].strip())

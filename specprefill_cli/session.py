@@ -10,7 +10,7 @@ from specprefill_cli.citations import cite
 from specprefill_cli.decoding.plain import DecodeSpeed, decode
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.streaming import TextStream
-from specprefill_cli.documents.library import Library
+from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.memory import PeakMemory
 from specprefill_cli.models.loading import LoadedPair, load_pair
@@ -66,7 +66,7 @@ class Session:
     startup_seconds: float = 0.0
     warm: bool = field(default=False, init=False)
 
-    def ask(self, library: Library, question: str, settings: Settings, identifier: str = "") -> AnswerStream:
+    def ask(self, collection: Collection, question: str, settings: Settings, identifier: str = "") -> AnswerStream:
         """Prefill for a question; the answer's text then comes from iterating over the stream.
 
         Raises UsageError for an empty question, SpecprefillError when the prompt does not fit the pair.
@@ -76,7 +76,7 @@ class Session:
         self.warm_up(settings)
         memory = PeakMemory()
         clock = PhaseClock(self.pair.wait)
-        request = self.prepare(library, question, settings, clock)
+        request = self.prepare(collection, question, settings, clock)
         mode, reason = automatic_mode(settings, request) if settings.mode == AUTO else (settings.mode, None)
         check_fits(request, settings, needs_draft(replace(settings, mode=mode)))
         prefilled = MODES[mode].prefill(request, settings)
@@ -85,7 +85,7 @@ class Session:
             first = sampler(prefilled.logits)
         return AnswerStream(
             self,
-            library,
+            collection,
             question,
             settings,
             identifier,
@@ -99,21 +99,21 @@ class Session:
             memory,
         )
 
-    def prepare(self, library: Library, question: str, settings: Settings, clock: PhaseClock) -> ScoringRequest:
+    def prepare(self, collection: Collection, question: str, settings: Settings, clock: PhaseClock) -> ScoringRequest:
         """Tokenise the prompt for the target, and for the draft where one may run and has other tokens."""
         pair = self.pair
         with clock.phase("tokenize"):
-            text = render(self.template, library.text, question, pair.target.tokenizer)
+            text = render(self.template, collection.text, question, pair.target.tokenizer)
             prompt = encode_prompt(text, pair.target.tokenizer)
             draft_prompt = prompt
             if pair.draft is not None and needs_draft(settings) and not pair.same_tokenizer:
-                text = render(self.template, library.text, question, pair.draft.tokenizer)
+                text = render(self.template, collection.text, question, pair.draft.tokenizer)
                 draft_prompt = encode_prompt(text, pair.draft.tokenizer)
         return ScoringRequest(
             pair=pair,
             prompt=prompt,
             draft_prompt=draft_prompt,
-            document_text=library.text,
+            document_text=collection.text,
             question=question,
             look_ahead=settings.look_ahead,
             chunk_size=settings.chunk_size,
@@ -129,7 +129,7 @@ class Session:
         from specprefill_cli.documents.document import one_page_document
 
         self.warm = True
-        short = Library((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
+        short = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
         request = self.prepare(short, "When?", settings, PhaseClock(self.pair.wait))
         for mode in MODES.values() if settings.mode == AUTO else [MODES[settings.mode]]:
             mode.prefill(request, settings)
@@ -140,7 +140,7 @@ class AnswerStream:
     """The answer while it is decoded: iterate for pieces of text, then call `result`."""
 
     session: Session
-    library: Library
+    collection: Collection
     question: str
     settings: Settings
     identifier: str
@@ -197,7 +197,7 @@ class AnswerStream:
         pair = self.session.pair
         decoded = len(self.tokens)
         length_stop = decoded >= self.settings.max_new_tokens
-        warnings = [*(warning for document in self.library.documents for warning in document.warnings)]
+        warnings = [f"{one.name}: {warning}" for one in self.collection.documents for warning in one.warnings]
         warnings += self.prefilled.warnings
         if length_stop:
             warnings.append(f"the answer was cut at {decoded} tokens; raise --max-new-tokens for more")
@@ -217,18 +217,18 @@ class AnswerStream:
             ttft_seconds=self.clock.ttft,
             startup_seconds=self.session.startup_seconds,
             phases=self.clock.phases(),
-            spans=span_records(self.library, prompt, self.prefilled),
+            spans=span_records(self.collection, prompt, self.prefilled),
             generated_tokens=decoded,
             tokens_per_second=self.speed.tokens_per_second,
             acceptance_rate=None,
             peak_memory_bytes=self.memory.bytes(),
-            citations=cite(text, self.library, plan, prompt.offsets, self.prefilled.importance),
+            citations=cite(text, self.collection, plan, prompt.offsets, self.prefilled.importance),
             warnings=warnings,
             stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
         )
 
 
-def span_records(library: Library, prompt: Prompt, prefilled: Prefilled) -> list[SpanRecord]:
+def span_records(collection: Collection, prompt: Prompt, prefilled: Prefilled) -> list[SpanRecord]:
     """The plan's spans with the pages they touch."""
     first = prompt.document[0]
     return [
@@ -236,7 +236,7 @@ def span_records(library: Library, prompt: Prompt, prefilled: Prefilled) -> list
             span.start,
             span.end,
             span.fate,
-            library.pages(int(prompt.offsets[span.start - first, 0]), int(prompt.offsets[span.end - first - 1, 1])),
+            collection.pages(int(prompt.offsets[span.start - first, 0]), int(prompt.offsets[span.end - first - 1, 1])),
             span.risk,
         )
         for span in prefilled.plan.spans

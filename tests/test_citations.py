@@ -4,20 +4,20 @@ import numpy as np
 import torch
 
 from specprefill_cli.citations import cite
+from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, Page
-from specprefill_cli.documents.library import Library
 from specprefill_cli.prefill.plan import Fate, Plan, Span, full_plan
 
 TEXT = "The gate is green. It opens at nine.\n\nThe fee is four  euros. The green door opens at ten."
 DOCUMENT = Document("guide.pdf", TEXT, (Page(1, 0, 36), Page(2, 38, len(TEXT))), "application/pdf")
-LIBRARY = Library((DOCUMENT,))
+COLLECTION = Collection((DOCUMENT,))
 # One token for each character keeps the arithmetic plain.
 OFFSETS = np.array([(place, place + 1) for place in range(len(TEXT))])
 FULL = full_plan(len(TEXT) + 5, (5, 5 + len(TEXT)))
 
 
 def test_an_answer_is_found_across_white_space_and_case():
-    (found,) = cite("Four euros.", LIBRARY, FULL, OFFSETS, None)
+    (found,) = cite("Four euros.", COLLECTION, FULL, OFFSETS, None)
     assert (found.document, found.page, found.text) == ("guide.pdf", 2, "The fee is four  euros.")
     assert TEXT[found.start : found.end] == "four  euros"
 
@@ -25,26 +25,26 @@ def test_an_answer_is_found_across_white_space_and_case():
 def test_the_most_important_place_comes_first():
     importance = torch.zeros(len(TEXT))
     importance[TEXT.rindex("green")] = 1
-    pages = [found.page for found in cite("green", LIBRARY, FULL, OFFSETS, importance)]
+    pages = [found.page for found in cite("green", COLLECTION, FULL, OFFSETS, importance)]
     assert pages == [2, 1]
 
 
 def test_dropped_text_is_not_cited():
     cut = TEXT.index("The fee") + 5
     plan = Plan(len(TEXT) + 5, (5, 5 + len(TEXT)), (Span(5, cut, Fate.RECOMPUTE), Span(cut, 5 + len(TEXT), Fate.DROP)))
-    assert [found.page for found in cite("green", LIBRARY, plan, OFFSETS, None)] == [1]
-    assert cite("four euros", LIBRARY, plan, OFFSETS, None) == []
+    assert [found.page for found in cite("green", COLLECTION, plan, OFFSETS, None)] == [1]
+    assert cite("four euros", COLLECTION, plan, OFFSETS, None) == []
 
 
 def test_parts_of_words_and_absent_answers_are_not_cited():
-    assert cite("gree", LIBRARY, FULL, OFFSETS, None) == []
-    assert cite("not found", LIBRARY, FULL, OFFSETS, None) == []
-    assert cite("", LIBRARY, FULL, OFFSETS, None) == []
+    assert cite("gree", COLLECTION, FULL, OFFSETS, None) == []
+    assert cite("not found", COLLECTION, FULL, OFFSETS, None) == []
+    assert cite("", COLLECTION, FULL, OFFSETS, None) == []
 
 
 def test_several_documents_keep_their_names_and_pages():
     other = Document("b.txt", "Entry costs five euros.", (Page(1, 0, 23),), "text/plain")
-    both = Library((DOCUMENT, other))
+    both = Collection((DOCUMENT, other))
     offsets = np.array([(place, place + 1) for place in range(len(both.text))])
     (found,) = cite("five euros", both, full_plan(len(both.text), (0, len(both.text))), offsets, None)
     assert (found.document, found.page, other.text[found.start : found.end]) == ("b.txt", 1, "five euros")
@@ -52,5 +52,5 @@ def test_several_documents_keep_their_names_and_pages():
 
 
 def test_an_answer_in_a_sentence_is_cited_by_its_longest_quote():
-    (found,) = cite("I think it opens at nine o'clock.", LIBRARY, FULL, OFFSETS, None)
+    (found,) = cite("I think it opens at nine o'clock.", COLLECTION, FULL, OFFSETS, None)
     assert (found.page, TEXT[found.start : found.end]) == (1, "It opens at nine")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from architectures import ARCHITECTURES, VOCABULARY, build_model
 
+from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, Page, one_page_document
-from specprefill_cli.documents.library import Library
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.adapter import ATTENTION, prefill
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
@@ -18,13 +18,13 @@ from specprefill_cli.session import Session
 from specprefill_cli.settings import Settings
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 12
-LIBRARY = Library((one_page_document("doc", TEXT, "text/plain"),))
+COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
 # All layers of this one have a window far shorter than the prompt, so only the scorers without a draft run.
 SHORT_SIGHTED = "mistral"
 
 
-def ask(session, library=LIBRARY, question="When?", **settings):
-    stream = session.ask(library, question, Settings(**{"max_new_tokens": 4, **settings}))
+def ask(session, collection=COLLECTION, question="When?", **settings):
+    stream = session.ask(collection, question, Settings(**{"max_new_tokens": 4, **settings}))
     pieces = list(stream)
     return stream, "".join(pieces), stream.result()
 
@@ -80,20 +80,20 @@ def test_prefill_in_chunks_changes_nothing_but_rounding(random_session):
 
 
 def test_auto_takes_full_for_a_short_prompt_and_says_why(random_session):
-    short = Library((one_page_document("doc", "The gate opens at nine.", "text/plain"),))
+    short = Collection((one_page_document("doc", "The gate opens at nine.", "text/plain"),))
     _, _, answer = ask(random_session, short)
     assert answer.mode == "full"
     assert "select promises only" in answer.reason
 
 
 def test_auto_takes_select_where_the_cost_model_promises_enough(tiny_session):
-    _, _, answer = ask(tiny_session, Library((one_page_document("doc", TEXT * 12, "text/plain"),)), keep=0.1)
+    _, _, answer = ask(tiny_session, Collection((one_page_document("doc", TEXT * 12, "text/plain"),)), keep=0.1)
     assert answer.mode == "select"
     assert "select promises" in answer.reason
 
 
 def test_too_long_a_prompt_is_refused_with_numbers_and_remedy(random_session):
-    long = Library((one_page_document("doc", TEXT * 20, "text/plain"),))
+    long = Collection((one_page_document("doc", TEXT * 20, "text/plain"),))
     with pytest.raises(SpecprefillError, match=r"[\d,]+ tokens .* context of 4,096; give fewer or shorter"):
         ask(random_session, long, mode="full")
 
@@ -105,7 +105,7 @@ def test_an_empty_question_is_refused(random_session):
 
 def test_spans_carry_pages(random_session):
     pages = Document("doc", TEXT, (Page(1, 0, 500), Page(2, 500, len(TEXT))), "application/pdf")
-    _, _, answer = ask(random_session, Library((pages,)), mode="select", keep=0.5)
+    _, _, answer = ask(random_session, Collection((pages,)), mode="select", keep=0.5)
     assert {page for span in answer.spans for page in span.pages} == {1, 2}
     assert answer.spans[0].pages[0] == 1
     assert answer.spans[-1].pages[-1] == 2
@@ -119,7 +119,7 @@ def test_a_cut_answer_is_said(random_session):
 
 
 def test_ctrl_c_ends_the_answer_not_the_session(random_session):
-    stream = random_session.ask(LIBRARY, "When?", Settings(mode="full", max_new_tokens=50))
+    stream = random_session.ask(COLLECTION, "When?", Settings(mode="full", max_new_tokens=50))
 
     def interrupt(_logits):
         raise KeyboardInterrupt

@@ -34,8 +34,8 @@ def answered(tiny_session, answerable):
 
 def share_of_chunks_before_the_answer(session, item, page_number, scorer):
     """How far down the ranking of chunks the one with the answer stands: 0 is first."""
-    request = session.prepare(item.library, item.question, Settings(scorer=scorer), PhaseClock())
-    (document,) = item.library.documents
+    request = session.prepare(item.collection, item.question, Settings(scorer=scorer), PhaseClock())
+    (document,) = item.collection.documents
     page = next(page for page in document.pages if page.number == page_number)
     start = page.start + occurrences(item.answers[0], document.text[page.start : page.end])[0][0]
     chunk = int((request.prompt.offsets[:, 1] <= start).sum()) // request.chunk_size

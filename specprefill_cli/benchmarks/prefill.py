@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
-from specprefill_cli.documents.library import Library
 from specprefill_cli.errors import UsageError
 from specprefill_cli.evaluation.runs import Configuration
 from specprefill_cli.models.tokenizers import encode_text
@@ -39,14 +39,14 @@ class BenchRow:
     phases: dict[str, float]
 
 
-def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Library:
+def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Collection:
     """A document of running prose that makes the whole prompt as long as asked, to a few tokens.
 
     Raises UsageError when the question alone is longer.
     """
     sources = sorted((packaged_folder("sample_docs") / "sources").glob("*.md"))
     prose = "\n\n".join(path.read_text(encoding="utf-8") for path in sources)
-    empty = Library((one_page_document("bench", "A.", "text/plain"),))
+    empty = Collection((one_page_document("bench", "A.", "text/plain"),))
     outside = session.prepare(empty, QUESTION, settings, PhaseClock()).prompt.length
     wanted = tokens - outside
     if wanted < settings.chunk_size:
@@ -55,7 +55,7 @@ def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Libra
     once = len(encode_text(tokenizer, prose)[0])
     _, offsets = encode_text(tokenizer, prose * (wanted // once + 1))
     text = (prose * (wanted // once + 1))[: offsets[wanted - 1, 1]]
-    return Library((one_page_document("bench", text, "text/plain"),))
+    return Collection((one_page_document("bench", text, "text/plain"),))
 
 
 def bench_prefill(
@@ -69,12 +69,12 @@ def bench_prefill(
     """Measure every configuration at every length `repeat` times, in turns, after one unmeasured round."""
     results = []
     for length in lengths:
-        library = prompt_of_length(session, length, base)
+        collection = prompt_of_length(session, length, base)
         measured: dict[Configuration, list[tuple[Measurement, int | None]]] = {one: [] for one in configurations}
         for round_number in range(repeat + 1):
             for configuration in configurations:
                 step(f"{length:,} tokens, {configuration.mode}, round {round_number} of {repeat}")
-                stream = session.ask(library, QUESTION, configuration.settings(base))
+                stream = session.ask(collection, QUESTION, configuration.settings(base))
                 peak = stream.memory.bytes()
                 if round_number:
                     measured[configuration].append((summary(stream), peak))

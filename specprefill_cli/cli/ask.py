@@ -61,13 +61,13 @@ def ask(
         raise UsageError("the question is empty; give it after the documents, in quotes")
     notes = Notes(quiet)
     from specprefill_cli.documents import read_documents
-    from specprefill_cli.documents.library import Library
+    from specprefill_cli.documents.collection import Collection
 
     with notes.progress("reading documents"):
-        library = Library(tuple(read_documents(documents, stdin=sys.stdin.buffer)))
+        collection = Collection(tuple(read_documents(documents, stdin=sys.stdin.buffer)))
     from specprefill_cli.models.tokenizers import count_tokens
 
-    size = count_tokens(library.text)
+    size = count_tokens(collection.text)
     with notes.progress(f"loading the models; the documents have about {size:,} tokens"):
         from specprefill_cli.session import open_session
 
@@ -75,7 +75,7 @@ def ask(
         session.warm_up(settings)
     session.startup_seconds = time.perf_counter() - context.obj["started"]
     with notes.progress(f"prefill of about {size:,} tokens"):
-        stream = session.ask(library, question, settings)
+        stream = session.ask(collection, question, settings)
     write_answer(stream, streaming=not (json or no_stream), silent=json)
     answer = stream.result()
     if json:

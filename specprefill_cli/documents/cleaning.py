@@ -54,7 +54,7 @@ def clean_characters(text: str) -> str:
 def normalise_nfc(text: str) -> str:
     """``text`` in Unicode's composed form (NFC), except words of more than 1000 characters, which stay.
 
-    The standard library sorts a run of combining marks in quadratic time (minutes for 400,000 of them). Line breaks
+    The standard collection sorts a run of combining marks in quadratic time (minutes for 400,000 of them). Line breaks
     and spaces compose with nothing, so the text can be normalised piece by piece.
     """
     if text.isascii():

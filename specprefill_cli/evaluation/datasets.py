@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specprefill_cli.documents import read_documents
+from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, one_page_document
-from specprefill_cli.documents.library import Library
 from specprefill_cli.errors import SpecprefillError
 
 
@@ -22,7 +22,7 @@ class Item:
     identifier: str
     question: str
     answers: tuple[str, ...]
-    library: Library
+    collection: Collection
 
 
 def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> list[Item]:
@@ -44,7 +44,7 @@ def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> li
     contexts = sorted({row["context"] for row in rows if "context" in row})
     if distractors and len(contexts) <= distractors:
         raise SpecprefillError(f"{path}: has {len(contexts)} contexts, too few for --distractors {distractors}")
-    cache: dict[tuple[str, ...], Library] = {}
+    cache: dict[tuple[str, ...], Collection] = {}
     items = []
     for number, row in enumerate(rows_used):
         answers = tuple(str(answer) for answer in row["answers"])
@@ -86,17 +86,17 @@ def parse_row(line: str, place: str) -> dict:
     return row
 
 
-def bury(context: str, contexts: Sequence[str], distractors: int, generator: random.Random) -> Library:
+def bury(context: str, contexts: Sequence[str], distractors: int, generator: random.Random) -> Collection:
     """The context at a random place among `distractors` others, each a paragraph of one document."""
     others = generator.sample(contexts, min(len(contexts), distractors + 1))
     chosen = [other for other in others if other != context][:distractors]
     chosen.insert(generator.randint(0, len(chosen)), context)
-    return Library((one_page_document("context", "\n\n".join(chosen), "text/plain"),))
+    return Collection((one_page_document("context", "\n\n".join(chosen), "text/plain"),))
 
 
-def named_documents(row: dict, path: Path, cache: dict[tuple[str, ...], Library]) -> Library:
+def named_documents(row: dict, path: Path, cache: dict[tuple[str, ...], Collection]) -> Collection:
     names = tuple(row.get("documents") or [row["document"]])
     if names not in cache:
         documents: list[Document] = read_documents([str(path.parent / name) for name in names])
-        cache[names] = Library(tuple(documents))
+        cache[names] = Collection(tuple(documents))
     return cache[names]

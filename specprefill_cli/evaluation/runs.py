@@ -75,7 +75,7 @@ def run(
     results: dict[Configuration, list[tuple[Item, Answer]]] = {configuration: [] for configuration in wanted}
     for number, item in enumerate(items):
         for configuration in wanted:
-            stream = session.ask(item.library, item.question, configuration.settings(base), item.identifier)
+            stream = session.ask(item.collection, item.question, configuration.settings(base), item.identifier)
             for _ in stream:
                 pass
             answer = stream.result()

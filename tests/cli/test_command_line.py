@@ -217,6 +217,6 @@ def test_bench_prompts_have_the_length_asked_for(tiny_session):
     from specprefill_cli.timing import PhaseClock
 
     for length in (200, 5_000):
-        library = prompt_of_length(tiny_session, length, Settings())
-        made = tiny_session.prepare(library, QUESTION, Settings(), PhaseClock()).prompt.length
+        collection = prompt_of_length(tiny_session, length, Settings())
+        made = tiny_session.prepare(collection, QUESTION, Settings(), PhaseClock()).prompt.length
         assert abs(made - length) <= 4

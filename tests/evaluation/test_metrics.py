@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from specprefill_cli.answer import Answer
+from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
-from specprefill_cli.documents.library import Library
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.evaluation.datasets import Item, read_items
 from specprefill_cli.evaluation.metrics import bootstrap_interval, contains_answer, exact_match, f1
@@ -51,7 +51,7 @@ def answer(text, seconds):
 
 
 def test_differences_and_ratios_are_paired_with_full():
-    item = Item("a", "?", ("red",), Library((one_page_document("d", "x", "text/plain"),)))
+    item = Item("a", "?", ("red",), Collection((one_page_document("d", "x", "text/plain"),)))
     full = [(item, answer("red", 2.0)), (item, answer("red", 4.0))]
     fast = [(item, answer("red", 1.0)), (item, answer("blue", 1.0))]
     first, second = rows({Configuration("full"): full, Configuration("select", 0.2, "question"): fast})
@@ -79,18 +79,18 @@ def test_contexts_are_buried_among_others(tmp_path):
     assert len(items) == 10
     places = set()
     for item in items:
-        paragraphs = item.library.text.split("\n\n")
+        paragraphs = item.collection.text.split("\n\n")
         assert len(paragraphs) == len(set(paragraphs)) == 5
         places.add(paragraphs.index(f"Paragraph {item.identifier}."))
     assert len(places) > 2
     again = read_items(path, limit=10, distractors=4, seed=1)
-    assert [item.library.text for item in again] == [item.library.text for item in items]
+    assert [item.collection.text for item in again] == [item.collection.text for item in items]
 
 
 def test_documents_are_found_beside_the_question_file(tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green.")
     (tmp_path / "q.jsonl").write_text('{"documents": ["a.txt"], "question": "?", "answers": []}\n')
-    assert "green" in read_items(tmp_path / "q.jsonl", None, 0, 0)[0].library.text
+    assert "green" in read_items(tmp_path / "q.jsonl", None, 0, 0)[0].collection.text
 
 
 @pytest.mark.parametrize(

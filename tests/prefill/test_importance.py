@@ -10,8 +10,8 @@ from architectures import ARCHITECTURES, WINDOW
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
-from specprefill_cli.documents.library import Library
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.prefill.importance import transfer
@@ -24,8 +24,8 @@ TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives 
 
 
 def request_for(session, text=TEXT, question="When does the gate open?", **settings):
-    library = Library((one_page_document("doc", text, "text/plain"),))
-    return session.prepare(library, question, Settings(**settings), PhaseClock())
+    collection = Collection((one_page_document("doc", text, "text/plain"),))
+    return session.prepare(collection, question, Settings(**settings), PhaseClock())
 
 
 @torch.no_grad()

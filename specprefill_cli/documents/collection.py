@@ -12,7 +12,7 @@ SEPARATOR = "\n\n"
 
 
 @dataclass(frozen=True)
-class Library:
+class Collection:
     """The documents of one question, in order, separated by a blank line."""
 
     documents: tuple[Document, ...]
