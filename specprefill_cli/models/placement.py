@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 WEIGHTS_SHARE = 0.8
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-# Below this hidden size a CPU computes in float32 even where it multiplies bfloat16: with `tiny` at 4,096 tokens on two
-# cores with AVX512-BF16, bfloat16 made `full` about 1.5x but `select` only about 1.1x faster, and float32 is exact.
+# Below this hidden size a CPU computes in float32 even where it multiplies bfloat16 faster. With `tiny` at 4,096 tokens on
+# two cores with AVX512-BF16, `--dtype bfloat16` makes `full` 1.5x and `select` 1.4x faster, but what it does to the
+# answers of so small a model has not been measured.
 SMALLEST_BFLOAT16_HIDDEN = 1_024
 
 

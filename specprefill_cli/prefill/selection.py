@@ -18,10 +18,9 @@ AUTO_MASS = 0.6
 
 @dataclass(frozen=True)
 class Selection:
-    """The chosen chunks as a plan, with the chunk scores [n] behind the choice and a warning when the budget was bent."""
+    """The chosen chunks as a plan, and a warning when the budget was bent."""
 
     plan: Plan
-    chunk_scores: Tensor
     warning: str | None = None
 
 
@@ -66,7 +65,7 @@ def select(
     """
     start, end = document
     if end == start:
-        return Selection(Plan(prompt_tokens, document, ()), torch.empty(0))
+        return Selection(Plan(prompt_tokens, document, ()))
     scores = chunk_scores(importance, chunk_size)
     if keep is None:
         count = chunks_for_mass(scores, AUTO_MASS)
@@ -81,7 +80,7 @@ def select(
             f"keep {keep:g} could not be held: question and instruction alone are "
             f"{(prompt_tokens - (end - start)) / prompt_tokens:.2f} of the prompt; kept {plan.kept_ratio:.2f}"
         )
-    return Selection(plan, scores, warning)
+    return Selection(plan, warning)
 
 
 def spans_of(chosen: Tensor, chunk_size: int, document: tuple[int, int]) -> tuple[Span, ...]:
