@@ -39,6 +39,7 @@ def train(
     workers: int = 1,
     characters: Annotated[int, typer.Option(help="Most characters of each text file to use.")] = CHARACTERS,
     seed: int = 1,
+    rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 4e-3,
     start: Annotated[Path | None, typer.Option(help="Begin with the weights of this exported pair.")] = None,
 ) -> None:
     """Train target and draft together; run again with the same arguments to resume."""
@@ -49,8 +50,9 @@ def train(
 
     source = RowSource(data, run / "tokenizer", characters, PAIR_SHAPES[shape].target.context)
     settings = TrainSettings(
-        minutes, tokens_per_batch=tokens_per_batch, workers=workers, seed=seed, device=device, compile=shape != "smoke"
-    )
+        minutes, tokens_per_batch=tokens_per_batch, workers=workers, seed=seed, device=device, compile=shape != "smoke",
+        matrix_rate=rate, vector_rate=rate, curriculum_from=0.1 if start else 0.0,
+    )  # fmt: skip
     run_training(PAIR_SHAPES[shape], settings, source, run, start)
 
 

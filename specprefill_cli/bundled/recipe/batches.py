@@ -19,11 +19,10 @@ from specprefill_cli.bundled.recipe.rows import QUESTION_TOKENS, Row, RowMaker
 CURRICULUM = (
     (0.00, {256: 1.0}, 0.40, 0.10, 0.00),
     (0.04, {256: 1.0}, 0.15, 0.10, 0.10),
-    (0.12, {256: 0.5, 512: 0.5}, 0.06, 0.08, 0.20),
-    (0.30, {256: 0.3, 512: 0.7}, 0.03, 0.05, 0.25),
-    (0.42, {256: 0.1, 512: 0.5, 1024: 0.4}, 0.02, 0.05, 0.30),
-    (0.55, {512: 0.4, 1024: 0.4, 2048: 0.2}, 0.02, 0.04, 0.35),
-    (0.70, {512: 0.2, 1024: 0.45, 2048: 0.25, 4096: 0.10}, 0.01, 0.03, 0.50),
+    (0.10, {256: 0.4, 512: 0.6}, 0.05, 0.05, 0.40),
+    (0.45, {256: 0.15, 512: 0.55, 1024: 0.3}, 0.03, 0.04, 0.45),
+    (0.68, {512: 0.35, 1024: 0.4, 2048: 0.2, 4096: 0.05}, 0.02, 0.03, 0.50),
+    (0.84, {512: 0.25, 1024: 0.4, 2048: 0.23, 4096: 0.12}, 0.01, 0.03, 0.50),
 )
 
 
@@ -78,7 +77,7 @@ def make_batch(maker: RowMaker, progress: float, tokens_per_batch: int) -> Batch
 
 
 def collate(rows: list[Row], length: int, maker: RowMaker) -> Batch:
-    """Stack rows; into the loss go at most a seventh of all tokens as answers, and a 24th drawn from the text."""
+    """Stack rows; into the loss go at most a seventh of all tokens as answers, and a 14th drawn from the text."""
     tokens = np.array([row.tokens for row in rows], dtype=np.int64)
     flat = tokens.reshape(-1)
     answers = np.array(
@@ -86,7 +85,7 @@ def collate(rows: list[Row], length: int, maker: RowMaker) -> Batch:
     )
     generator = np.random.default_rng(maker.rng.randrange(2**32))
     budget = flat.size // 7
-    text_budget = flat.size // 24
+    text_budget = flat.size // 14
     answers = answers if answers.size <= budget else generator.choice(answers, budget, replace=False)
     candidates = np.nonzero((flat != maker.pad) & (np.roll(flat, -1) != maker.pad))[0]
     candidates = candidates[candidates % length != length - 1]

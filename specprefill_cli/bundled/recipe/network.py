@@ -72,10 +72,34 @@ class Attention(nn.Module):
         keys = rotate(self.k_proj(states).view(split).transpose(1, 2), cos, sin)
         values = self.v_proj(states).view(split).transpose(1, 2)
         groups = self.shape.heads // self.shape.key_value_heads
-        mixed = F.scaled_dot_product_attention(
-            queries, keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1), is_causal=True
-        )
+        attend = blocked_attention if states.device.type == "cpu" else causal_attention
+        mixed = attend(queries, keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1))
         return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1)), queries, keys
+
+
+def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+
+
+def blocked_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Causal attention [B, heads, S, head_size] in blocks of queries, each against the keys up to its end.
+
+    Compiled, forward and backward together take half the time of the fused CPU kernel in bfloat16 (measured at
+    lengths of 256 to 4,096), because they run as matrix products.
+    """
+    length = queries.shape[2]
+    size = max(min(256, length), length // 8)
+    queries = queries / math.sqrt(queries.shape[-1])
+    later = torch.ones(size, size, dtype=torch.bool, device=queries.device).triu(1)
+    bias = torch.zeros(size, size, dtype=queries.dtype, device=queries.device).masked_fill(later, -3e4)
+    outputs = []
+    for start in range(0, length, size):
+        end = min(start + size, length)
+        scores = queries[:, :, start:end] @ keys[:, :, :end].transpose(2, 3)
+        own = scores[..., start:] + bias[: end - start, : end - start]
+        scores = torch.cat([scores[..., :start], own], dim=-1) if start else own
+        outputs.append(scores.softmax(-1).to(values.dtype) @ values[:, :, :end])
+    return torch.cat(outputs, dim=2)
 
 
 class FeedForward(nn.Module):
@@ -132,11 +156,11 @@ class LanguageModel(nn.Module):
             states, queries, keys = block(states, cos, sin)
             if probes is None:
                 continue
-            if number == self.shape.region_layer:
-                region = region_loss(queries[:, 0], keys[:, 0], probes)
-            if number == self.shape.pointer_layer:
+            if number in self.shape.region_layers:
+                region = region + region_loss(queries[:, 0], keys[:, 0], probes) / len(self.shape.region_layers)
+            if number in self.shape.pointer_layers:
                 # The last head, so that one layer can hold both guided heads.
-                pointer = pointer_loss(queries[:, -1], keys[:, -1], probes)
+                pointer = pointer + pointer_loss(queries[:, -1], keys[:, -1], probes) / len(self.shape.pointer_layers)
         return self.model.norm(states), region, pointer
 
     def logits(self, states: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from itertools import accumulate
 import numpy as np
 from tokenizers import Tokenizer
 
+from specprefill_cli.bundled.recipe.cloze import cloze_block
 from specprefill_cli.bundled.recipe.corpus import ContextQuestions
 from specprefill_cli.bundled.recipe.synthesis import (
     NOT_FOUND,
@@ -28,6 +29,8 @@ CHARACTERS_PER_TOKEN = 3.9
 CHUNK = 32
 QUESTION_TOKENS = 24
 FIRST_TOKEN_WEIGHT = 3
+CLOZE_SHARE = 0.4
+ABSENT_SHARE = 0.07
 
 
 @dataclass(frozen=True)
@@ -163,9 +166,11 @@ class RowMaker:
                 prose = self.rng.choice(self.passages)
                 smallest = min(len(prose), self.rng.randint(100, 1_400), max(100, characters - size))
                 prose = prose[: prose.find(" ", smallest)] if prose.find(" ", smallest) > 0 else prose
-                block = fact_block(
-                    self.book, prose, max(1, round(len(prose) / self.rng.choice([50, 90, 160]))), self.rng
-                )
+                wanted = max(1, round(len(prose) / self.rng.choice([50, 90, 160])))
+                if self.rng.random() < CLOZE_SHARE:
+                    block = cloze_block(prose, wanted, self.rng)
+                else:
+                    block = fact_block(self.book, prose, wanted, self.rng)
             blocks.append(block)
             size += len(block.text) + 2
         self.rng.shuffle(blocks)
@@ -177,7 +182,7 @@ class RowMaker:
         """Append questions with answers while they fit; one in ten is a question of an earlier document."""
         failures = 0
         for question in questions:
-            if self.rng.random() < 0.1 and self.strangers:
+            if self.rng.random() < ABSENT_SHARE and self.strangers:
                 stranger = self.rng.choice(self.strangers)
                 if stranger.answer.lower() not in text.lower():
                     absent = Question(stranger.text, NOT_FOUND, -1)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a Llama-architecture model, and the two heads that training guides (see `network.ProbeTargets`)."""
+    """Sizes of a Llama-architecture model, and the layers of the heads that training guides (see `network.ProbeTargets`)."""
 
     hidden_size: int
     layers: int
@@ -15,8 +15,8 @@ class ModelShape:
     key_value_heads: int
     head_size: int
     intermediate_size: int
-    region_layer: int
-    pointer_layer: int
+    region_layers: tuple[int, ...]
+    pointer_layers: tuple[int, ...]
     vocabulary: int = 8_192
     rope_theta: float = 500_000.0
     context: int = 16_384
@@ -41,8 +41,8 @@ PAIR_SHAPES = {
             key_value_heads=2,
             head_size=64,
             intermediate_size=704,
-            region_layer=3,
-            pointer_layer=4,
+            region_layers=(2, 3),
+            pointer_layers=(4, 5),
         ),
         draft=ModelShape(
             hidden_size=128,
@@ -51,8 +51,8 @@ PAIR_SHAPES = {
             key_value_heads=1,
             head_size=64,
             intermediate_size=352,
-            region_layer=2,
-            pointer_layer=2,
+            region_layers=(2,),
+            pointer_layers=(2,),
         ),
     ),
     "gpu": PairShape(
@@ -63,8 +63,8 @@ PAIR_SHAPES = {
             key_value_heads=4,
             head_size=64,
             intermediate_size=1_408,
-            region_layer=4,
-            pointer_layer=6,
+            region_layers=(3, 4),
+            pointer_layers=(6, 7),
         ),
         draft=ModelShape(
             hidden_size=192,
@@ -73,8 +73,8 @@ PAIR_SHAPES = {
             key_value_heads=1,
             head_size=64,
             intermediate_size=512,
-            region_layer=2,
-            pointer_layer=2,
+            region_layers=(2,),
+            pointer_layers=(2,),
         ),
     ),
     "smoke": PairShape(
@@ -85,8 +85,8 @@ PAIR_SHAPES = {
             key_value_heads=1,
             head_size=32,
             intermediate_size=128,
-            region_layer=1,
-            pointer_layer=1,
+            region_layers=(1,),
+            pointer_layers=(1,),
         ),
         draft=ModelShape(
             hidden_size=32,
@@ -95,8 +95,8 @@ PAIR_SHAPES = {
             key_value_heads=1,
             head_size=32,
             intermediate_size=64,
-            region_layer=1,
-            pointer_layer=1,
+            region_layers=(1,),
+            pointer_layers=(1,),
         ),
     ),
 }

@@ -104,6 +104,10 @@ def fact_block(book: FactBook, prose: str, count: int, rng: random.Random) -> Bl
         if len(statements) >= count:
             break
     rng.shuffle(statements)
+    # Facts of the same kind that are left out: only a reader who looks for them can say that they are not there.
+    hidden = [statement for statement in statements if rng.random() < 0.12] if len(statements) > 2 else []
+    statements = [statement for statement in statements if statement not in hidden]
+    absent = tuple(Question(statement.question.text, NOT_FOUND, -1) for statement in hidden)
     if rng.random() < 0.35:
         block = assemble(statements, " ")
     else:
@@ -111,7 +115,7 @@ def fact_block(book: FactBook, prose: str, count: int, rng: random.Random) -> Bl
     if rng.random() < 0.3:
         heading = f"{rng.choice(['', '# ', '## ', '3.2 '])}{capital(rng.choice(relations)['name'].replace('_', ' '))}\n"
         block = Block(heading + block.text, tuple(question.moved(len(heading)) for question in block.questions))
-    return block
+    return Block(block.text, block.questions + absent)
 
 
 def table_block(book: FactBook, rng: random.Random) -> Block:

@@ -24,7 +24,11 @@ from specprefill_cli.bundled.recipe.shapes import PairShape
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """`minutes` is the length of the whole run, resumed parts included; the schedule follows the clock."""
+    """`minutes` is the length of the whole run, resumed parts included; the schedule follows the clock.
+
+    draft_every: the draft, which learns its part sooner, is updated at every n-th step only
+    curriculum_from: progress at which the curriculum of rows begins; later for weights that have learnt to copy
+    """
 
     minutes: float
     tokens_per_batch: int = 8_192
@@ -37,6 +41,8 @@ class TrainSettings:
     region_weight: float = 0.1
     pointer_weight: float = 1.0
     distill_weight: float = 0.5
+    draft_every: int = 2
+    curriculum_from: float = 0.0
     workers: int = 1
     seed: int = 1
     device: str = "cpu"
@@ -115,12 +121,12 @@ class Trainer:
         settings = self.settings
         batch = batch.to(settings.device)
         with self.autocast():
-            target = self.losses("target", batch, None)
-            draft = self.losses("draft", batch, target["logits"].detach())
-        total = target["total"] + draft["total"]
-        total.backward()
-        for model in self.models.values():
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            found = {"target": self.losses("target", batch, None)}
+            if self.steps % settings.draft_every == 0:
+                found["draft"] = self.losses("draft", batch, found["target"]["logits"].detach())
+        sum(losses["total"] for losses in found.values()).backward()
+        for name in found:
+            nn.utils.clip_grad_norm_(self.models[name].parameters(), 1.0)
         for optimizer, base in zip(self.optimizers, (settings.matrix_rate, settings.vector_rate), strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = base * self.rate()
@@ -128,7 +134,7 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         self.tokens += batch.tokens.numel()
-        named = {f"{name}_{key}": losses[key] for name, losses in (("target", target), ("draft", draft))
+        named = {f"{name}_{key}": losses[key] for name, losses in found.items()
                  for key in ("answer", "text", "region", "pointer")}  # fmt: skip
         return {key: value.item() for key, value in named.items()}
 
@@ -179,16 +185,16 @@ def train(
     averages: dict[str, float] = {}
     saved = trainer.seconds
     clock = time.perf_counter()
-    stream.progress.value = trainer.progress
+    stream.progress.value = max(settings.curriculum_from, trainer.progress)
     for batch in loader:
         losses = trainer.step(batch)
         now = time.perf_counter()
         trainer.seconds += now - clock
         clock = now
-        stream.progress.value = trainer.progress
+        stream.progress.value = max(settings.curriculum_from, trainer.progress)
         if not math.isfinite(sum(losses.values())):
             raise FloatingPointError(f"step {trainer.steps}: a loss is not finite: {losses}")
-        averages = {key: 0.96 * averages.get(key, value) + 0.04 * value for key, value in losses.items()}
+        averages |= {key: 0.96 * averages.get(key, value) + 0.04 * value for key, value in losses.items()}
         if trainer.steps % 20 == 0:
             log(folder, trainer, averages)
         if trainer.seconds - saved > settings.save_every:
