@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 ATTENTION = "specprefill"
 # Queries a masked attention call handles at once: bounds its mask to QUERY_BLOCK x keys.
 QUERY_BLOCK = 1_024
+# A forward pass costs at least as much as this many tokens do, however short it is: Python and kernel launches on a CPU
+# (one token against 1,024, on two cores: 35 tokens for the target of `tiny`, 76 for its draft), and on a GPU reading all
+# weights besides (memory bandwidth against arithmetic of current cards; calculated, not measured).
+PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
 # Tokens that a cache has room for beyond its prompt before it must grow.
 HEADROOM = 256
 
@@ -58,12 +62,14 @@ class PositionContext:
     query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the last Q keys are the
         queries' own
     capture, rows: where to keep queries, and which rows of this pass (None: keep none)
+    last_layer: the layer whose queries and keys end the pass (None: run to the end)
     """
 
     query_positions: Tensor
     key_positions: Tensor
     capture: QueryCapture | None = None
     rows: Tensor | None = None
+    last_layer: int | None = None
 
     @cached_property
     def largest_distance(self) -> int:
@@ -76,6 +82,10 @@ class PositionContext:
             return slice(0, end)
         oldest = self.query_positions[first] - window + 1
         return slice(int(torch.searchsorted(self.key_positions, oldest)), end)
+
+
+class LayerReached(Exception):
+    """Raised inside attention to end a pass whose upper layers nobody needs."""
 
 
 def attend(
@@ -99,6 +109,8 @@ def attend(
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if context.capture is not None and context.rows is not None and len(context.rows):
         context.capture.keep(module, query, context.rows, scaling)
+    if context.last_layer == module.layer_idx:
+        raise LayerReached
     length, total = query.shape[2], key.shape[2]
     window = sliding_window if sliding_window is not None and context.largest_distance >= sliding_window else None
     if window is None and length in (1, total):
@@ -200,11 +212,14 @@ def run(
     state: PrefillState,
     capture: QueryCapture | None = None,
     logits: bool = True,
+    last_layer: int | None = None,
 ) -> Tensor | None:
     """One forward pass of tokens [N] at positions [N] behind the state, which grows by N.
 
-    Returns the logits [V] of the last token in float32, or None where `logits` is false: then the head over the
-    vocabulary is not computed at all.
+    last_layer: end the pass when this layer has its queries, keys and values; those above it get none for these tokens
+
+    Returns the logits [V] of the last token in float32, or None where `logits` is false or the pass ends early: then
+    the head over the vocabulary is not computed at all.
     """
     first = state.length
     state.positions = torch.cat([state.positions, positions])
@@ -214,16 +229,20 @@ def run(
         inside = (capture.wanted >= first) & (capture.wanted < first + len(tokens))
         rows = capture.wanted[inside] - first
     device = model.get_input_embeddings().weight.device
-    call = model if logits else model.base_model
-    output = call(
-        input_ids=tokens[None].to(device),
-        position_ids=positions[None].to(device),
-        past_key_values=state.cache,
-        use_cache=True,
-        context=PositionContext(positions, state.positions, capture, rows),
-        **({"logits_to_keep": 1} if logits else {}),
-    )
-    return output.logits[0, -1].float() if logits else None
+    whole = logits and last_layer is None
+    call = model if whole else model.base_model
+    try:
+        output = call(
+            input_ids=tokens[None].to(device),
+            position_ids=positions[None].to(device),
+            past_key_values=state.cache,
+            use_cache=True,
+            context=PositionContext(positions, state.positions, capture, rows, last_layer),
+            **({"logits_to_keep": 1} if whole else {}),
+        )
+    except LayerReached:
+        return None
+    return output.logits[0, -1].float() if whole else None
 
 
 def prefill(
@@ -234,13 +253,39 @@ def prefill(
     capture: QueryCapture | None = None,
     state: PrefillState | None = None,
 ) -> tuple[Tensor, PrefillState]:
-    """Run tokens [N] at positions [N] through the model, `chunk` at a time; logits [V] of the last one, and the state."""
+    """Run tokens [N] at positions [N] through the model, `chunk` at a time; logits [V] of the last one, and the state.
+
+    Only the last token needs an output of the last layer; the others leave there nothing but keys and values. Where
+    that saves more than one more pass costs, they end in it, and the last token follows alone.
+    """
     state = new_state(len(tokens)) if state is None else state
-    pieces = list(chunked(len(tokens), chunk))
+    layers = model.config.get_text_config().num_hidden_layers
+    if len(tokens) > layers * pass_overhead(model.get_input_embeddings().weight.device.type):
+        read_keys(model, tokens[:-1], positions[:-1], chunk, layers - 1, capture, state)
+        return run(model, tokens[-1:], positions[-1:], state, capture), state
     result = None
-    for start, end in pieces:
+    for start, end in chunked(len(tokens), chunk):
         result = run(model, tokens[start:end], positions[start:end], state, capture, logits=end == len(tokens))
     return result, state
+
+
+def read_keys(
+    model: PreTrainedModel,
+    tokens: Tensor,
+    positions: Tensor,
+    chunk: int,
+    last_layer: int,
+    capture: QueryCapture | None,
+    state: PrefillState,
+) -> None:
+    """Run tokens [N] as far as the queries, keys and values of `last_layer`; the layers above stay without them."""
+    for start, end in chunked(len(tokens), chunk):
+        run(model, tokens[start:end], positions[start:end], state, capture, last_layer=last_layer)
+
+
+def pass_overhead(device_type: str) -> int:
+    """Tokens whose computation takes as long as the fixed cost of a forward pass on a kind of device."""
+    return PASS_OVERHEAD_TOKENS.get(device_type, PASS_OVERHEAD_TOKENS["cuda"])
 
 
 def chunked(length: int, size: int) -> Iterator[tuple[int, int]]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specprefill_cli.models.adapter import pass_overhead
+
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 # Below this promised speedup `--mode auto` stays with full prefill.
 WORTHWHILE = 1.2
-# A forward pass costs at least as much as this many tokens do, however short it is: Python and kernel launches on a CPU
-# (one token against 1,024, on two cores: 35 tokens for the target of `tiny`, 76 for its draft), and on a GPU reading all
-# weights besides (memory bandwidth against arithmetic of current cards; calculated, not measured).
-PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class ModelCost:
             head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
             intermediate_size=text.intermediate_size,
             vocabulary=text.vocab_size,
-            overhead_tokens=PASS_OVERHEAD_TOKENS.get(device_type, PASS_OVERHEAD_TOKENS["cuda"]),
+            overhead_tokens=pass_overhead(device_type),
         )
 
     def linear_flops(self, tokens: int) -> float:

@@ -5,7 +5,16 @@ import torch
 from architectures import WINDOW
 from transformers import DynamicCache
 
-from specprefill_cli.models.adapter import ATTENTION, QueryCapture, layer_keys, new_state, prefill, run, window_layers
+from specprefill_cli.models.adapter import (
+    ATTENTION,
+    QueryCapture,
+    layer_keys,
+    new_state,
+    prefill,
+    read_keys,
+    run,
+    window_layers,
+)
 
 
 def tokens(count, seed=0):
@@ -33,8 +42,8 @@ def dense_logits(model, ids, positions):
 
 
 def test_whole_prompt_equals_transformers_own_prefill(model):
-    ids = tokens(150)
-    ours, _ = prefill(model, ids, torch.arange(150), chunk=1_000)
+    ids = tokens(120)
+    ours, _ = prefill(model, ids, torch.arange(120), chunk=1_000)
     model.set_attn_implementation("sdpa")
     with torch.no_grad():
         plain = model(ids[None], past_key_values=DynamicCache(config=model.config), logits_to_keep=1).logits[0, -1]
@@ -135,3 +144,33 @@ def test_prompt_logits_are_not_computed_for_earlier_chunks(model, monkeypatch):
     head.register_forward_hook(lambda _module, inputs, _output: calls.append(inputs[0].shape[1]))
     prefill(model, tokens(50), torch.arange(50), 20)
     assert calls == [1]
+
+
+def test_a_pass_that_ends_early_leaves_lower_layers_as_a_whole_pass_does(model):
+    ids = tokens(40)
+    capture, whole_capture = QueryCapture(torch.arange(30, 40)), QueryCapture(torch.arange(30, 40))
+    state = new_state()
+    read_keys(model, ids, torch.arange(40), 16, 1, capture, state)
+    _, whole = prefill(model, ids, torch.arange(40), 16, whole_capture)
+    for layer in (0, 1):
+        torch.testing.assert_close(layer_keys(state, layer), layer_keys(whole, layer))
+        torch.testing.assert_close(capture.layer(layer), whole_capture.layer(layer))
+    assert len(state.cache.layers) < 3 or state.cache.layers[2].get_seq_length() == 0
+    assert 2 not in capture.queries
+
+
+def test_long_prompts_skip_the_last_layers_output_and_lose_nothing(model):
+    """Beyond 48 tokens a layer, only the last token runs through the whole last layer."""
+    ids = tokens(400)
+    seen = []
+    last = model.base_model.layers[-1].mlp
+    handle = last.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0].shape[1]))
+    split, state = prefill(model, ids, torch.arange(400), 150)
+    handle.remove()
+    assert seen == [1]
+    plain = new_state()
+    expected = run(model, ids, torch.arange(400), plain)
+    torch.testing.assert_close(split, expected, atol=1e-4, rtol=1e-4)
+    assert state.length == 400
+    for layer in range(3):
+        torch.testing.assert_close(layer_keys(state, layer), layer_keys(plain, layer), atol=1e-4, rtol=1e-4)
