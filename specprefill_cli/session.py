@@ -13,14 +13,18 @@ from specprefill_cli.decoding.streaming import TextStream
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.memory import PeakMemory
+from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.loading import LoadedPair, load_pair
 from specprefill_cli.models.pairs import BUNDLED, find_pair
 from specprefill_cli.models.placement import choose_placement
 from specprefill_cli.prefill.choice import automatic_mode, check_fits
+from specprefill_cli.prefill.heads import load_heads
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
+from specprefill_cli.prefill.scorers.heads import HeadsScorer
+from specprefill_cli.prefill.scorers.question import QuestionScorer
 from specprefill_cli.prompting import Prompt, Template, encode_prompt, load_template, render
 from specprefill_cli.settings import AUTO, Settings, prompt_folder
 from specprefill_cli.timing import PhaseClock
@@ -30,19 +34,21 @@ def check_names(settings: Settings) -> None:
     """Raises UsageError for a mode or scorer that is not registered; called before anything is loaded."""
     if settings.mode != AUTO and settings.mode not in MODES:
         raise UsageError(f"--mode {settings.mode}: unknown; use one of {', '.join([AUTO, *MODES])}")
-    if settings.scorer not in SCORERS:
-        raise UsageError(f"--scorer {settings.scorer}: unknown; use one of {', '.join(SCORERS)}")
+    if settings.scorer != AUTO and settings.scorer not in SCORERS:
+        raise UsageError(f"--scorer {settings.scorer}: unknown; use one of {', '.join([AUTO, *SCORERS])}")
 
 
 def needs_draft(settings: Settings) -> bool:
     speculative = settings.mode == AUTO or MODES[settings.mode].speculative
-    return speculative and SCORERS[settings.scorer].needs_draft
+    return speculative and (settings.scorer == AUTO or SCORERS[settings.scorer].needs_draft)
 
 
-def open_session(settings: Settings, draft: bool | None = None) -> Session:
-    """Load the pair that the settings name; `draft` overrules whether the draft is loaded too.
+def open_session(settings: Settings, draft: bool | None = None, calibrated: bool = True) -> Session:
+    """Load the pair that the settings name.
 
-    Raises SpecprefillError when it cannot be loaded.
+    draft: overrules whether the draft is loaded too; calibrated: whether stored calibrations of the pair are used
+
+    Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
     """
     check_names(settings)
     pair = find_pair(settings.pair, settings.draft, settings.target)
@@ -51,7 +57,10 @@ def open_session(settings: Settings, draft: bool | None = None) -> Session:
     if with_draft and pair.draft.startswith(BUNDLED) and not pair.target.startswith(BUNDLED):
         raise UsageError("--target needs a --draft that suits it; or use --mode full, or --scorer lexical")
     placement = choose_placement(settings.devices)
-    return Session(load_pair(pair, placement, settings.dtype, settings.offline, with_draft), template)
+    loaded = load_pair(pair, placement, settings.dtype, settings.offline, with_draft)
+    if loaded.draft is not None and calibrated:
+        loaded.scoring_heads = load_heads(calibration_folder(pair), loaded.draft)
+    return Session(loaded, template)
 
 
 @dataclass
@@ -73,6 +82,7 @@ class Session:
         """
         if not question.strip():
             raise UsageError("the question is empty; give it after the documents, in quotes")
+        settings = self.with_scorer(settings)
         self.warm_up(settings)
         memory = PeakMemory()
         clock = PhaseClock(self.pair.wait)
@@ -98,6 +108,13 @@ class Session:
             clock,
             memory,
         )
+
+    def with_scorer(self, settings: Settings) -> Settings:
+        """The settings with `auto` replaced by the scorer that serves this pair best."""
+        if settings.scorer != AUTO:
+            return settings
+        heads = self.pair.scoring_heads
+        return replace(settings, scorer=HeadsScorer.name if heads and heads.default else QuestionScorer.name)
 
     def prepare(self, collection: Collection, question: str, settings: Settings, clock: PhaseClock) -> ScoringRequest:
         """Tokenise the prompt for the target, and for the draft where one may run and has other tokens."""
@@ -126,6 +143,7 @@ class Session:
         """Run the pair once on a short prompt, so that the first question does not pay for lazy initialisation."""
         if self.warm:
             return
+        settings = self.with_scorer(settings)
         from specprefill_cli.documents.document import one_page_document
 
         self.warm = True

@@ -31,7 +31,7 @@ class Settings:
     dtype: str = AUTO
     offline: bool = False
     mode: str = AUTO
-    scorer: str = "question"
+    scorer: str = AUTO
     keep: float | None = None
     look_ahead: int = 8
     chunk_size: int = 32

@@ -66,6 +66,7 @@ def prefill(
     session = open_session(
         settings, draft=any(needs_draft(configuration.settings(settings)) for configuration in wanted)
     )
+    wanted = [configuration.named(session) for configuration in wanted]
     with notes.progress("measuring") as update:
         rows = bench_prefill(session, sizes, wanted, repeat, settings, update)
     if json:

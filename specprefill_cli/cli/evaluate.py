@@ -75,6 +75,7 @@ def evaluate(
         session = open_session(
             settings, draft=any(needs_draft(configuration.settings(settings)) for configuration in wanted)
         )
+    wanted = [configuration.named(session) for configuration in wanted]
     with ExitStack() as stack:
         out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None
         update = stack.enter_context(notes.progress(f"asking {len(items):,} questions"))

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli import ask, bench, evaluate, pairs
+from specprefill_cli.cli import ask, bench, calibrate, evaluate, pairs
 from specprefill_cli.cli.console import close_broken_pipe
 from specprefill_cli.errors import SpecprefillError
 
@@ -42,6 +42,7 @@ app = typer.Typer(
 )
 app.command("ask")(ask.ask)
 app.add_typer(bench.app, name="bench")
+app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 

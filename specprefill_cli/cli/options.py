@@ -29,7 +29,9 @@ Keep = Annotated[
     str | None,
     typer.Option(help="Share of prompt tokens the target computes: 0 to 1, or auto.", rich_help_panel=PREFILL),
 ]
-Scorer = Annotated[str | None, typer.Option(help="question, paper, lexical or random.", rich_help_panel=PREFILL)]
+Scorer = Annotated[
+    str | None, typer.Option(help="auto, question, heads, paper, lexical or random.", rich_help_panel=PREFILL)
+]
 LookAhead = Annotated[
     int | None, typer.Option(help="Tokens the draft decodes before scoring.", rich_help_panel=PREFILL)
 ]

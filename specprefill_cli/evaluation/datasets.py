@@ -17,12 +17,16 @@ from specprefill_cli.errors import SpecprefillError
 
 @dataclass(frozen=True)
 class Item:
-    """One question with its acceptable answers (none: not answerable) and the documents it is asked about."""
+    """One question with its acceptable answers (none: not answerable) and the documents it is asked about.
+
+    evidence: character range of the row's own context in the collection's text, which may hold others too
+    """
 
     identifier: str
     question: str
     answers: tuple[str, ...]
     collection: Collection
+    evidence: tuple[int, int]
 
 
 def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> list[Item]:
@@ -49,10 +53,11 @@ def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> li
     for number, row in enumerate(rows_used):
         answers = tuple(str(answer) for answer in row["answers"])
         if "context" in row:
-            source = bury(row["context"], contexts, distractors, generator)
+            source, evidence = bury(row["context"], contexts, distractors, generator)
         else:
             source = named_documents(row, path, cache)
-        items.append(Item(str(row.get("id", number)), row["question"], answers, source))
+            evidence = (0, len(source.text))
+        items.append(Item(str(row.get("id", number)), row["question"], answers, source, evidence))
     return items
 
 
@@ -86,12 +91,17 @@ def parse_row(line: str, place: str) -> dict:
     return row
 
 
-def bury(context: str, contexts: Sequence[str], distractors: int, generator: random.Random) -> Collection:
-    """The context at a random place among `distractors` others, each a paragraph of one document."""
+def bury(
+    context: str, contexts: Sequence[str], distractors: int, generator: random.Random
+) -> tuple[Collection, tuple[int, int]]:
+    """The context at a random place among `distractors` others, each a paragraph of one document; and its range."""
     others = generator.sample(contexts, min(len(contexts), distractors + 1))
     chosen = [other for other in others if other != context][:distractors]
-    chosen.insert(generator.randint(0, len(chosen)), context)
-    return Collection((one_page_document("context", "\n\n".join(chosen), "text/plain"),))
+    place = generator.randint(0, len(chosen))
+    chosen.insert(place, context)
+    start = sum(len(other) + 2 for other in chosen[:place])
+    collection = Collection((one_page_document("context", "\n\n".join(chosen), "text/plain"),))
+    return collection, (start, start + len(context))
 
 
 def named_documents(row: dict, path: Path, cache: dict[tuple[str, ...], Collection]) -> Collection:

@@ -25,6 +25,12 @@ class Configuration:
         settings = replace(base, mode=self.mode)
         return settings if self.scorer is None else replace(settings, keep=self.keep, scorer=self.scorer)
 
+    def named(self, session: Session) -> Configuration:
+        """The same with the scorer's own name in place of `auto`."""
+        if self.scorer is None:
+            return self
+        return replace(self, scorer=session.with_scorer(replace(Settings(), scorer=self.scorer)).scorer)
+
 
 @dataclass(frozen=True)
 class Row:

@@ -16,6 +16,8 @@ from specprefill_cli.models.tokenizers import check_fast, fingerprint
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+    from specprefill_cli.prefill.heads import ScoringHeads
+
 # Architectures whose attention our function does not reproduce.
 SOFT_CAPPED = "attn_logit_softcapping"
 
@@ -45,11 +47,15 @@ class LoadedModel:
 
 @dataclass
 class LoadedPair:
-    """Draft and target, loaded; `draft` is None for modes and scorers that run without one."""
+    """Draft and target, loaded; `draft` is None for modes and scorers that run without one.
+
+    scoring_heads: the draft's heads that `calibrate --heads` found, where it has run for this pair
+    """
 
     pair: Pair
     target: LoadedModel
     draft: LoadedModel | None
+    scoring_heads: ScoringHeads | None = None
 
     @cached_property
     def same_tokenizer(self) -> bool:

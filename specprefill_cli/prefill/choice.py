@@ -20,21 +20,27 @@ def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, st
     """The mode that the cost model recommends for a prompt, and the reason in words."""
     prompt, pair = request.prompt, request.pair
     draft = pair.draft if SCORERS[settings.scorer].needs_draft else None
+    look_ahead = looked_ahead(settings)
     if draft is not None:
         if not usable_layers(window_layers(draft.model.config), request.draft_prompt.length):
             return "full", f"auto: every layer of the draft sees less than the {request.draft_prompt.length:,} tokens"
-        if request.draft_prompt.length + settings.look_ahead > draft.context:
+        if request.draft_prompt.length + look_ahead > draft.context:
             return "full", f"auto: the draft's context of {draft.context:,} tokens is too short for the prompt"
     speedup = promised_speedup(
         cost_of(pair.target),
         cost_of(draft) if draft is not None else None,
         prompt.length,
         expected_kept(settings, prompt.length, prompt.document[1] - prompt.document[0]),
-        settings.look_ahead,
+        look_ahead,
     )
     if speedup >= WORTHWHILE:
         return "select", f"auto: select promises {speedup:.1f}x at {prompt.length:,} tokens"
     return "full", f"auto: select promises only {speedup:.1f}x at {prompt.length:,} tokens ({WORTHWHILE}x is worth it)"
+
+
+def looked_ahead(settings: Settings) -> int:
+    """Tokens that the draft decodes before scoring."""
+    return settings.look_ahead if SCORERS[settings.scorer].looks_ahead else 0
 
 
 def cost_of(loaded: LoadedModel) -> ModelCost:
@@ -52,7 +58,7 @@ def check_fits(request: ScoringRequest, settings: Settings, with_draft: bool) ->
     pair = request.pair
     wanted = [(pair.target, request.prompt.length, settings.max_new_tokens, "tokens of answer")]
     if with_draft and pair.draft is not None:
-        wanted.append((pair.draft, request.draft_prompt.length, settings.look_ahead, "tokens of look-ahead"))
+        wanted.append((pair.draft, request.draft_prompt.length, looked_ahead(settings), "tokens of look-ahead"))
     for model, tokens, more, what in wanted:
         if tokens + more > model.context:
             raise SpecprefillError(

@@ -46,7 +46,11 @@ def attention_importance(
                 pooled = pool(shares, kernel).amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         total += best.sum(0).cpu()
-    importance = total / rows
+    return check_finite(total / rows)
+
+
+def check_finite(importance: Tensor) -> Tensor:
+    """The importance itself; raises SpecprefillError when a score is NaN or infinite."""
     if not torch.isfinite(importance).all():
         raise SpecprefillError(
             "the draft's attention scores are not finite (NaN or Inf): its weights or its dtype are at fault; "

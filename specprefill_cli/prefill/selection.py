@@ -57,18 +57,24 @@ def chunks_for_mass(scores: Tensor, share: float) -> int:
 
 
 def select(
-    importance: Tensor, keep: float | None, chunk_size: int, prompt_tokens: int, document: tuple[int, int]
+    importance: Tensor,
+    keep: float | None,
+    chunk_size: int,
+    prompt_tokens: int,
+    document: tuple[int, int],
+    auto_mass: float | None = None,
 ) -> Selection:
     """Keep the most important chunks of a document.
 
-    importance: [n] scores of the document's tokens; keep: ratio of all prompt tokens, or None for `AUTO_MASS`
+    importance: [n] scores of the document's tokens; keep: ratio of all prompt tokens, or None for the smallest set that
+    holds `auto_mass` of the scores' sum (AUTO_MASS where it is None)
     """
     start, end = document
     if end == start:
         return Selection(Plan(prompt_tokens, document, ()))
     scores = chunk_scores(importance, chunk_size)
     if keep is None:
-        count = chunks_for_mass(scores, AUTO_MASS)
+        count = chunks_for_mass(scores, AUTO_MASS if auto_mass is None else auto_mass)
     else:
         count = chunk_budget(keep, prompt_tokens, end - start, chunk_size)
     chosen = torch.zeros(len(scores), dtype=torch.bool)

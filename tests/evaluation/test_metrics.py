@@ -51,7 +51,7 @@ def answer(text, seconds):
 
 
 def test_differences_and_ratios_are_paired_with_full():
-    item = Item("a", "?", ("red",), Collection((one_page_document("d", "x", "text/plain"),)))
+    item = Item("a", "?", ("red",), Collection((one_page_document("d", "x", "text/plain"),)), (0, 1))
     full = [(item, answer("red", 2.0)), (item, answer("red", 4.0))]
     fast = [(item, answer("red", 1.0)), (item, answer("blue", 1.0))]
     first, second = rows({Configuration("full"): full, Configuration("select", 0.2, "question"): fast})

@@ -24,7 +24,9 @@ class SelectMode:
         scores = SCORERS[settings.scorer].score(request)
         prompt, clock = request.prompt, request.clock
         with clock.phase("selection"):
-            chosen = select(scores.importance, settings.keep, settings.chunk_size, prompt.length, prompt.document)
+            chosen = select(
+                scores.importance, settings.keep, settings.chunk_size, prompt.length, prompt.document, scores.auto_mass
+            )
         with clock.phase("target_prefill"):
             logits, state = sparse_prefill(
                 request.pair.target.model, prompt.tokens, chosen.plan, settings.prefill_chunk

@@ -35,15 +35,20 @@ class ScoringRequest:
 
 @dataclass(frozen=True)
 class Scores:
-    """Importance [n] of the target's document tokens."""
+    """Importance [n] of the target's document tokens.
+
+    auto_mass: share of its sum that `--keep auto` holds; None for the usual share
+    """
 
     importance: Tensor
+    auto_mass: float | None = None
 
 
 class Scorer(Protocol):
-    """A scorer: its registered name, whether it runs the draft, and the scoring itself."""
+    """A scorer: its registered name, whether it runs the draft, whether that looks ahead, and the scoring itself."""
 
     name: str
     needs_draft: bool
+    looks_ahead: bool
 
     def score(self, request: ScoringRequest) -> Scores: ...

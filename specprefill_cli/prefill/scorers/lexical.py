@@ -17,6 +17,7 @@ class LexicalScorer:
 
     name = "lexical"
     needs_draft = False
+    looks_ahead = False
 
     def score(self, request: ScoringRequest) -> Scores:
         with request.clock.phase("scoring"):

@@ -13,6 +13,7 @@ class PaperScorer:
 
     name = "paper"
     needs_draft = True
+    looks_ahead = True
 
     def score(self, request: ScoringRequest) -> Scores:
         last = torch.tensor([request.draft_prompt.length - 1])

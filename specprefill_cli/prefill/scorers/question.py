@@ -13,6 +13,7 @@ class QuestionScorer:
 
     name = "question"
     needs_draft = True
+    looks_ahead = True
 
     def score(self, request: ScoringRequest) -> Scores:
         return score_with_queries(request, torch.arange(*request.draft_prompt.question), request.look_ahead)

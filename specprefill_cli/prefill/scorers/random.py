@@ -12,6 +12,7 @@ class RandomScorer:
 
     name = "random"
     needs_draft = False
+    looks_ahead = False
 
     def score(self, request: ScoringRequest) -> Scores:
         with request.clock.phase("scoring"):

@@ -1,0 +1,97 @@
+"""The search for scoring heads: which of a draft's attention heads rank the passage with the answer first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specprefill_cli.prefill.heads import Head
+
+# Shares of the chunks in which the answer's must be found: the keep ratios that people use.
+KEPT_SHARES = (0.03, 0.1, 0.2)
+MOST_HEADS = 8
+MOST_CANDIDATES = 24
+# A further head must add this much to the mean recall, else it is noise.
+SMALLEST_GAIN = 0.002
+# `--keep auto` takes the smallest share of mass that keeps the answer as often as this.
+AUTO_RECALL = 0.98
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One question with a known answer.
+
+    scores: [layers x heads, chunks] mean attention of each head to each chunk; gold: chunks that hold the answer;
+    usual: [chunks] scores of the scorer `question`
+    """
+
+    scores: np.ndarray
+    gold: np.ndarray
+    usual: np.ndarray
+
+
+def gold_rank(scores: np.ndarray, gold: np.ndarray) -> int:
+    """Number of chunks ranked before the last of the gold ones; ties count as before."""
+    worst = scores[..., gold].min(-1)
+    return (scores >= worst[..., None]).sum(-1) - 1
+
+
+def recall(ranks: np.ndarray, chunks: np.ndarray) -> np.ndarray:
+    """Mean over KEPT_SHARES of how often the gold chunks are kept: ranks [..., items], chunks [items] -> [...]."""
+    kept = [ranks < np.maximum(1, np.ceil(share * chunks)) for share in KEPT_SHARES]
+    return np.mean([one.mean(-1) for one in kept], axis=0)
+
+
+def search_heads(sightings: Sequence[Sighting], heads: int) -> tuple[Head, ...]:
+    """The best head, then greedily those that find more together with it; all of one weight.
+
+    heads: attention heads a layer, which turns rows of the scores into (layer, head)
+    """
+    chunks = np.array([sighting.scores.shape[1] for sighting in sightings])
+    alone = recall(np.stack([gold_rank(one.scores, one.gold) for one in sightings], axis=-1), chunks)
+    candidates = np.argsort(-alone, kind="stable")[:MOST_CANDIDATES].tolist()
+    chosen = [candidates.pop(0)]
+    best = alone[chosen[0]]
+    while candidates and len(chosen) < MOST_HEADS:
+        together = np.stack(
+            [gold_rank(one.scores[chosen].sum(0) + one.scores[candidates], one.gold) for one in sightings],
+            axis=-1,
+        )
+        gains = recall(together, chunks)
+        place = int(gains.argmax())
+        if gains[place] < best + SMALLEST_GAIN:
+            break
+        best = gains[place]
+        chosen.append(candidates.pop(place))
+    return tuple(Head(row // heads, row % heads, 1.0 / len(chosen)) for row in sorted(chosen))
+
+
+def combined(sighting: Sighting, chosen: Sequence[Head], heads: int) -> np.ndarray:
+    """Chunk scores [chunks] of the chosen heads together."""
+    rows = [head.layer * heads + head.head for head in chosen]
+    weights = np.array([head.weight for head in chosen])
+    return weights @ sighting.scores[rows]
+
+
+def share_recalls(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> dict[str, float]:
+    """How often the gold chunks are among the best 3, 10 and 20 % of chunks."""
+    ranks = np.array([gold_rank(one, gold) for one, gold in zip(scores, golds, strict=True)])
+    chunks = np.array([len(one) for one in scores])
+    return {
+        f"recall_{share:g}": float((ranks < np.maximum(1, np.ceil(share * chunks))).mean()) for share in KEPT_SHARES
+    }
+
+
+def smallest_mass(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray], wanted: float = AUTO_RECALL) -> float:
+    """Smallest share of the summed scores whose best chunks hold the answer in `wanted` of all cases, at most 0.99."""
+    needed = []
+    for one, gold in zip(scores, golds, strict=True):
+        ordered = np.sort(one)[::-1].cumsum()
+        needed.append(ordered[gold_rank(one, gold)] / ordered[-1])
+    # The share is held by the smallest set that reaches it, so a hair below is enough to reach the same set.
+    ordered = np.sort(needed)
+    place = min(len(ordered) - 1, math.ceil(wanted * len(ordered)) - 1)
+    return float(min(0.99, ordered[place] - 1e-6))

@@ -1,0 +1,56 @@
+"""Scorer `heads`: only the draft's heads that were found to point at answers; no look-ahead, and no layer above them."""
+
+from __future__ import annotations
+
+import torch
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.adapter import QueryCapture, new_state, read_keys, window_layers
+from specprefill_cli.prefill.heads import REMEDY, head_importance
+from specprefill_cli.prefill.importance import transfer, usable_layers
+from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
+
+
+class HeadsScorer:
+    """The question's tokens and the prompt's last token ask, through the heads that `calibrate --heads` stored."""
+
+    name = "heads"
+    needs_draft = True
+    looks_ahead = False
+
+    def score(self, request: ScoringRequest) -> Scores:
+        draft, prompt, clock = request.pair.draft, request.draft_prompt, request.clock
+        heads = request.pair.scoring_heads
+        if heads is None:
+            raise SpecprefillError(
+                f"--scorer heads: no heads are known for draft {draft.name}; find them with {REMEDY}"
+            )
+        reaching = usable_layers(window_layers(draft.model.config), prompt.length)
+        used = tuple(head for head in heads.heads if head.layer in reaching)
+        if not used:
+            raise SpecprefillError(
+                f"--scorer heads: the layers of draft {draft.name} that hold its scoring heads attend to a window shorter "
+                f"than this prompt of {prompt.length} tokens; use --scorer question"
+            )
+        capture = QueryCapture(asking_tokens(prompt.question, prompt.length))
+        state = new_state(prompt.length)
+        with clock.phase("draft_prefill"):
+            read_keys(
+                draft.model,
+                prompt.tokens,
+                torch.arange(prompt.length),
+                request.prefill_chunk,
+                max(head.layer for head in used),
+                capture,
+                state,
+            )
+        with clock.phase("scoring"):
+            importance = head_importance(state, capture, prompt.document, used)
+            if request.draft_prompt is not request.prompt:
+                importance = transfer(importance, prompt.offsets, request.prompt.offsets)
+        return Scores(importance, heads.auto_mass)
+
+
+def asking_tokens(question: tuple[int, int], prompt_tokens: int) -> torch.Tensor:
+    """Indices of the question's tokens and of the prompt's last one, which predicts the answer's first."""
+    return torch.tensor([*range(*question), prompt_tokens - 1])
