@@ -75,7 +75,7 @@ def test_auto_takes_heads_only_where_they_were_found_to_be_better(random_session
 
 
 def test_without_known_heads_the_scorer_says_how_to_find_them(random_session):
-    with pytest.raises(SpecprefillError, match="no heads are known .*calibrate --heads"):
+    with pytest.raises(SpecprefillError, match=r"no heads are known .*calibrate --heads"):
         SCORERS["heads"].score(request_for(random_session))
 
 
@@ -83,7 +83,7 @@ def test_without_known_heads_the_scorer_says_how_to_find_them(random_session):
 def test_heads_in_a_short_window_are_refused(random_session):
     pair = random_session.pair
     pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0))
-    with pytest.raises(SpecprefillError, match="window shorter than this prompt.*--scorer question"):
+    with pytest.raises(SpecprefillError, match=r"window shorter than this prompt.*--scorer question"):
         SCORERS["heads"].score(request_for(random_session))
 
 
@@ -94,7 +94,7 @@ def test_a_file_of_heads_comes_back_and_is_refused_for_another_draft(random_pair
     assert load_heads(tmp_path, draft) == heads
     assert load_heads(tmp_path / "nowhere", draft) is None
     other = dataclasses.replace(draft, name="another")
-    with pytest.raises(SpecprefillError, match="made for another draft .*calibrate --heads"):
+    with pytest.raises(SpecprefillError, match=r"made for another draft .*calibrate --heads"):
         load_heads(tmp_path, other)
     values = json.loads(path.read_text())
     path.write_text(json.dumps({**values, "layers": 99}))
