@@ -8,13 +8,24 @@ import pytest
 import torch
 
 from specprefill_cli.bundled.recipe import corpus
-from specprefill_cli.bundled.recipe.batches import make_batch
+from specprefill_cli.bundled.recipe.__main__ import app
+from specprefill_cli.bundled.recipe.batches import BatchStream, make_batch
+from specprefill_cli.bundled.recipe.cloze import cloze, cloze_block
 from specprefill_cli.bundled.recipe.export import export_pair
-from specprefill_cli.bundled.recipe.network import LanguageModel, ProbeTargets, pointer_loss, region_loss
+from specprefill_cli.bundled.recipe.needles import needle_rows
+from specprefill_cli.bundled.recipe.network import (
+    LanguageModel,
+    ProbeTargets,
+    blocked_attention,
+    causal_attention,
+    pointer_loss,
+    region_loss,
+)
 from specprefill_cli.bundled.recipe.shapes import PAIR_SHAPES
+from specprefill_cli.bundled.recipe.shards import ShardStream, write_shards
 from specprefill_cli.bundled.recipe.sources import RowSource
-from specprefill_cli.bundled.recipe.synthesis import FactBook, fact_block, key_value_block, table_block
-from specprefill_cli.bundled.recipe.tokenizer import save_tokenizer, train_tokenizer
+from specprefill_cli.bundled.recipe.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
+from specprefill_cli.bundled.recipe.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from specprefill_cli.bundled.recipe.train import Trainer, TrainSettings, train
 
 PROSE = (
@@ -67,15 +78,19 @@ def test_text_that_shares_eight_words_with_dev_is_dropped(data):
 
 def test_every_synthesised_answer_stands_where_it_is_said_to():
     book, rng = FactBook(), random.Random(0)
-    seen = 0
+    seen = absent = 0
     for number in range(300):
         block = [fact_block(book, PROSE, 4, rng), table_block(book, rng), key_value_block(book, rng)][number % 3]
         for question in block.questions:
-            assert block.text[question.start : question.start + len(question.answer)] == question.answer
+            if question.answer == NOT_FOUND:
+                absent += 1
+            else:
+                assert block.text[question.start : question.start + len(question.answer)] == question.answer
             assert "{" not in question.text + question.answer
             seen += 1
         assert "{" not in block.text
     assert seen > 1_000
+    assert 5 < absent < 0.1 * seen
 
 
 def test_every_relation_has_its_slots_and_pools():
@@ -129,14 +144,15 @@ def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp
     shape = PAIR_SHAPES["smoke"]
     source = RowSource(data, run / "tokenizer", 100_000, 16_384)
     settings = TrainSettings(minutes=0.02, tokens_per_batch=1_024, workers=0, compile=False)
-    first = train(shape, settings, source, run)
+    folder = run / "tune"
+    first = train(shape, settings, BatchStream(source, 1_024, 1), folder)
     assert first.steps > 0
     assert first.seconds >= 1.2
-    second = train(shape, TrainSettings(**{**vars(settings), "minutes": 0.03}), source, run)
+    second = train(shape, TrainSettings(**{**vars(settings), "minutes": 0.03}), BatchStream(source, 1_024, 1), folder)
     assert second.steps > first.steps
     assert second.seconds >= 1.8
 
-    export_pair(run, shape, tmp_path)
+    export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path)
     continued = Trainer(shape, settings, tmp_path / "new", start=tmp_path)
     assert continued.steps == 0
     name = "target.model.layers.0.mlp.up_proj.weight"
@@ -156,3 +172,60 @@ def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp
         with torch.no_grad():
             expected = ours.logits(ours(tokens, positions, None)[0])
             torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_blocked_attention_equals_the_fused_kernel():
+    torch.manual_seed(0)
+    queries, keys, values = torch.randn(3, 2, 3, 700, 16).unbind(0)
+    torch.testing.assert_close(
+        blocked_attention(queries, keys, values), causal_attention(queries, keys, values), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_questions_from_text_ask_for_what_stands_there():
+    text = (
+        "The bridge over the Tamar was opened by Prince Albert in 1859 after six years of work. It cost £225,000 and "
+        "carried two tracks. Trains from Plymouth crossed it at 10:30 on 2 May 1859 for the first time."
+    )
+    rng = random.Random(0)
+    asked = [question for _ in range(60) for question in cloze_block(text, 3, rng).questions]
+    assert {"1859", "Prince Albert", "£225,000", "2 May 1859"} <= {question.answer for question in asked}
+    for question in asked:
+        assert text[question.start : question.start + len(question.answer)] == question.answer
+        assert question.answer not in question.text or question.answer in text[: question.start]
+    assert cloze("Nothing here can be asked for, it seems to me.", rng) is None
+
+
+def test_shards_hold_the_text_and_give_rows_of_it(data, run, tmp_path):
+    tokenizer = load_tokenizer(run / "tokenizer")
+    counts = write_shards([PROSE, "Another passage.", PROSE], tokenizer, tmp_path, shard_tokens=50)
+    assert (counts["passages"], counts["repeated"]) == (2, 1)
+    stream = ShardStream(tmp_path, tokenizer, 256, 64, 1_024, 0.25, seed=3)
+    batch = next(iter(stream))
+    assert batch.tokens.shape == (4, 64)
+    assert tokenizer.decode(batch.tokens[0].tolist()[1:40]) in PROSE + "Another passage." + PROSE
+    assert batch.positions.max() < 1_024
+    assert (batch.positions.diff(dim=1) >= 1).all()
+    assert (batch.texts % 64 != 63).all()
+    with pytest.raises(FileNotFoundError, match="corpus"):
+        ShardStream(tmp_path / "none", tokenizer, 256, 64, 1_024, 0.25, seed=3)
+
+
+def test_needles_lie_at_their_depths(run):
+    tokenizer = load_tokenizer(run / "tokenizer")
+    rows = needle_rows([PROSE], tokenizer, 400, seed=1)
+    assert len(rows) == 200
+    for row in rows:
+        place = row["context"].index(row["answers"][0]) / len(row["context"])
+        depth = int(row["id"].split("-")[1])
+        assert depth / 10 - 0.1 < place < depth / 10 + 0.2
+
+
+def test_the_dry_run_goes_through_all_steps(data, tmp_path):
+    from typer.testing import CliRunner
+
+    result = CliRunner().invoke(app, ["dry-run", "--data", str(data), "--run", str(tmp_path), "--minutes", "0.05"])
+    assert result.exit_code == 0, result.output
+    logs = [json.loads((tmp_path / step / "settings.json").read_text()) for step in ("pretrain", "tune")]
+    assert [log["settings"]["text_weight"] for log in logs] == [1.0, 0.3]
+    assert (tmp_path / "exported" / "target" / "model.safetensors").is_file()

@@ -8,12 +8,24 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
-    help="Make the bundled pair: tokenizer, train, export, in this order. Training resumes from its checkpoint.",
+    help="Make the bundled pair: tokenizer, corpus, pretrain, tune, export, score, in this order. pretrain may be left "
+    "out; pretrain and tune resume from their checkpoints when run again with the same arguments.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 Data = Annotated[Path, typer.Option(help="Folder with pretrain/, qa/ and dev/ as JSONL compressed with xz.")]
-Run = Annotated[Path, typer.Option(help="Folder of this run: tokenizer, checkpoint, log.")]
+Run = Annotated[Path, typer.Option(help="Folder of this run: tokenizer, shards, checkpoints, logs.")]
+Minutes = Annotated[
+    float, typer.Option(help="Length of the step, resumed parts included; the schedule follows the clock.")
+]
+Shape = Annotated[str, typer.Option(help="Sizes of the pair: cpu, gpu or smoke.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+BatchTokens = Annotated[int, typer.Option(help="Tokens of one update; about 8,192 on a CPU, 262,144 on a large GPU.")]
+Workers = Annotated[int, typer.Option(help="Processes that make rows.")]
+Rate = Annotated[float, typer.Option(help="Highest learning rate.")]
+Start = Annotated[
+    Path | None, typer.Option(help="Begin with these weights: a checkpoint, or an exported pair's folder.")
+]
 CHARACTERS = 20_000_000
 
 
@@ -29,44 +41,139 @@ def tokenizer(data: Data, run: Run, characters: int = 8_000_000, vocabulary: int
 
 
 @app.command()
-def train(
+def corpus(
     data: Data,
     run: Run,
-    minutes: Annotated[float, typer.Option(help="Length of the whole run; the schedule follows the clock.")],
-    shape: Annotated[str, typer.Option(help="Sizes of the pair: cpu, gpu or smoke.")] = "cpu",
-    device: str = "cpu",
-    tokens_per_batch: int = 8_192,
-    workers: int = 1,
+    characters: Annotated[int, typer.Option(help="Most characters of each text file.")] = 1_000_000_000,
+) -> None:
+    """Drop what overlaps the dev set or repeats, tokenise the rest, and write shards of 32 MiB to RUN/shards."""
+    from specprefill_cli.bundled.recipe.corpus import dev_grams, stream_text
+    from specprefill_cli.bundled.recipe.shards import write_shards
+    from specprefill_cli.bundled.recipe.tokenizer import load_tokenizer
+
+    counts = write_shards(
+        stream_text(data, characters, dev_grams(data)), load_tokenizer(run / "tokenizer"), run / "shards"
+    )
+    print(counts, flush=True)
+
+
+@app.command()
+def pretrain(
+    run: Run,
+    minutes: Minutes,
+    shape: Shape = "cpu",
+    device: Device = "cpu",
+    tokens_per_batch: BatchTokens = 8_192,
+    workers: Workers = 1,
+    rate: Rate = 4e-3,
+    length: Annotated[int, typer.Option(help="Tokens of a row.")] = 512,
+    text_share: Annotated[float, typer.Option(help="Share of the tokens that count in the loss.")] = 0.25,
+    seed: int = 1,
+) -> None:
+    """Language modelling on RUN/shards, target and draft together; checkpoint and log go to RUN/pretrain."""
+    from specprefill_cli.bundled.recipe.shapes import PAIR_SHAPES
+    from specprefill_cli.bundled.recipe.shards import ShardStream
+    from specprefill_cli.bundled.recipe.tokenizer import load_tokenizer
+    from specprefill_cli.bundled.recipe.train import TrainSettings, train
+
+    pair = PAIR_SHAPES[shape]
+    stream = ShardStream(
+        run / "shards",
+        load_tokenizer(run / "tokenizer"),
+        tokens_per_batch,
+        length,
+        pair.target.context,
+        text_share,
+        seed,
+    )
+    settings = TrainSettings(
+        minutes, tokens_per_batch=tokens_per_batch, matrix_rate=rate, vector_rate=rate, cooldown=0.1, text_weight=1.0,
+        workers=workers, seed=seed, device=device, compile=shape != "smoke",
+    )  # fmt: skip
+    train(pair, settings, stream, run / "pretrain")
+
+
+@app.command()
+def tune(
+    data: Data,
+    run: Run,
+    minutes: Minutes,
+    shape: Shape = "cpu",
+    device: Device = "cpu",
+    tokens_per_batch: BatchTokens = 8_192,
+    workers: Workers = 1,
+    rate: Rate = 4e-3,
     characters: Annotated[int, typer.Option(help="Most characters of each text file to use.")] = CHARACTERS,
     seed: int = 1,
-    rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 4e-3,
-    start: Annotated[Path | None, typer.Option(help="Begin with the weights of this exported pair.")] = None,
+    start: Start = None,
 ) -> None:
-    """Train target and draft together; run again with the same arguments to resume."""
+    """Questions about documents, target and draft together; checkpoint and log go to RUN/tune.
+
+    Begins with --start, else with RUN/pretrain where that was run, else with random weights.
+    """
+    from specprefill_cli.bundled.recipe.batches import BatchStream
     from specprefill_cli.bundled.recipe.shapes import PAIR_SHAPES
     from specprefill_cli.bundled.recipe.sources import RowSource
-    from specprefill_cli.bundled.recipe.train import TrainSettings
-    from specprefill_cli.bundled.recipe.train import train as run_training
+    from specprefill_cli.bundled.recipe.train import TrainSettings, train
 
-    source = RowSource(data, run / "tokenizer", characters, PAIR_SHAPES[shape].target.context)
+    pair = PAIR_SHAPES[shape]
+    pretrained = run / "pretrain" / "checkpoint.pt"
+    if start is None and pretrained.exists():
+        start = pretrained
+    # Weights that have answered questions before need no lesson in copying.
+    knows_copying = start is not None and start.is_dir()
     settings = TrainSettings(
-        minutes, tokens_per_batch=tokens_per_batch, workers=workers, seed=seed, device=device, compile=shape != "smoke",
-        matrix_rate=rate, vector_rate=rate, curriculum_from=0.1 if start else 0.0,
+        minutes, tokens_per_batch=tokens_per_batch, matrix_rate=rate, vector_rate=rate, workers=workers, seed=seed,
+        device=device, compile=shape != "smoke", curriculum_from=0.1 if knows_copying else 0.0,
     )  # fmt: skip
-    run_training(PAIR_SHAPES[shape], settings, source, run, start)
+    source = RowSource(data, run / "tokenizer", characters, pair.target.context)
+    train(pair, settings, BatchStream(source, tokens_per_batch, seed), run / "tune", start)
 
 
 @app.command()
 def export(
     run: Run,
     out: Annotated[Path, typer.Option(help="Folder for target/, draft/ and the tiktoken ranks.")],
-    shape: str = "cpu",
+    shape: Shape = "cpu",
 ) -> None:
-    """Write the checkpoint as folders that transformers loads, and the tokenizer's ranks for tiktoken."""
+    """Write RUN/tune's checkpoint as folders that transformers loads, and the tokenizer's ranks for tiktoken."""
     from specprefill_cli.bundled.recipe.export import export_pair
     from specprefill_cli.bundled.recipe.shapes import PAIR_SHAPES
 
-    export_pair(run, PAIR_SHAPES[shape], out)
+    export_pair(run / "tune" / "checkpoint.pt", run / "tokenizer", PAIR_SHAPES[shape], out)
+
+
+@app.command()
+def score(
+    data: Data,
+    run: Run,
+    pair: Annotated[Path, typer.Option(help="Folder of the exported pair.")],
+    limit: Annotated[int, typer.Option(help="Questions of the dev set.")] = 500,
+    needles: Annotated[int, typer.Option(help="Needle questions of each length, of 200; 0 leaves them out.")] = 200,
+) -> None:
+    """Measure the exported pair; scores.json and scores.md go to RUN/scores."""
+    from specprefill_cli.bundled.recipe.score import markdown, score_pair
+    from specprefill_cli.bundled.recipe.tokenizer import load_tokenizer
+
+    out = run / "scores"
+    out.mkdir(parents=True, exist_ok=True)
+
+    def told(text: str) -> None:
+        print(f"\r{text}   ", end="", flush=True)
+
+    found = score_pair(data, pair, load_tokenizer(run / "tokenizer"), out, limit, needles, told)
+    print("\n" + markdown(found), flush=True)
+
+
+@app.command()
+def dry_run(data: Data, run: Run, minutes: Minutes = 2.0) -> None:
+    """All steps with models of the shape `smoke`, to see that they work: about MINUTES, mostly training."""
+    tokenizer(data, run, characters=500_000)
+    corpus(data, run, characters=500_000)
+    pretrain(run, minutes / 3, shape="smoke", tokens_per_batch=2_048, workers=0)
+    tune(data, run, minutes / 2, shape="smoke", tokens_per_batch=2_048, workers=0, characters=500_000)
+    export(run, run / "exported", shape="smoke")
+    print(f"exported to {run / 'exported'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -40,10 +40,10 @@ def llama_config(shape: ModelShape, token_ids: dict[str, int]) -> dict:
     }
 
 
-def export_pair(run: Path, shape: PairShape, out: Path) -> None:
+def export_pair(checkpoint: Path, tokenizer_folder: Path, shape: PairShape, out: Path) -> None:
     """Write `out/target` and `out/draft`, and the tiktoken ranks to `out`."""
-    state = torch.load(run / "checkpoint.pt", map_location="cpu", weights_only=True)["models"]
-    tokenizer = json.loads((run / "tokenizer" / "tokenizer.json").read_text(encoding="utf-8"))
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)["models"]
+    tokenizer = json.loads((tokenizer_folder / "tokenizer.json").read_text(encoding="utf-8"))
     token_ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
     for name, model_shape in (("target", shape.target), ("draft", shape.draft)):
         folder = out / name
@@ -54,5 +54,5 @@ def export_pair(run: Path, shape: PairShape, out: Path) -> None:
         config = json.dumps(llama_config(model_shape, token_ids), indent=2) + "\n"
         (folder / "config.json").write_text(config, encoding="utf-8")
         for file in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copyfile(run / "tokenizer" / file, folder / file)
-    shutil.copyfile(run / "tokenizer" / "tokenizer.tiktoken", out / "tokenizer.tiktoken")
+            shutil.copyfile(tokenizer_folder / file, folder / file)
+    shutil.copyfile(tokenizer_folder / "tokenizer.tiktoken", out / "tokenizer.tiktoken")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from specprefill_cli.bundled.recipe.corpus import dev_grams, question_groups, stream_text
 from specprefill_cli.bundled.recipe.rows import Format, RowMaker
+from specprefill_cli.bundled.recipe.tokenizer import load_tokenizer
 from specprefill_cli.prompting import load_template
 
 
@@ -30,8 +29,7 @@ class RowSource:
             f"questions; {dropped:,} rows dropped for sharing 8 words with the dev set",
             flush=True,
         )
-        tokenizer = Tokenizer.from_file(str(self.tokenizer / "tokenizer.json"))
-        return RowMaker(tokenizer, prompt_format(), passages, groups, self.context, seed)
+        return RowMaker(load_tokenizer(self.tokenizer), prompt_format(), passages, groups, self.context, seed)
 
 
 def prompt_format() -> Format:

@@ -70,3 +70,8 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     lines = [f"{base64.b64encode(token).decode()} {rank}" for token, rank in tiktoken_ranks(tokenizer).items()]
     (folder / "tokenizer.tiktoken").write_text("\n".join(lines) + "\n", encoding="ascii")
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer that `save_tokenizer` wrote."""
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +17,8 @@ from torch.utils.data import DataLoader
 
 from specprefill_cli.bundled.recipe.batches import Batch, BatchStream
 from specprefill_cli.bundled.recipe.network import LanguageModel
-from specprefill_cli.bundled.recipe.rows import RowMaker
 from specprefill_cli.bundled.recipe.shapes import PairShape
+from specprefill_cli.bundled.recipe.shards import ShardStream
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,14 @@ class Trainer:
                 for block in model.model.layers:
                     block.compile(dynamic=False)
 
-    def start_from(self, pair: Path) -> None:
-        """Take the weights of an exported pair (folders `target` and `draft`); the optimisers begin afresh."""
+    def start_from(self, source: Path) -> None:
+        """Take the weights of another run's checkpoint, or of an exported pair; the optimisers begin afresh."""
+        if source.is_file():
+            state = torch.load(source, map_location=self.settings.device, weights_only=True)
+            self.models.load_state_dict(state["models"])
+            return
         for name, model in self.models.items():
-            weights = load_file(pair / name / "model.safetensors", device=self.settings.device)
+            weights = load_file(source / name / "model.safetensors", device=self.settings.device)
             model.load_state_dict({key: value.float() for key, value in weights.items()})
 
     def resume(self) -> None:
@@ -166,18 +169,19 @@ class Trainer:
 def train(
     shape: PairShape,
     settings: TrainSettings,
-    maker: Callable[[int], RowMaker],
+    stream: BatchStream | ShardStream,
     folder: Path,
     start: Path | None = None,
 ) -> Trainer:
     """Train until the clock of the run is full; resumes from `folder/checkpoint.pt`, logs to `folder/train.jsonl`.
 
-    start: folder of an exported pair whose weights a new run begins with
+    start: another run's checkpoint, or the folder of an exported pair, whose weights a new run begins with
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.json").write_text(json.dumps({"shape": asdict(shape), "settings": asdict(settings)}, indent=2))
     trainer = Trainer(shape, settings, folder, start)
-    stream = BatchStream(maker, settings.tokens_per_batch, settings.seed + trainer.steps)
+    # A resumed run goes on with rows that it has not seen.
+    stream.seed += trainer.steps
     loader = DataLoader(
         stream, batch_size=None, num_workers=settings.workers, multiprocessing_context="spawn" if settings.workers else None,
         prefetch_factor=4 if settings.workers else None,
