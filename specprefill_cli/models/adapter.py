@@ -200,19 +200,20 @@ def run(
     state: PrefillState,
     capture: QueryCapture | None = None,
     logits: bool = True,
+    rows: int | None = None,
 ) -> Tensor | None:
     """One forward pass of tokens [N] at positions [N] behind the state, which grows by N.
 
-    Returns the logits [V] of the last token in float32, or None where `logits` is false: then the head over the
-    vocabulary is not computed at all.
+    Returns the logits [V] of the last token in float32; those of the last `rows` tokens [rows, V] where `rows` is
+    given; or None where `logits` is false: then the head over the vocabulary is not computed at all.
     """
     first = state.length
     state.positions = torch.cat([state.positions, positions])
-    rows = None
+    captured = None
     if capture is not None:
         # Compact cache and prompt agree while a draft prefills: it always reads the whole prompt.
         inside = (capture.wanted >= first) & (capture.wanted < first + len(tokens))
-        rows = capture.wanted[inside] - first
+        captured = capture.wanted[inside] - first
     device = model.get_input_embeddings().weight.device
     call = model if logits else model.base_model
     output = call(
@@ -220,10 +221,22 @@ def run(
         position_ids=positions[None].to(device),
         past_key_values=state.cache,
         use_cache=True,
-        context=PositionContext(positions, state.positions, capture, rows),
-        **({"logits_to_keep": 1} if logits else {}),
+        context=PositionContext(positions, state.positions, capture, captured),
+        **({"logits_to_keep": rows or 1} if logits else {}),
     )
-    return output.logits[0, -1].float() if logits else None
+    if not logits:
+        return None
+    return output.logits[0, -1].float() if rows is None else output.logits[0, -rows:].float()
+
+
+def rollback(state: PrefillState, length: int) -> None:
+    """Keep the first `length` slots of every layer and of the positions; the slots behind them are forgotten.
+
+    Also mends a state whose last pass was broken off between two layers.
+    """
+    for layer in state.cache.layers:
+        layer.crop(min(0, length - layer.get_seq_length()))
+    state.positions = state.positions[:length]
 
 
 def prefill(
