@@ -57,14 +57,14 @@ def prefill(
     from specprefill_cli.benchmarks.prefill import bench_prefill, host, versions
     from specprefill_cli.evaluation.runs import configurations
     from specprefill_cli.reporting.jsonl import line
-    from specprefill_cli.session import check_names, needs_draft, open_session
+    from specprefill_cli.session import check_names, loads_draft, open_session
 
     wanted = configurations(split(modes), ratios(keep, settings), [settings.scorer])
     for configuration in wanted:
         check_names(configuration.settings(settings))
     notes = Notes(quiet)
     session = open_session(
-        settings, draft=any(needs_draft(configuration.settings(settings)) for configuration in wanted)
+        settings, draft=any(loads_draft(configuration.settings(settings)) for configuration in wanted)
     )
     with notes.progress("measuring") as update:
         rows = bench_prefill(session, sizes, wanted, repeat, settings, update)
