@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median_low
 from typing import Protocol
+
+import numpy as np
 
 from specprefill_cli.decoding.measures import Round
 from specprefill_cli.decoding.proposers.base import Proposer
@@ -17,9 +20,11 @@ LONGEST_PROPOSAL = 16
 # A proposal must promise this much; what it promises is an estimate.
 WORTHWHILE = 1.05
 # Acceptance is judged over about this many verified tokens, and starts from a guess worth three.
-JUDGED_TOKENS = 12.0
+JUDGED_TOKENS = 20.0
 GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
-# What a verified token adds to a pass before that was measured.
+# Rounds whose times a cost is the median of.
+MEASURES = 5
+# What a verified token adds to a pass before anything was measured.
 GUESSED_WIDTH = 0.03
 # Share of an answer's passes that may be lost on finding out whether a proposer has become worthwhile, and the most
 # passes that may be saved up for it or owed. With two proposers an answer of 64 tokens loses 3 % at most.
@@ -78,40 +83,46 @@ def expected_tokens(acceptance: float, count: int) -> float:
     return (1 - acceptance ** (count + 1)) / (1 - acceptance)
 
 
-def speedup(acceptance: float, count: int, token_passes: float, width_passes: float) -> float:
-    """Speed over plain decoding: theorem 3.8 of arXiv 2211.17192, with the cost of a wider target pass beside it.
+def speedup(acceptance: float, count: int, token_passes: float, target_passes: float = 1.0) -> float:
+    """Speed over plain decoding: theorem 3.8 of arXiv 2211.17192, with the true cost of the verifying pass.
 
-    token_passes: cost of one proposed token (the paper's c); width_passes: what verifying it adds to the pass, which the
-    paper takes for nothing
+    token_passes: cost of one proposed token (the paper's c); target_passes: cost of verifying all of them, which the
+    paper takes for that of one token
     """
-    return expected_tokens(acceptance, count) / (1 + count * (token_passes + width_passes))
+    return expected_tokens(acceptance, count) / (target_passes + count * token_passes)
 
 
 @dataclass
 class Costs:
     """Costs in target passes, medians of the latest rounds; nothing measured yet is guessed.
 
-    pass_seconds: the target's pass over one token; widths: what each further token of a pass adds
-    drafting: by proposer, one proposed token
+    pass_seconds: the target's pass over one token
+    verifying: by number of proposed tokens, the pass that verifies them; drafting: by proposer, one proposed token
     """
 
-    pass_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=5))
-    widths: deque[float] = field(default_factory=lambda: deque(maxlen=9))
-    drafting: dict[str, deque[float]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=5)))
+    pass_seconds: deque[float] = field(default_factory=partial(deque, maxlen=MEASURES))
+    verifying: dict[int, deque[float]] = field(default_factory=lambda: defaultdict(partial(deque, maxlen=MEASURES)))
+    drafting: dict[str, deque[float]] = field(default_factory=lambda: defaultdict(partial(deque, maxlen=MEASURES)))
 
     def learn(self, one: Round) -> None:
         """Take the times of a round into the measures."""
         if not one.drafted:
             self.pass_seconds.append(one.target_seconds)
         elif self.pass_seconds:
-            whole = median_low(self.pass_seconds) * one.drafted
-            self.widths.append(max(0.0, one.target_seconds / whole - 1 / one.drafted))
+            whole = median_low(self.pass_seconds)
+            self.verifying[one.drafted].append(max(1.0, one.target_seconds / whole))
             if not one.proposal.entered:
-                self.drafting[one.proposal.proposer].append(one.propose_seconds / whole)
+                self.drafting[one.proposal.proposer].append(one.propose_seconds / whole / one.drafted)
 
-    @property
-    def width(self) -> float:
-        return median_low(self.widths) if self.widths else GUESSED_WIDTH
+    def passes(self, most: int) -> list[float]:
+        """What verifying 0, 1, ... `most` proposed tokens costs: measured, or on straight lines between measures."""
+        known = sorted(self.verifying) or [most]
+        costs = [median_low(self.verifying[count]) if count in self.verifying else 1 + GUESSED_WIDTH * count
+                 for count in known]  # fmt: skip
+        if known[-1] < most:
+            costs.append(1 + (costs[-1] - 1) * most / known[-1])
+            known.append(most)
+        return np.interp(range(most + 1), [0, *known], [1.0, *costs]).tolist()
 
     def token(self, proposer: Proposer) -> float:
         measured = self.drafting.get(proposer.name)
@@ -173,9 +184,9 @@ class AdaptivePace:
         if self.since_pass >= ROUNDS_BETWEEN_PASSES:
             return 0
         costs, record = self.memory.costs, self.memory.records[proposer.name]
-        token, width = costs.token(proposer), costs.width
+        token, passes = costs.token(proposer), costs.passes(LONGEST_PROPOSAL)
         promised, best = max(
-            (speedup(record.acceptance, count, token, width), count) for count in range(1, LONGEST_PROPOSAL + 1)
+            (speedup(record.acceptance, count, token, passes[count]), count) for count in range(1, LONGEST_PROPOSAL + 1)
         )
         self.asked[proposer.name] = proposer
         self.declined.pop(proposer.name, None)
@@ -192,7 +203,7 @@ class AdaptivePace:
             "passes a token"
         )
         # The price of a measurement that was a mistake must not be out of reach for ever.
-        price = min(MOST_SAVED, max(SMALLEST_PROBE, token + width))
+        price = min(MOST_SAVED, max(SMALLEST_PROBE, token + passes[1] - 1))
         return 1 if record.allowance >= price and not proposer.entry_passes else 0
 
     def observe(self, one: Round) -> None:
@@ -203,8 +214,9 @@ class AdaptivePace:
             records[name].earn(PROBING_SHARE * (one.accepted + 1))
         if one.drafted:
             proposer = self.asked[one.proposal.proposer]
+            spent = costs.passes(one.drafted)[-1] + one.drafted * costs.token(proposer)
             records[proposer.name].learn(one)
-            records[proposer.name].earn(one.accepted - one.drafted * (costs.token(proposer) + costs.width))
+            records[proposer.name].earn(one.accepted + 1 - spent)
 
     def verdict(self) -> Verdict:
         """Off when every proposer that was asked last promised less than plain decoding."""

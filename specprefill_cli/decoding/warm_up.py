@@ -12,13 +12,14 @@ from specprefill_cli.decoding.reader import Reader
 from specprefill_cli.decoding.verification import NOTHING, Proposal
 
 TIMES = 4
-WIDTH = 4
+# Numbers of proposed tokens whose verifying pass is timed.
+WIDTHS = (1, 4, 16)
 
 
 def measure_costs(
     costs: Costs, target: Reader, draft: Reader | None, token: int, clock: Callable[[], float] = time.perf_counter
 ) -> None:
-    """Time passes over one token and over 1 + WIDTH, and one of the draft where there is one; `token` is any token.
+    """Time passes over one token and over several, and one of the draft where there is one; `token` is any token.
 
     The first pass of each kind is slower, which the medians of `costs` leave out.
     """
@@ -31,7 +32,8 @@ def measure_costs(
 
     for _ in range(TIMES):
         costs.learn(Round(NOTHING, 0, 0.0, timed(target, 1)))
-    for _ in range(TIMES):
-        drafting = timed(draft, 1) if draft is not None else 0.0
-        proposal = Proposal(DraftProposer.name if draft is not None else "", (token,) * WIDTH)
-        costs.learn(Round(proposal, 0, drafting * WIDTH, timed(target, 1 + WIDTH)))
+    name = DraftProposer.name if draft is not None else ""
+    for width in WIDTHS:
+        for _ in range(TIMES):
+            drafting = timed(draft, 1) if draft is not None else 0.0
+            costs.learn(Round(Proposal(name, (token,) * width), 0, drafting * width, timed(target, 1 + width)))

@@ -33,18 +33,18 @@ def test_expected_tokens_is_the_sum_over_runs():
 
 def test_speedup_is_theorem_3_8_where_a_wider_pass_costs_nothing():
     # (1 - a^(k + 1)) / ((1 - a) (k c + 1)) with a = 0.8, k = 5, c = 0.1.
-    assert speedup(0.8, 5, 0.1, 0.0) == pytest.approx((1 - 0.8**6) / (0.2 * 1.5))
-    assert speedup(0.8, 5, 0.1, 0.1) < speedup(0.8, 5, 0.1, 0.0)
+    assert speedup(0.8, 5, 0.1) == pytest.approx((1 - 0.8**6) / (0.2 * 1.5))
+    assert speedup(0.8, 5, 0.1, 1.5) == pytest.approx((1 - 0.8**6) / (0.2 * 2.0))
 
 
 class Pair:
     """A scripted pair in which a drafted token is right with a given chance and costs a given part of a target pass."""
 
-    def __init__(self, right, cost, entry=0.0, width=WIDTH):
+    def __init__(self, right, cost, entry=0.0, target_cost=lambda tokens: 1 + WIDTH * (tokens - 1)):
         self.right, self.cost, self.entry = right, cost, entry
         self.clock = Clock()
         self.memory = SpeculationMemory()
-        self.target_cost = lambda tokens: 1 + width * (tokens - 1)
+        self.target_cost = target_cost
         self.random = random.Random(0)
         self.entered = 0
         target, draft = self.readers([0] * 100)
@@ -156,7 +156,28 @@ def test_what_entering_costs_does_not_count_as_drafting():
     costs.learn(Round(NOTHING, 0, 0.0, 1.0))
     costs.learn(Round(Proposal("draft", (1, 2), entered=True), 0, 30.0, 1.06))
     assert "draft" not in costs.drafting
-    assert costs.width == pytest.approx(0.03)
+    assert costs.passes(2)[2] == pytest.approx(1.06)
+
+
+def test_costs_between_measures_lie_on_lines():
+    costs = Costs()
+    assert costs.passes(2) == pytest.approx([1, 1.03, 1.06])
+    costs.learn(Round(NOTHING, 0, 0.0, 2.0))
+    for count, seconds in ((1, 2.6), (3, 3.0)):
+        costs.learn(Round(Proposal("draft", (1,) * count), 0, 0.0, seconds))
+    assert costs.passes(6) == pytest.approx([1, 1.3, 1.4, 1.5, 1 + 0.5 * 4 / 3, 1 + 0.5 * 5 / 3, 2.0])
+    assert costs.passes(2) == pytest.approx([1, 1.3, 1.4])
+
+
+@pytest.mark.parametrize("right", [0.0, 0.5, 0.9])
+def test_a_pass_that_jumps_in_cost_is_reckoned_with(right):
+    """As on a CPU behind a long cache: the second token costs far more than the ones after it."""
+    pair = Pair(right, 0.2, target_cost=lambda tokens: 1 + 0.3 * (tokens > 1) + 0.05 * (tokens - 1))
+    speeds = [pair.answer(100)[0] for _ in range(8)]
+    assert min(speeds) > 0.9
+    assert sum(1 / speed for speed in speeds) / len(speeds) < 1 / 0.95
+    if right == 0.9:
+        assert sum(speeds) / len(speeds) > 1.5
 
 
 def test_acceptance_follows_the_latest_tokens():
@@ -165,13 +186,13 @@ def test_acceptance_follows_the_latest_tokens():
         record.learn(Round(Proposal("draft", (1,) * 8), 8))
     assert record.acceptance > 0.95
     assert record.tried <= JUDGED_TOKENS
-    for _ in range(12):
+    for _ in range(20):
         record.learn(Round(Proposal("draft", (1,) * 8), 0))
     assert record.acceptance < 0.4
 
 
 def test_costs_are_measured_before_the_first_question():
     pair = Pair(1.0, 0.25)
-    assert pair.memory.costs.width == pytest.approx(WIDTH)
+    assert pair.memory.costs.passes(16) == pytest.approx([1 + WIDTH * count for count in range(17)])
     assert pair.memory.costs.drafting["draft"][-1] == pytest.approx(0.25)
     assert pair.memory.costs.pass_seconds[-1] == pytest.approx(1)
