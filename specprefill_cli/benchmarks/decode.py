@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -67,7 +68,7 @@ def quote_task(collection: Collection) -> list[Query]:
     Raises UsageError for a document without two sentences.
     """
     text = collection.text
-    sentences = [place + 2 for place in range(len(text) - 2) if text[place : place + 2] == ". "]
+    sentences = [match.end() for match in re.finditer(r"\. (?=\S)", text)]
     if not sentences:
         raise UsageError("--length: too short a prompt to quote a passage of it; use at least 300 tokens")
     starts = [sentences[len(sentences) * number // QUOTES] for number in range(QUOTES)]
