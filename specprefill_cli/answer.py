@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specprefill_cli.citations import Citation
+from specprefill_cli.decoding.adaptive import SWITCHED_OFF, Verdict
 from specprefill_cli.prefill.plan import Fate
 
 
@@ -25,6 +26,9 @@ class Answer:
 
     tokens_per_second: decoding after the first token, None when nothing more was decoded
     reason: why the mode was taken, where `auto` took it
+    acceptance_rate: proposed tokens that were accepted, over all proposed; None when none was
+    accepted_length_mean, accepted_histogram: accepted tokens a round, and rounds by that number
+    proposer: who proposed, None when nobody did; speculation: whether it was on at the end, and why not
     """
 
     id: str
@@ -48,3 +52,7 @@ class Answer:
     citations: list[Citation]
     warnings: list[str]
     stopped: str
+    accepted_length_mean: float | None = None
+    accepted_histogram: list[int] = field(default_factory=list)
+    proposer: str | None = None
+    speculation: Verdict = SWITCHED_OFF

@@ -129,8 +129,12 @@ class Prompt:
         return len(self.tokens)
 
 
-def render(template: Template, document: str, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
+def render(
+    template: Template, document: str, question: str, tokenizer: PreTrainedTokenizerBase, opening: str = ""
+) -> PromptText:
     """Fill a template; messages go through the tokenizer's chat template, which is cut where the variables stand.
+
+    opening: trusted text that the answer is made to begin with, put behind the rest
 
     Raises SpecprefillError when the tokenizer has no chat template or loses a variable.
     """
@@ -141,7 +145,7 @@ def render(template: Template, document: str, question: str, tokenizer: PreTrain
         head, between, after = chat_parts(template, tokenizer)
     # A blank before the question belongs to its first token, as it does in running text.
     blank = " " if between.endswith(" ") else ""
-    return PromptText(head, document, between.removesuffix(" "), blank + question.strip(), after)
+    return PromptText(head, document, between.removesuffix(" "), blank + question.strip(), after + opening)
 
 
 def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str, str]:

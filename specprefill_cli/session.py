@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from specprefill_cli.answer import Answer, SpanRecord
 from specprefill_cli.citations import cite
-from specprefill_cli.decoding.plain import DecodeSpeed, decode
+from specprefill_cli.decoding.adaptive import SWITCHED_OFF, SpeculationMemory
+from specprefill_cli.decoding.choice import check_proposer, choose_speculator, draft_may_propose
+from specprefill_cli.decoding.measures import DecodeSpeed, RoundLog
+from specprefill_cli.decoding.proposers import PROPOSERS
+from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
+from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.streaming import TextStream
+from specprefill_cli.decoding.warm_up import measure_costs
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.memory import PeakMemory
+from specprefill_cli.models.adapter import new_state
 from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.loading import LoadedPair, load_pair
 from specprefill_cli.models.pairs import BUNDLED, find_pair
@@ -26,21 +33,29 @@ from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.question import QuestionScorer
 from specprefill_cli.prompting import Prompt, Template, encode_prompt, load_template, render
-from specprefill_cli.settings import AUTO, Settings, prompt_folder
+from specprefill_cli.settings import AUTO, OFF, Settings, prompt_folder
 from specprefill_cli.timing import PhaseClock
 
 
 def check_names(settings: Settings) -> None:
-    """Raises UsageError for a mode or scorer that is not registered; called before anything is loaded."""
+    """Raises UsageError for a mode, scorer or proposer that is not registered; called before anything is loaded."""
     if settings.mode != AUTO and settings.mode not in MODES:
         raise UsageError(f"--mode {settings.mode}: unknown; use one of {', '.join([AUTO, *MODES])}")
     if settings.scorer != AUTO and settings.scorer not in SCORERS:
         raise UsageError(f"--scorer {settings.scorer}: unknown; use one of {', '.join([AUTO, *SCORERS])}")
+    if settings.proposer not in (AUTO, *PROPOSERS):
+        raise UsageError(f"--proposer {settings.proposer}: unknown; use one of {', '.join([AUTO, *PROPOSERS])}")
 
 
 def needs_draft(settings: Settings) -> bool:
+    """Whether the draft may run during prefill."""
     speculative = settings.mode == AUTO or MODES[settings.mode].speculative
     return speculative and (settings.scorer == AUTO or SCORERS[settings.scorer].needs_draft)
+
+
+def loads_draft(settings: Settings) -> bool:
+    """Whether the draft is loaded: for prefill, or because it was asked by name to propose the answer's tokens."""
+    return needs_draft(settings) or (settings.speculate != OFF and settings.proposer == "draft")
 
 
 def open_session(settings: Settings, draft: bool | None = None, calibrated: bool = True) -> Session:
@@ -53,7 +68,7 @@ def open_session(settings: Settings, draft: bool | None = None, calibrated: bool
     check_names(settings)
     pair = find_pair(settings.pair, settings.draft, settings.target)
     template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
-    with_draft = needs_draft(settings) if draft is None else draft
+    with_draft = loads_draft(settings) if draft is None else draft
     if with_draft and pair.draft.startswith(BUNDLED) and not pair.target.startswith(BUNDLED):
         raise UsageError("--target needs a --draft that suits it; or use --mode full, or --scorer lexical")
     placement = choose_placement(settings.devices)
@@ -68,25 +83,33 @@ class Session:
     """Answers questions with one loaded pair and one template.
 
     startup_seconds: time from the program's start until it could be asked; set by whoever measures it
+    speculation: what its answers have taught about proposing tokens
     """
 
     pair: LoadedPair
     template: Template
     startup_seconds: float = 0.0
+    speculation: SpeculationMemory = field(default_factory=SpeculationMemory)
     warm: bool = field(default=False, init=False)
 
-    def ask(self, collection: Collection, question: str, settings: Settings, identifier: str = "") -> AnswerStream:
+    def ask(
+        self, collection: Collection, question: str, settings: Settings, identifier: str = "", opening: str = ""
+    ) -> AnswerStream:
         """Prefill for a question; the answer's text then comes from iterating over the stream.
 
-        Raises UsageError for an empty question, SpecprefillError when the prompt does not fit the pair.
+        opening: text that the answer is made to begin with; it becomes the prompt's end, and no part of the answer
+
+        Raises UsageError for an empty question or a proposer that the pair cannot have, SpecprefillError when the
+        prompt does not fit the pair.
         """
         if not question.strip():
             raise UsageError("the question is empty; give it after the documents, in quotes")
         settings = self.with_scorer(settings)
+        check_proposer(settings, self.pair)
         self.warm_up(settings)
         memory = PeakMemory()
         clock = PhaseClock(self.pair.wait)
-        request = self.prepare(collection, question, settings, clock)
+        request = self.prepare(collection, question, settings, clock, opening)
         mode, reason = automatic_mode(settings, request) if settings.mode == AUTO else (settings.mode, None)
         check_fits(request, settings, needs_draft(replace(settings, mode=mode)))
         prefilled = MODES[mode].prefill(request, settings)
@@ -105,6 +128,7 @@ class Session:
             prefilled,
             sampler,
             first,
+            self.pair.target.stop_tokens,
             clock,
             memory,
         )
@@ -116,15 +140,17 @@ class Session:
         heads = self.pair.scoring_heads
         return replace(settings, scorer=HeadsScorer.name if heads and heads.default else QuestionScorer.name)
 
-    def prepare(self, collection: Collection, question: str, settings: Settings, clock: PhaseClock) -> ScoringRequest:
+    def prepare(
+        self, collection: Collection, question: str, settings: Settings, clock: PhaseClock, opening: str = ""
+    ) -> ScoringRequest:
         """Tokenise the prompt for the target, and for the draft where one may run and has other tokens."""
         pair = self.pair
         with clock.phase("tokenize"):
-            text = render(self.template, collection.text, question, pair.target.tokenizer)
+            text = render(self.template, collection.text, question, pair.target.tokenizer, opening)
             prompt = encode_prompt(text, pair.target.tokenizer)
             draft_prompt = prompt
             if pair.draft is not None and needs_draft(settings) and not pair.same_tokenizer:
-                text = render(self.template, collection.text, question, pair.draft.tokenizer)
+                text = render(self.template, collection.text, question, pair.draft.tokenizer, opening)
                 draft_prompt = encode_prompt(text, pair.draft.tokenizer)
         return ScoringRequest(
             pair=pair,
@@ -137,10 +163,14 @@ class Session:
             prefill_chunk=settings.prefill_chunk,
             seed=settings.seed,
             clock=clock,
+            keep_draft=draft_may_propose(settings, pair),
         )
 
     def warm_up(self, settings: Settings) -> None:
-        """Run the pair once on a short prompt, so that the first question does not pay for lazy initialisation."""
+        """Run the pair once on a short prompt, so that the first question does not pay for lazy initialisation.
+
+        Unless speculation is off, it is measured there what a pass over one token and over several costs.
+        """
         if self.warm:
             return
         settings = self.with_scorer(settings)
@@ -150,12 +180,22 @@ class Session:
         short = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
         request = self.prepare(short, "When?", settings, PhaseClock(self.pair.wait))
         for mode in MODES.values() if settings.mode == AUTO else [MODES[settings.mode]]:
-            mode.prefill(request, settings)
+            prefilled = mode.prefill(request, settings)
+        if settings.speculate != OFF:
+            length = request.prompt.length
+            draft = None
+            if draft_may_propose(settings, self.pair):
+                draft = ModelReader(self.pair.draft.model, prefilled.draft_state or new_state(), length)
+            target = ModelReader(self.pair.target.model, prefilled.state, length)
+            measure_costs(self.speculation.costs, target, draft, int(request.prompt.tokens[-1]))
 
 
 @dataclass
 class AnswerStream:
-    """The answer while it is decoded: iterate for pieces of text, then call `result`."""
+    """The answer while it is decoded: iterate for pieces of text, then call `result`.
+
+    stop_tokens: ids that end it; a caller that wants a given length may take them away before iterating
+    """
 
     session: Session
     collection: Collection
@@ -166,29 +206,34 @@ class AnswerStream:
     mode: str
     reason: str | None
     prefilled: Prefilled
-    sampler: Callable
+    sampler: Sampler
     first: int
+    stop_tokens: frozenset[int]
     clock: PhaseClock
     memory: PeakMemory
     tokens: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     speed: DecodeSpeed = field(default_factory=DecodeSpeed)
+    speculator: Speculator | None = None
     interrupted: bool = False
 
     def __iter__(self) -> Iterator[str]:
         """Pieces of text as they are decoded; interrupting it (Ctrl-C) keeps what came so far."""
         target = self.session.pair.target
         stream = TextStream(target.tokenizer)
+        self.speculator = choose_speculator(
+            self.request, self.prefilled, self.settings, self.sampler, self.stop_tokens, self.session.speculation
+        )
+        reader = ModelReader(target.model, self.prefilled.state, self.request.prompt.length)
         try:
             for token in decode(
-                target.model,
-                self.prefilled.state,
+                reader,
                 self.first,
-                self.request.prompt.length,
-                target.stop_tokens,
+                self.stop_tokens,
                 self.settings.max_new_tokens,
                 self.sampler,
                 self.speed,
+                self.speculator,
             ):
                 self.tokens.append(token)
                 yield from self.emit(stream.push(token))
@@ -205,8 +250,12 @@ class AnswerStream:
             yield text
 
     @property
+    def rounds(self) -> RoundLog:
+        return self.speculator.log if self.speculator is not None else RoundLog()
+
+    @property
     def draft_ran(self) -> bool:
-        return needs_draft(replace(self.settings, mode=self.mode))
+        return needs_draft(replace(self.settings, mode=self.mode)) or "draft" in self.rounds.proposers
 
     def result(self) -> Answer:
         """The finished answer with all its measurements."""
@@ -238,11 +287,15 @@ class AnswerStream:
             spans=span_records(self.collection, prompt, self.prefilled),
             generated_tokens=decoded,
             tokens_per_second=self.speed.tokens_per_second,
-            acceptance_rate=None,
+            acceptance_rate=self.rounds.acceptance_rate,
             peak_memory_bytes=self.memory.bytes(),
             citations=cite(text, self.collection, plan, prompt.offsets, self.prefilled.importance),
             warnings=warnings,
             stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
+            accepted_length_mean=self.rounds.accepted_length_mean,
+            accepted_histogram=self.rounds.accepted_histogram,
+            proposer=" and ".join(self.rounds.proposers) or None,
+            speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
         )
 
 

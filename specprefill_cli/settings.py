@@ -13,6 +13,7 @@ from specprefill_cli.errors import UsageError
 
 ENVIRONMENT_PREFIX = "SPECPREFILL_"
 AUTO = "auto"
+OFF = "off"
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Settings:
     keep: ratio of prompt tokens that the target computes, or None for `auto`
     look_ahead: tokens that the draft decodes before scoring; chunk_size: document tokens a chunk
     prefill_chunk: tokens a forward pass reads at once
+    speculate: `off`, `auto`, or how many tokens are proposed at once while decoding
     """
 
     pair: str = "tiny"
@@ -43,6 +45,8 @@ class Settings:
     top_p: float = 1.0
     top_k: int = 0
     seed: int = 0
+    speculate: str | int = AUTO
+    proposer: str = AUTO
 
     def __post_init__(self) -> None:
         """Raises UsageError for the first value out of its range."""
@@ -56,6 +60,8 @@ class Settings:
             raise UsageError(f"--temperature {self.temperature:g}: must be between 0 and 10")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"--top-p {self.top_p:g}: must be above 0 and at most 1")
+        if isinstance(self.speculate, int) and self.speculate < 1:
+            raise UsageError(f"--speculate {self.speculate}: must be at least 1, or 'off' or 'auto'")
 
 
 def flag(name: str) -> str:
@@ -113,23 +119,23 @@ def convert(name: str, value: Any, place: str) -> Any:
     try:
         if name == "keep":
             return None if value == AUTO else float(value)
+        if name == "speculate" and value in (AUTO, OFF):
+            return value
         if kind == "bool":
             return (
                 value
                 if isinstance(value, bool)
                 else {"1": True, "true": True, "0": False, "false": False}[value.lower()]
             )
-        if isinstance(value, bool) or (kind == "int" and isinstance(value, float)):
+        if isinstance(value, bool) or ("int" in kind and isinstance(value, float)):
             raise TypeError
-        if kind == "int":
+        if kind in ("int", "str | int"):
             return int(value)
         if kind == "float":
             return float(value)
         return str(value)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        wanted = (
-            "a number or 'auto'"
-            if name == "keep"
-            else {"int": "a whole number", "bool": "true or false"}.get(kind, "a number")
-        )
+        words = {"keep": "a number or 'auto'", "speculate": "'off', 'auto' or a whole number"}
+        kinds_in_words = {"int": "a whole number", "bool": "true or false"}
+        wanted = words.get(name) or kinds_in_words.get(kind, "a number")
         raise UsageError(f"{place}: '{value}' is not {wanted} (setting {name})") from error

@@ -54,6 +54,24 @@ def random_pair(request, tokenizer):
 
 
 @pytest.fixture
+def two_tokenizers(tokenizer, tmp_path):
+    """A target, and a draft whose tokenizer splits the same text otherwise: into bytes."""
+    import json
+
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state["model"]["merges"] = []
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(state))
+    bytes_only = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(path), bos_token="<|bos|>", eos_token="<|eos|>"
+    )
+    stop = frozenset({VOCABULARY - 2})
+    target = LoadedModel("target", build_model("llama", 1), tokenizer, 4_096, stop)
+    draft = LoadedModel("draft", build_model("llama", 2), bytes_only, 4_096, stop)
+    return target, draft
+
+
+@pytest.fixture
 def random_session(random_pair):
     return Session(random_pair, parse_template(packaged_folder("prompts") / "tiny.toml"))
 

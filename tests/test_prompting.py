@@ -31,6 +31,15 @@ def test_parts_of_a_plain_template_are_found_exactly(tokenizer):
     assert (between, question, after) == ("\n\nQuestion:", " Who?", "\nAnswer:")
 
 
+def test_an_opening_stands_behind_the_prompt(tokenizer):
+    template = load_template("tiny")
+    plain = encode_prompt(render(template, "A page.", "Who?", tokenizer), tokenizer)
+    opened = encode_prompt(render(template, "A page.", "Who?", tokenizer, " It was"), tokenizer)
+    assert opened.tokens.tolist()[: plain.length] == plain.tokens.tolist()
+    assert parts(opened, tokenizer)[-1] == "\nAnswer: It was"
+    assert opened.question == plain.question
+
+
 @given(document=st.text(max_size=200), question=st.text(min_size=1, max_size=50).filter(str.strip))
 def test_offsets_cover_the_documents_text(tokenizer, document, question):
     prompt = encode_prompt(render(load_template("tiny"), document, question, tokenizer), tokenizer)

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, VOCABULARY, build_model
+from architectures import ARCHITECTURES
 
+from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, Page, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.adapter import ATTENTION, prefill
-from specprefill_cli.models.loading import LoadedModel, LoadedPair
+from specprefill_cli.models.loading import LoadedPair
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.plan import Fate
 from specprefill_cli.prefill.scorers import SCORERS
@@ -121,33 +122,16 @@ def test_a_cut_answer_is_said(random_session):
 def test_ctrl_c_ends_the_answer_not_the_session(random_session):
     stream = random_session.ask(COLLECTION, "When?", Settings(mode="full", max_new_tokens=50))
 
-    def interrupt(_logits):
-        raise KeyboardInterrupt
+    class Interrupted(Sampler):
+        def __call__(self, logits):
+            raise KeyboardInterrupt
 
-    stream.sampler = interrupt
+    stream.sampler = Interrupted()
     list(stream)
     answer = stream.result()
     assert answer.stopped == "interrupt"
     assert answer.generated_tokens == 1
     assert ask(random_session, mode="full")[2].stopped != "interrupt"
-
-
-@pytest.fixture
-def two_tokenizers(tokenizer, tmp_path):
-    """A draft whose tokenizer splits the same text otherwise: into bytes."""
-    import json
-
-    from transformers import PreTrainedTokenizerFast
-
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    state["model"]["merges"] = []
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(state))
-    bytes_only = PreTrainedTokenizerFast(tokenizer_file=str(path), bos_token="<|bos|>", eos_token="<|eos|>")
-    stop = frozenset({VOCABULARY - 2})
-    target = LoadedModel("target", build_model("llama", 1), tokenizer, 4_096, stop)
-    draft = LoadedModel("draft", build_model("llama", 2), bytes_only, 4_096, stop)
-    return target, draft
 
 
 def test_select_works_across_tokenizers(two_tokenizers, random_session):

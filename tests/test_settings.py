@@ -20,6 +20,12 @@ def test_keep_auto_is_none():
     assert merge_settings({"keep": "0.25"}, {}).keep == 0.25
 
 
+def test_speculate_is_a_word_or_a_number():
+    assert merge_settings({"speculate": "off"}, {}).speculate == "off"
+    assert merge_settings({}, {"SPECPREFILL_SPECULATE": "auto"}).speculate == "auto"
+    assert merge_settings({"speculate": "5"}, {}).speculate == 5
+
+
 @pytest.mark.parametrize(
     ("flags", "environment", "complaint"),
     [
@@ -29,6 +35,8 @@ def test_keep_auto_is_none():
         ({"keep": "much"}, {}, "--keep: 'much' is not a number or 'auto'"),
         ({"look_ahead": -1}, {}, "--look-ahead -1: must be at least 0"),
         ({"top_p": 0.0}, {}, "--top-p 0: must be above 0"),
+        ({"speculate": "0"}, {}, "--speculate 0: must be at least 1"),
+        ({"speculate": "fast"}, {}, "--speculate: 'fast' is not 'off', 'auto' or a whole number"),
         ({"temperature": -1.0}, {}, "--temperature -1: must be between"),
         ({}, {"SPECPREFILL_CHUNK_SIZE": "x"}, "SPECPREFILL_CHUNK_SIZE: 'x' is not a whole number"),
         ({}, {"SPECPREFILL_OFFLINE": "maybe"}, "SPECPREFILL_OFFLINE: 'maybe' is not true or false"),

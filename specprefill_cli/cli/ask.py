@@ -40,6 +40,8 @@ def ask(
     top_p: options.TopP = None,
     top_k: options.TopK = None,
     seed: options.Seed = None,
+    speculate: options.Speculate = None,
+    proposer: options.Proposer = None,
     json: options.Json = False,
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="Print the answer when it is complete.", rich_help_panel=options.OUTPUT)

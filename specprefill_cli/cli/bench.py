@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,10 +12,12 @@ from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.cli.evaluate import ratios, split
 from specprefill_cli.errors import UsageError
+from specprefill_cli.settings import AUTO
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from specprefill_cli.benchmarks.decode import DecodeRow
     from specprefill_cli.benchmarks.prefill import BenchRow
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
@@ -53,38 +56,100 @@ def prefill(
     """
     flags = {name: value for name, value in locals().items() if name != "keep"}
     settings = options.settings_from({**flags, "max_new_tokens": 1})
-    sizes = [whole_number(text) for text in split(lengths)]
-    from specprefill_cli.benchmarks.prefill import bench_prefill, host, versions
+    sizes = [whole_number(text, "--lengths") for text in split(lengths)]
+    from specprefill_cli.benchmarks.prefill import bench_prefill
     from specprefill_cli.evaluation.runs import configurations
-    from specprefill_cli.reporting.jsonl import line
-    from specprefill_cli.session import check_names, needs_draft, open_session
+    from specprefill_cli.session import check_names, loads_draft, open_session
 
     wanted = configurations(split(modes), ratios(keep, settings), [settings.scorer])
     for configuration in wanted:
         check_names(configuration.settings(settings))
     notes = Notes(quiet)
     session = open_session(
-        settings, draft=any(needs_draft(configuration.settings(settings)) for configuration in wanted)
+        settings, draft=any(loads_draft(configuration.settings(settings)) for configuration in wanted)
     )
     wanted = [configuration.named(session) for configuration in wanted]
     with notes.progress("measuring") as update:
         rows = bench_prefill(session, sizes, wanted, repeat, settings, update)
-    if json:
-        from dataclasses import asdict
-
-        print(
-            line({"schema": 1, "rows": [asdict(row) for row in rows], "host": host(), "versions": versions()}),
-            flush=True,
-        )
-    else:
-        console(sys.stdout).print(bench_table(rows))
+    show(rows, json, bench_table)
 
 
-def whole_number(text: str) -> int:
+@app.command("decode")
+def decode(
+    length: Annotated[int, typer.Option(min=1, help="Prompt length in tokens.")] = 2_048,
+    tasks: Annotated[
+        str, typer.Option(help="quote: repeat the document, stop tokens ignored; short: questions. With commas.")
+    ] = "quote,short",
+    speculate: Annotated[
+        str, typer.Option(help="What is compared with plain decoding: auto or numbers, with commas.")
+    ] = AUTO,
+    repeat: Annotated[int, typer.Option(min=1, help="Measured rounds; one more warms up.")] = 5,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each quote.")] = 96,
+    proposer: options.Proposer = None,
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    seed: options.Seed = None,
+    mode: options.Mode = None,
+    keep: options.Keep = None,
+    scorer: options.Scorer = None,
+    look_ahead: options.LookAhead = None,
+    chunk_size: options.ChunkSize = None,
+    prefill_chunk: options.PrefillChunk = None,
+    prompt: options.Prompt = None,
+    pair: options.Pair = None,
+    draft: options.Draft = None,
+    target: options.Target = None,
+    devices: options.Devices = None,
+    dtype: options.Dtype = None,
+    offline: options.Offline = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Tokens a second, speculative against plain decoding: medians of rounds measured in turns.
+
+    Example:
+
+      specprefill bench decode --speculate auto,4 --repeat 5 --json
+    """
+    settings = options.settings_from({name: value for name, value in locals().items() if name != "speculate"})
+    paces = [pace if pace == AUTO else whole_number(pace, "--speculate") for pace in split(speculate)]
+    from dataclasses import replace
+
+    from specprefill_cli.benchmarks.decode import bench_decode, check_tasks
+    from specprefill_cli.session import check_names, loads_draft, open_session
+
+    check_names(settings)
+    check_tasks(split(tasks))
+    wanted = [replace(settings, speculate=pace) for pace in paces]
+    notes = Notes(quiet)
+    session = open_session(settings, draft=any(loads_draft(one) for one in wanted))
+    # The first question decides what is warmed up: with speculation.
+    session.warm_up(wanted[0])
+    with notes.progress("measuring") as update:
+        rows = bench_decode(session, length, split(tasks), paces, repeat, settings, update)
+    show(rows, json, decode_table)
+
+
+def show(rows: list, json: bool, table: Callable[[list], Table]) -> None:
+    """Rows to standard output: as one JSON object with host and versions, or as a table."""
+    from specprefill_cli.benchmarks.prefill import host, versions
+    from specprefill_cli.reporting.jsonl import line
+
+    if not json:
+        console(sys.stdout).print(table(rows))
+        return
+    from dataclasses import asdict
+
+    record = {"schema": 1, "rows": [asdict(row) for row in rows], "host": host(), "versions": versions()}
+    print(line(record), flush=True)
+
+
+def whole_number(text: str, option: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise UsageError(f"--lengths {text}: not a whole number") from error
+        raise UsageError(f"{option} {text}: not a whole number") from error
 
 
 def bench_table(rows: list[BenchRow]) -> Table:
@@ -102,5 +167,26 @@ def bench_table(rows: list[BenchRow]) -> Table:
             "" if row.speedup is None else f"{row.speedup:.2f}",
             "" if row.peak_memory_bytes is None else f"{row.peak_memory_bytes / 2**20:,.0f} MiB",
             phase_text(row.phases),
+        )
+    return table
+
+
+def decode_table(rows: list[DecodeRow]) -> Table:
+    from rich.table import Table
+
+    table = Table("task", "speculate", "tokens", "plain", "speculative", "x plain [quartiles]", "accepted", "a round",
+                  "proposer", "tokens the same", box=None)  # fmt: skip
+    for row in rows:
+        table.add_row(
+            row.task,
+            row.speculate,
+            str(row.answer_tokens),
+            f"{row.plain_tokens_per_second:,.0f}/s",
+            f"{row.tokens_per_second:,.0f}/s",
+            f"{row.speedup:.2f} [{row.speedup_low:.2f}, {row.speedup_high:.2f}]",
+            "" if row.acceptance_rate is None else f"{row.acceptance_rate:.2f}",
+            "" if row.accepted_length_mean is None else f"{row.accepted_length_mean:.1f}",
+            row.proposer or "",
+            "" if row.identical is None else "yes" if row.identical else "no",
         )
     return table

@@ -64,7 +64,7 @@ def evaluate(
     from specprefill_cli.evaluation.datasets import read_items
     from specprefill_cli.evaluation.runs import configurations, rows, run
     from specprefill_cli.reporting.jsonl import answer_record, line
-    from specprefill_cli.session import check_names, needs_draft, open_session
+    from specprefill_cli.session import check_names, loads_draft, open_session
 
     wanted = configurations(split(modes), ratios(keep, settings), split(scorer or settings.scorer))
     for configuration in wanted:
@@ -73,7 +73,7 @@ def evaluate(
     items = read_items(questions, limit, distractors, sample_seed)
     with notes.progress("loading the models"):
         session = open_session(
-            settings, draft=any(needs_draft(configuration.settings(settings)) for configuration in wanted)
+            settings, draft=any(loads_draft(configuration.settings(settings)) for configuration in wanted)
         )
     wanted = [configuration.named(session) for configuration in wanted]
     with ExitStack() as stack:

@@ -49,6 +49,13 @@ TopK = Annotated[
     int | None, typer.Option(help="Sample from the K likeliest tokens; 0 is all.", rich_help_panel=DECODING)
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of sampling.", rich_help_panel=DECODING)]
+Speculate = Annotated[
+    str | None,
+    typer.Option(help="Tokens proposed ahead of the target: off, auto or a number.", rich_help_panel=DECODING),
+]
+Proposer = Annotated[
+    str | None, typer.Option(help="Who proposes them: draft, lookup or auto.", rich_help_panel=DECODING)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No table and no progress.", rich_help_panel=OUTPUT)]
 

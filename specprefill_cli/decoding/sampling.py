@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def distribution(logits: Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """Probabilities [V] after temperature, then top-k, then top-p (nucleus sampling, arXiv 1904.09751).
+    """Probabilities [..., V] after temperature, then top-k, then top-p (nucleus sampling, arXiv 1904.09751).
 
     `temperature` 0 puts all mass on the largest logit; `top_k` 0 and `top_p` 1 leave all tokens in.
     """
@@ -36,9 +36,22 @@ class Sampler:
         # On the CPU, so that a seed means the same tokens on every device.
         self.generator = torch.Generator().manual_seed(seed)
 
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
     def __call__(self, logits: Tensor) -> int:
         """The next token id for logits [V]."""
-        if self.temperature == 0:
-            return int(logits.argmax())
-        shares = distribution(logits.cpu(), self.temperature, self.top_k, self.top_p)
+        return int(logits.argmax()) if self.greedy else self.draw(self.shares(logits))
+
+    def shares(self, logits: Tensor) -> Tensor:
+        """The distribution [..., V] that tokens are drawn from, on the CPU."""
+        return distribution(logits.cpu(), self.temperature, self.top_k, self.top_p)
+
+    def draw(self, shares: Tensor) -> int:
+        """A token id from weights [V] on the CPU, which need not sum to 1."""
         return int(torch.multinomial(shares, 1, generator=self.generator))
+
+    def uniform(self, count: int) -> Tensor:
+        """Numbers [count] drawn evenly from [0, 1)."""
+        return torch.rand(count, generator=self.generator)

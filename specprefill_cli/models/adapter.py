@@ -213,21 +213,22 @@ def run(
     capture: QueryCapture | None = None,
     logits: bool = True,
     last_layer: int | None = None,
+    rows: int | None = None,
 ) -> Tensor | None:
     """One forward pass of tokens [N] at positions [N] behind the state, which grows by N.
 
     last_layer: end the pass when this layer has its queries, keys and values; those above it get none for these tokens
 
-    Returns the logits [V] of the last token in float32, or None where `logits` is false or the pass ends early: then
-    the head over the vocabulary is not computed at all.
+    Returns the logits [V] of the last token in float32; those of the last `rows` tokens [rows, V] where `rows` is
+    given; or None where `logits` is false or the pass ends early: then the head over the vocabulary is not computed.
     """
     first = state.length
     state.positions = torch.cat([state.positions, positions])
-    rows = None
+    captured = None
     if capture is not None:
         # Compact cache and prompt agree while a draft prefills: it always reads the whole prompt.
         inside = (capture.wanted >= first) & (capture.wanted < first + len(tokens))
-        rows = capture.wanted[inside] - first
+        captured = capture.wanted[inside] - first
     device = model.get_input_embeddings().weight.device
     whole = logits and last_layer is None
     call = model if whole else model.base_model
@@ -237,12 +238,24 @@ def run(
             position_ids=positions[None].to(device),
             past_key_values=state.cache,
             use_cache=True,
-            context=PositionContext(positions, state.positions, capture, rows, last_layer),
-            **({"logits_to_keep": 1} if whole else {}),
+            context=PositionContext(positions, state.positions, capture, captured, last_layer),
+            **({"logits_to_keep": rows or 1} if whole else {}),
         )
     except LayerReached:
         return None
-    return output.logits[0, -1].float() if whole else None
+    if not whole:
+        return None
+    return output.logits[0, -1].float() if rows is None else output.logits[0, -rows:].float()
+
+
+def rollback(state: PrefillState, length: int) -> None:
+    """Keep the first `length` slots of every layer and of the positions; the slots behind them are forgotten.
+
+    Also mends a state whose last pass was broken off between two layers.
+    """
+    for layer in state.cache.layers:
+        layer.crop(min(0, length - layer.get_seq_length()))
+    state.positions = state.positions[:length]
 
 
 def prefill(

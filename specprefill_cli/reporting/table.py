@@ -36,7 +36,9 @@ def answer_table(answer: Answer) -> Table:
     speed = f"{answer.tokens_per_second:,.0f} tokens/s" if answer.tokens_per_second else "-"
     table.add_row("decode", f"{answer.generated_tokens} tokens, {speed}")
     if answer.acceptance_rate is not None:
-        table.add_row("acceptance", f"{answer.acceptance_rate:.2f}")
+        table.add_row("acceptance", acceptance_text(answer))
+    if answer.speculation.reason:
+        table.add_row("speculation", plain(f"{answer.speculation.state}  ({answer.speculation.reason})"))
     if answer.peak_memory_bytes:
         table.add_row("peak memory", f"{answer.peak_memory_bytes / 2**20:,.0f} MiB")
     for citation in answer.citations:
@@ -48,6 +50,15 @@ def answer_table(answer: Answer) -> Table:
 
 def seconds(value: float) -> str:
     return f"{value * 1000:,.1f} ms" if value < 0.01 else f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.2f} s"
+
+
+def acceptance_text(answer: Answer) -> str:
+    """Acceptance rate, mean accepted length, and how many rounds accepted how many tokens."""
+    rounds = ", ".join(f"{number}: {count}" for number, count in enumerate(answer.accepted_histogram) if count)
+    return (
+        f"{answer.acceptance_rate:.2f} of the tokens that {answer.proposer} proposed, {answer.accepted_length_mean:.1f} "
+        f"a round (rounds by accepted tokens {rounds})"
+    )
 
 
 def phase_text(phases: dict[str, float]) -> str:

@@ -134,6 +134,8 @@ def bad_inputs(tmp_path):
         (HANDBOOK, "Who?", ("--keep", "1.7"), 2, "--keep 1.7"),
         (HANDBOOK, "Who?", ("--mode", "fast"), 2, "--mode fast: unknown; use one of auto, full, select"),
         (HANDBOOK, "Who?", ("--scorer", "best"), 2, "--scorer best: unknown"),
+        (HANDBOOK, "Who?", ("--proposer", "oracle"), 2, "--proposer oracle: unknown; use one of auto, draft, lookup"),
+        (HANDBOOK, "Who?", ("--speculate", "0"), 2, "--speculate 0: must be at least 1"),
         (HANDBOOK, "Who?", ("--pair", "giant"), 2, "pair 'giant': unknown"),
         (HANDBOOK, "Who?", ("--prompt", "nonesuch"), 2, "prompt 'nonesuch': no such template"),
         (HANDBOOK, "Who?", ("--devices", "cuda:99"), 2, "cuda:99"),
@@ -209,6 +211,42 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
     assert [(row["length"], row["mode"]) for row in record["rows"]] == [(300, "full"), (300, "select")]
     assert record["rows"][0]["speedup"] == 1
     assert set(record) >= {"schema", "rows", "host", "versions"}
+
+
+def test_bench_decode_compares_plain_and_speculative_decoding(call):
+    sizes = ("--length", "400", "--repeat", "1", "--max-new-tokens", "12")
+    code, out, _ = call("bench", "decode", *sizes, "--speculate", "auto,3", "--json")
+    assert code == 0
+    record = json.loads(out)
+    assert [(row["task"], row["speculate"]) for row in record["rows"]] == [
+        ("quote", "auto"), ("quote", "3"), ("short", "auto"), ("short", "3"),
+    ]  # fmt: skip
+    assert all(row["identical"] and row["speedup"] > 0 for row in record["rows"])
+    # Stop tokens do not end a quote: every one of the four is as long as was asked.
+    assert record["rows"][0]["answer_tokens"] == record["rows"][1]["answer_tokens"] == 48
+    assert record["rows"][1]["acceptance_rate"] > 0
+    assert set(record) >= {"schema", "rows", "host", "versions"}
+
+
+def test_bench_decode_names_an_unknown_task(call):
+    code, _, err = call("bench", "decode", "--tasks", "poem")
+    assert code == 2
+    assert "--tasks poem: unknown; use some of quote, short" in err
+
+
+def test_bench_decode_needs_a_passage_to_quote(call):
+    code, _, err = call("bench", "decode", "--tasks", "quote", "--length", "60")
+    assert code == 2
+    assert "--length" in err
+
+
+def test_speculation_is_in_the_json_of_an_answer(call):
+    code, out, _ = call("ask", HANDBOOK, "Who is it?", "--json", "--speculate", "3", "--max-new-tokens", "24")
+    assert code == 0
+    record = json.loads(out)
+    assert record["speculation"] == {"state": "on", "reason": None}
+    assert set(record) >= {"acceptance_rate", "accepted_length_mean", "accepted_histogram", "proposer"}
+    assert json.loads(call("ask", HANDBOOK, "Who is it?", "--json", "--speculate", "off")[1])["acceptance_rate"] is None
 
 
 def test_bench_prompts_have_the_length_asked_for(tiny_session):

@@ -5,10 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.decoding.plain import DecodeSpeed, decode
+from specprefill_cli.decoding.measures import DecodeSpeed
+from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, distribution
+from specprefill_cli.decoding.speculative import decode
 from specprefill_cli.decoding.streaming import TextStream
-from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.adapter import prefill, rollback
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0])
 
@@ -70,9 +72,14 @@ def test_decoding_ends_at_a_stop_token_or_at_the_most(random_pair):
     model = random_pair.target.model
 
     _logits, state = prefill(model, torch.arange(3, 20), torch.arange(17), 100)
-    scripted = iter([7, 8, 9, 10])
-    assert list(decode(model, state, 6, 17, frozenset({9}), 10, lambda _: next(scripted), DecodeSpeed())) == [6, 7, 8]
+
+    def decoded(first, stop_tokens, most, scripted):
+        choices = iter(scripted)
+        reader = ModelReader(model, state, 17)
+        return list(decode(reader, first, stop_tokens, most, lambda _: next(choices), DecodeSpeed()))
+
+    assert decoded(6, frozenset({9}), 10, [7, 8, 9, 10]) == [6, 7, 8]
     assert state.positions[17:].tolist() == [17, 18, 19]
-    scripted = iter([7, 8, 9])
-    assert list(decode(model, state, 6, 20, frozenset(), 3, lambda _: next(scripted), DecodeSpeed())) == [6, 7, 8]
-    assert list(decode(model, state, 9, 23, frozenset({9}), 3, lambda _: 0, DecodeSpeed())) == []
+    rollback(state, 17)
+    assert decoded(6, frozenset(), 3, [7, 8, 9]) == [6, 7, 8]
+    assert decoded(9, frozenset({9}), 3, []) == []

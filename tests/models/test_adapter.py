@@ -12,6 +12,7 @@ from specprefill_cli.models.adapter import (
     new_state,
     prefill,
     read_keys,
+    rollback,
     run,
     window_layers,
 )
@@ -128,6 +129,54 @@ def test_a_cache_grows_and_crops_without_losing_tokens(model):
     again = run(model, ids[450:], torch.arange(450, 700), state)
     assert state.cache.get_seq_length() == 700
     torch.testing.assert_close(again, whole, atol=1e-4, rtol=1e-4)
+
+
+def test_a_pass_over_several_tokens_gives_the_logits_of_passes_over_one(model):
+    """Behind a cache with gaps, as a verifying pass is; longer than the sliding windows."""
+    positions = torch.cat([torch.arange(10), torch.arange(60, 100)])
+    _, state = prefill(model, tokens(150)[positions], positions, 1_000)
+    more = tokens(9, seed=1)
+    single = torch.stack([run(model, more[[n]], torch.tensor([150 + n]), state) for n in range(9)])
+    rollback(state, len(positions))
+    wide = run(model, more, torch.arange(150, 159), state, rows=9)
+    torch.testing.assert_close(wide, single, atol=1e-4, rtol=1e-4)
+    rollback(state, len(positions))
+    torch.testing.assert_close(
+        run(model, more, torch.arange(150, 159), state, rows=2), single[-2:], atol=1e-4, rtol=1e-4
+    )
+
+
+def test_a_rolled_back_cache_is_the_cache_before(model):
+    ids = tokens(80)
+    _, state = prefill(model, ids, torch.arange(80), 1_000)
+    before = [layer.keys.clone() for layer in state.cache.layers]
+    run(model, tokens(6, seed=1), torch.arange(80, 86), state)
+    rollback(state, 83)
+    assert [layer.get_seq_length() for layer in state.cache.layers] == [83] * 3
+    assert state.positions.tolist() == list(range(83))
+    rollback(state, 80)
+    assert all(torch.equal(layer.keys, kept) for layer, kept in zip(state.cache.layers, before, strict=True))
+    assert state.positions.tolist() == list(range(80))
+
+
+def test_rolling_back_mends_a_pass_that_was_broken_off(model, monkeypatch):
+    ids = tokens(40)
+    _, state = prefill(model, ids, torch.arange(40), 1_000)
+    expected = run(model, ids[:1], torch.tensor([40]), state)
+    rollback(state, 40)
+    last = state.cache.layers[-1]
+
+    def interrupt(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(last, "update", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(model, tokens(5, seed=1), torch.arange(40, 45), state)
+    monkeypatch.undo()
+    assert state.cache.layers[0].get_seq_length() == 45
+    rollback(state, 40)
+    assert [layer.get_seq_length() for layer in state.cache.layers] == [40] * 3
+    assert torch.equal(run(model, ids[:1], torch.tensor([40]), state), expected)
 
 
 def test_decoding_does_not_copy_the_cache(model):

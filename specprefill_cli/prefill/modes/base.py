@@ -20,6 +20,7 @@ class Prefilled:
     """The target after prefill: logits [V] of the last prompt token, cache, plan, and what was seen on the way.
 
     importance: [n] of the document's tokens where they were scored
+    draft_state: the draft's cache of exactly the prompt, where the draft ran and decoding wants it
     """
 
     logits: Tensor
@@ -27,6 +28,7 @@ class Prefilled:
     plan: Plan
     importance: Tensor | None = None
     warnings: tuple[str, ...] = ()
+    draft_state: PrefillState | None = None
 
 
 class Mode(Protocol):

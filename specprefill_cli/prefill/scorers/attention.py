@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import PrefillState, QueryCapture, new_state, prefill, run, window_layers
+from specprefill_cli.models.adapter import PrefillState, QueryCapture, new_state, prefill, rollback, run, window_layers
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 
@@ -36,7 +36,10 @@ def score_with_queries(request: ScoringRequest, wanted: Tensor, decoded_queries:
         importance = attention_importance(state, capture, prompt.document, layers)
         if request.draft_prompt is not request.prompt:
             importance = transfer(importance, prompt.offsets, request.prompt.offsets)
-    return Scores(importance)
+    if not request.keep_draft:
+        return Scores(importance)
+    rollback(state, prompt.length)
+    return Scores(importance, draft_state=state)
 
 
 def look_ahead(request: ScoringRequest, logits: Tensor, state: PrefillState, capture: QueryCapture, steps: int) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from specprefill_cli.models.adapter import PrefillState
 from specprefill_cli.timing import PhaseClock
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ class ScoringRequest:
     """One prompt to score: in the target's tokens, and in the draft's (the same object where they share a tokenizer).
 
     document_text, question: the texts behind the tokens, for scorers that need no model
+    keep_draft: whether the draft's cache will be wanted for decoding
     """
 
     pair: LoadedPair
@@ -31,6 +33,7 @@ class ScoringRequest:
     prefill_chunk: int
     seed: int
     clock: PhaseClock
+    keep_draft: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,12 @@ class Scores:
     """Importance [n] of the target's document tokens.
 
     auto_mass: share of its sum that `--keep auto` holds; None for the usual share
+    draft_state: the draft's cache of exactly the prompt, where the scorer ran the draft and decoding wants it
     """
 
     importance: Tensor
     auto_mass: float | None = None
+    draft_state: PrefillState | None = None
 
 
 class Scorer(Protocol):

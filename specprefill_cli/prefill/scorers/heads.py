@@ -48,7 +48,9 @@ class HeadsScorer:
             importance = head_importance(state, capture, prompt.document, used)
             if request.draft_prompt is not request.prompt:
                 importance = transfer(importance, prompt.offsets, request.prompt.offsets)
-        return Scores(importance, heads.auto_mass)
+        # Keys and values of every layer are all that decoding wants of the prompt.
+        complete = max(head.layer for head in used) == draft.model.config.get_text_config().num_hidden_layers - 1
+        return Scores(importance, heads.auto_mass, state if complete and request.keep_draft else None)
 
 
 def asking_tokens(question: tuple[int, int], prompt_tokens: int) -> torch.Tensor:

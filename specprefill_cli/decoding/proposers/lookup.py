@@ -1,0 +1,71 @@
+"""Proposer `lookup`: answers about documents are often quotes, so what followed the same words there may follow again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from specprefill_cli.decoding.verification import Proposal
+
+# Tokens of the answer's end that must stand in the text, and the most that are compared to tell its places apart.
+SHORTEST_MATCH = 2
+LONGEST_MATCH = 8
+
+
+class LookupProposer:
+    """Searches the prompt and the answer so far for the answer's last tokens, and proposes what stood behind them.
+
+    seen: [n] the prompt's tokens that the target has in its cache, in order: it can quote no others
+    """
+
+    name = "lookup"
+    entry_passes = 0.0
+    token_passes = 0.0
+
+    def __init__(self, seen: Tensor) -> None:
+        self.seen = seen
+        self.text: np.ndarray | None = None
+        self.length = 0
+
+    def propose(self, answer: Sequence[int], count: int) -> Proposal:
+        text = self.extended(answer)
+        return Proposal(self.name, tuple(continuation(text, len(answer), count).tolist()))
+
+    def settle(self, length: int) -> None:
+        """Nothing to forget: it has seen accepted tokens only."""
+
+    def extended(self, answer: Sequence[int]) -> np.ndarray:
+        """Prompt and answer [n + len(answer)], in a buffer with room for more."""
+        prompt = len(self.seen)
+        needed = prompt + len(answer)
+        if self.text is None or needed > len(self.text):
+            grown = np.empty(needed + max(256, needed // 2), dtype=np.int64)
+            grown[:prompt] = self.seen.numpy()
+            self.text, self.length = grown, prompt
+        self.text[self.length : needed] = answer[self.length - prompt :]
+        self.length = needed
+        return self.text[:needed]
+
+
+def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray:
+    """Up to `count` tokens that followed an earlier place of the text's end; none where it has no earlier place.
+
+    text: [n], of which the last `answer_length` are the answer: only those are searched for. The longest match wins, and
+    of several the latest. A place so near the end that it runs into it repeats with that period.
+    """
+    longest = min(LONGEST_MATCH, answer_length)
+    if longest < SHORTEST_MATCH:
+        return text[:0]
+    places = np.flatnonzero(text[:-1] == text[-1])
+    for back in range(1, longest):
+        matching = places[places >= back]
+        matching = matching[text[matching - back] == text[-1 - back]]
+        if len(matching) == 0:
+            if back < SHORTEST_MATCH:
+                return text[:0]
+            break
+        places = matching
+    start = places[-1] + 1
+    return np.resize(text[start : start + count], count)

@@ -1,0 +1,198 @@
+"""The pace: formulas against the paper, and simulated answers whose clock only the stub models move."""
+
+import random
+
+import pytest
+from scripted import Clock, ScriptReader
+
+from specprefill_cli.decoding.adaptive import (
+    JUDGED_TOKENS,
+    AdaptivePace,
+    Costs,
+    Record,
+    SpeculationMemory,
+    expected_tokens,
+    speedup,
+)
+from specprefill_cli.decoding.measures import DecodeSpeed, Round
+from specprefill_cli.decoding.proposers.draft import DraftProposer
+from specprefill_cli.decoding.sampling import Sampler
+from specprefill_cli.decoding.speculative import Speculator, decode
+from specprefill_cli.decoding.verification import NOTHING, Proposal
+from specprefill_cli.decoding.warm_up import measure_costs
+
+WIDTH = 0.03
+
+
+def test_expected_tokens_is_the_sum_over_runs():
+    for acceptance in (0.0, 0.3, 0.8, 1.0):
+        for count in (1, 4, 9):
+            runs = [acceptance**length * (1 - acceptance) * (length + 1) for length in range(count)]
+            assert expected_tokens(acceptance, count) == pytest.approx(sum(runs) + acceptance**count * (count + 1))
+
+
+def test_speedup_is_theorem_3_8_where_a_wider_pass_costs_nothing():
+    # (1 - a^(k + 1)) / ((1 - a) (k c + 1)) with a = 0.8, k = 5, c = 0.1.
+    assert speedup(0.8, 5, 0.1) == pytest.approx((1 - 0.8**6) / (0.2 * 1.5))
+    assert speedup(0.8, 5, 0.1, 1.5) == pytest.approx((1 - 0.8**6) / (0.2 * 2.0))
+
+
+class Pair:
+    """A scripted pair in which a drafted token is right with a given chance and costs a given part of a target pass."""
+
+    def __init__(self, right, cost, entry=0.0, target_cost=lambda tokens: 1 + WIDTH * (tokens - 1)):
+        self.right, self.cost, self.entry = right, cost, entry
+        self.clock = Clock()
+        self.memory = SpeculationMemory()
+        self.target_cost = target_cost
+        self.random = random.Random(0)
+        self.entered = 0
+        target, draft = self.readers([0] * 100)
+        measure_costs(self.memory.costs, target, None if entry else draft, 1, self.clock)
+
+    def readers(self, script):
+        chance = self.right if callable(self.right) else lambda _place: self.right
+        drafted = [token if self.random.random() < chance(place) else 49 for place, token in enumerate(script)]
+        target = ScriptReader(script, clock=self.clock, cost=self.target_cost)
+        return target, ScriptReader(drafted, clock=self.clock, cost=lambda _tokens: self.cost)
+
+    def answer(self, tokens):
+        """Speed over plain decoding of one answer, and its speculator."""
+        script = [place % 40 for place in range(tokens + 20)]
+        target, draft = self.readers(script)
+
+        def open_reader():
+            self.entered += 1
+            self.clock.now += self.entry
+            return draft
+
+        proposer = DraftProposer(open_reader, Sampler(), frozenset(), 50, 10**9, self.entry, token_passes=0.5)
+        speculator = Speculator([proposer], AdaptivePace(self.memory))
+        start = self.clock.now
+        speed = DecodeSpeed()
+        out = list(decode(target, 0, frozenset(), tokens, Sampler(), speed, speculator, self.clock))
+        assert out == script[:tokens]
+        assert speed.seconds == pytest.approx(self.clock.now - start)
+        return (tokens - 1) / (self.clock.now - start), speculator
+
+
+@pytest.mark.parametrize("cost", [0.05, 0.2, 0.45, 0.8, 1.5])
+@pytest.mark.parametrize("right", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+def test_never_much_slower_than_plain_decoding(right, cost):
+    """Answers of 64 tokens, one after another in a session: 0.95 of plain speed each, the first one apart."""
+    pair = Pair(right, cost)
+    speeds = [pair.answer(64)[0] for _ in range(12)]
+    assert speeds[0] > 0.9
+    assert sorted(speeds)[1] > 0.93
+    assert sum(1 / speed for speed in speeds) / len(speeds) < 1 / 0.95
+
+
+def test_never_much_slower_when_acceptance_changes_all_the_time():
+    pair = Pair(lambda place: place // 10 % 2, 0.45)
+    speeds = [pair.answer(100)[0] for _ in range(10)]
+    assert sum(1 / speed for speed in speeds) / len(speeds) < 1 / 0.95
+
+
+@pytest.mark.parametrize(
+    ("right", "cost", "least"), [(1.0, 0.05, 5.0), (0.9, 0.1, 2.2), (0.8, 0.3, 1.3), (0.95, 0.5, 1.25)]
+)
+def test_a_good_draft_is_used(right, cost, least):
+    pair = Pair(right, cost)
+    speeds = [pair.answer(100)[0] for _ in range(5)]
+    assert sum(speeds) / 5 > least
+    assert pair.answer(100)[1].verdict.state == "on"
+
+
+def test_more_is_proposed_to_a_higher_acceptance_and_a_lower_cost():
+    def longest(right, cost):
+        pair = Pair(right, cost)
+        pair.answer(200)
+        rounds = pair.answer(200)[1].log.rounds
+        return sorted(one.drafted for one in rounds)[len(rounds) // 2]
+
+    assert longest(0.5, 0.05) < longest(0.95, 0.05)
+    assert longest(0.9, 0.5) < longest(0.9, 0.05)
+
+
+def test_it_turns_itself_off_and_says_why():
+    pair = Pair(0.0, 0.45)
+    pair.answer(64)
+    _, speculator = pair.answer(64)
+    assert speculator.verdict.state == "off"
+    assert "plain decoding is faster: draft promises 0." in speculator.verdict.reason
+    assert "0.45 target passes a token" in speculator.verdict.reason
+    # It goes on looking, and seldom.
+    assert len(speculator.log.rounds) <= 4
+
+
+def test_it_turns_itself_on_again_when_the_draft_becomes_good():
+    pair = Pair(0.0, 0.2)
+    pair.answer(100)
+    pair.right = 1.0
+    speeds = [pair.answer(100)[0] for _ in range(4)]
+    assert speeds[-1] > 2
+
+
+def test_a_draft_too_slow_when_measured_once_is_measured_again():
+    pair = Pair(0.95, 0.1)
+    pair.memory.costs.drafting["draft"].extend([50.0] * 5)
+    speeds = [pair.answer(200)[0] for _ in range(8)]
+    assert speeds[-1] > 1.5
+    assert min(speeds) > 0.9
+
+
+def test_a_draft_that_has_not_read_the_prompt_waits_until_the_answer_is_long():
+    pair = Pair(0.95, 0.1, entry=10.0)
+    assert pair.answer(64)[0] > 0.99
+    assert pair.entered == 0
+    _, speculator = pair.answer(64)
+    assert "would first read the prompt, at the cost of 10 target passes" in speculator.verdict.reason
+    assert pair.answer(1_000)[0] > 1.5
+    assert pair.entered == 1
+
+
+def test_what_entering_costs_does_not_count_as_drafting():
+    costs = Costs()
+    costs.learn(Round(NOTHING, 0, 0.0, 1.0))
+    costs.learn(Round(Proposal("draft", (1, 2), entered=True), 0, 30.0, 1.06))
+    assert "draft" not in costs.drafting
+    assert costs.passes(2)[2] == pytest.approx(1.06)
+
+
+def test_costs_between_measures_lie_on_lines():
+    costs = Costs()
+    assert costs.passes(2) == pytest.approx([1, 1.03, 1.06])
+    costs.learn(Round(NOTHING, 0, 0.0, 2.0))
+    for count, seconds in ((1, 2.6), (3, 3.0)):
+        costs.learn(Round(Proposal("draft", (1,) * count), 0, 0.0, seconds))
+    assert costs.passes(6) == pytest.approx([1, 1.3, 1.4, 1.5, 1 + 0.5 * 4 / 3, 1 + 0.5 * 5 / 3, 2.0])
+    assert costs.passes(2) == pytest.approx([1, 1.3, 1.4])
+
+
+@pytest.mark.parametrize("right", [0.0, 0.5, 0.9])
+def test_a_pass_that_jumps_in_cost_is_reckoned_with(right):
+    """As on a CPU behind a long cache: the second token costs far more than the ones after it."""
+    pair = Pair(right, 0.2, target_cost=lambda tokens: 1 + 0.3 * (tokens > 1) + 0.05 * (tokens - 1))
+    speeds = [pair.answer(100)[0] for _ in range(8)]
+    assert min(speeds) > 0.9
+    assert sum(1 / speed for speed in speeds) / len(speeds) < 1 / 0.95
+    if right == 0.9:
+        assert sum(speeds) / len(speeds) > 1.5
+
+
+def test_acceptance_follows_the_latest_tokens():
+    record = Record()
+    for _ in range(50):
+        record.learn(Round(Proposal("draft", (1,) * 8), 8))
+    assert record.acceptance > 0.95
+    assert record.tried <= JUDGED_TOKENS
+    for _ in range(20):
+        record.learn(Round(Proposal("draft", (1,) * 8), 0))
+    assert record.acceptance < 0.4
+
+
+def test_costs_are_measured_before_the_first_question():
+    pair = Pair(1.0, 0.25)
+    assert pair.memory.costs.passes(16) == pytest.approx([1 + WIDTH * count for count in range(17)])
+    assert pair.memory.costs.drafting["draft"][-1] == pytest.approx(0.25)
+    assert pair.memory.costs.pass_seconds[-1] == pytest.approx(1)

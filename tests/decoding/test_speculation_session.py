@@ -1,0 +1,191 @@
+"""Speculative decoding through the session: every architecture, every mode, the bundled pair, what is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from architectures import ARCHITECTURES
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import UsageError
+from specprefill_cli.models.loading import LoadedPair
+from specprefill_cli.prefill.modes import MODES
+from specprefill_cli.prompting import parse_template
+from specprefill_cli.reporting.jsonl import answer_record
+from specprefill_cli.reporting.table import answer_table
+from specprefill_cli.resources import packaged_folder
+from specprefill_cli.session import Session, check_names
+from specprefill_cli.settings import Settings
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
+COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+SHORT_SIGHTED = "mistral"
+
+
+def ask(session, stop=True, collection=COLLECTION, question="When?", **settings):
+    stream = session.ask(collection, question, Settings(**{"max_new_tokens": 24, "mode": "full", **settings}))
+    if not stop:
+        stream.stop_tokens = frozenset()
+    text = "".join(stream)
+    return stream, text, stream.result()
+
+
+def session_of(pair, **changes):
+    return Session(replace(pair, **changes), parse_template(packaged_folder("prompts") / "tiny.toml"))
+
+
+@pytest.fixture(params=["same weights", "other weights"])
+def session(request, random_pair):
+    """A draft that is always right, for it is the target, and one that is practically never right."""
+    return session_of(random_pair, **({"draft": random_pair.target} if request.param == "same weights" else {}))
+
+
+@pytest.mark.parametrize("random_pair", sorted(ARCHITECTURES), indirect=True)
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_greedy_answers_are_those_of_plain_decoding(session, mode):
+    name = session.pair.target.name
+    how = {"mode": mode, "keep": 0.4, "scorer": "lexical" if SHORT_SIGHTED in name else "question", "stop": False}
+    plain, text, answer = ask(session, speculate="off", **how)
+    assert answer.speculation.state == "off"
+    assert answer.acceptance_rate is None
+    kept = plain.prefilled.plan.kept_positions().tolist()
+    length = plain.request.prompt.length
+    for settings in (
+        {"speculate": 4, "proposer": "draft"},
+        {"speculate": 3, "proposer": "lookup"},
+        {"speculate": 5},
+        {"speculate": "auto"},
+    ):
+        stream, again, answer = ask(session, **settings, **how)
+        assert stream.tokens == plain.tokens
+        assert again == text
+        assert answer.generated_tokens == 24
+        for state in (stream.prefilled.state, stream.prefilled.draft_state):
+            if state is not None:
+                assert [layer.get_seq_length() for layer in state.cache.layers] == [state.length] * 3
+        assert stream.prefilled.state.positions.tolist() == kept + list(range(length, length + 23))
+        if settings.get("proposer") == "draft":
+            assert answer.proposer == "draft"
+            # In `select` the draft has read what the target has not.
+            if mode == "full":
+                assert (answer.acceptance_rate == 1) == (session.pair.draft is session.pair.target)
+
+
+def test_the_draft_starts_from_the_cache_that_prefill_left(session):
+    stream = session.ask(COLLECTION, "When?", Settings(mode="select", keep=0.5, speculate=3, proposer="draft"))
+    state, length = stream.prefilled.draft_state, stream.request.prompt.length
+    assert state.positions.tolist() == list(range(length))
+    keys = state.cache.layers[0].keys.clone()
+    list(stream)
+    assert state.length > length
+    assert torch.equal(state.cache.layers[0].keys[..., :length, :], keys)
+    assert state.positions.tolist() == list(range(state.length))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"speculate": "off"}, {"proposer": "lookup"}, {"max_new_tokens": 1}], ids=lambda one: next(iter(one))
+)
+def test_the_drafts_cache_is_let_go_where_nobody_wants_it(random_session, settings):
+    stream, _, _ = ask(random_session, mode="select", **settings)
+    assert stream.prefilled.draft_state is None
+
+
+def test_without_a_drafts_cache_the_draft_reads_the_prompt_after_the_first_token(session):
+    stream = session.ask(COLLECTION, "When?", Settings(mode="full", speculate=3, proposer="draft", max_new_tokens=8))
+    stream.stop_tokens = frozenset()
+    assert stream.prefilled.draft_state is None
+    list(stream)
+    reader = stream.speculator.proposers[0].reader
+    assert reader.state.positions.tolist() == list(range(reader.state.length))
+    assert reader.state.length >= stream.request.prompt.length
+    assert stream.result().draft == session.pair.draft.name
+
+
+@pytest.mark.parametrize("settings", [{}, {"top_p": 0.9}, {"top_k": 20}])
+@pytest.mark.parametrize("speculate", ["auto", 3])
+def test_a_seed_draws_the_same_answer_again(session, settings, speculate):
+    how = {"temperature": 1.2, "seed": 5, "speculate": speculate, "mode": "select", "keep": 0.5, **settings}
+    first, _, answer = ask(session, **how)
+    # What the session learns on the way must not change it.
+    ask(session, speculate="auto", mode="select", keep=0.5)
+    assert ask(session, **how)[0].tokens == first.tokens
+    if session.pair.draft is session.pair.target and speculate == 3:
+        assert answer.acceptance_rate > 0.3
+
+
+def test_different_tokenizers_are_refused_by_name_and_lookup_works(two_tokenizers, random_session):
+    target, draft = two_tokenizers
+    session = Session(LoadedPair(random_session.pair.pair, target, draft), random_session.template)
+    with pytest.raises(
+        UsageError, match="--proposer draft: draft and target have different tokenizers; use --proposer"
+    ):
+        ask(session, proposer="draft")
+    plain, _, _ = ask(session, mode="select", keep=0.4, proposer="draft", speculate="off")
+    for proposer in ("lookup", "auto"):
+        stream, _, _ = ask(session, mode="select", keep=0.4, proposer=proposer, speculate=4)
+        assert [one.name for one in stream.speculator.proposers] == ["lookup"]
+        assert stream.tokens == plain.tokens
+
+
+def test_a_pair_without_a_draft_cannot_draft(random_pair):
+    session = session_of(random_pair, draft=None)
+    with pytest.raises(UsageError, match="--proposer draft: no draft is loaded"):
+        ask(session, proposer="draft")
+    assert ask(session)[2].generated_tokens > 0
+
+
+def test_an_unknown_proposer_is_named():
+    with pytest.raises(UsageError, match="--proposer oracle: unknown; use one of auto, draft, lookup"):
+        check_names(Settings(proposer="oracle"))
+
+
+@pytest.fixture(scope="module")
+def quote(tiny_session):
+    """A document, and an answer that is made to begin as one of its sentences does."""
+    body = (packaged_folder("sample_docs") / "sources" / "orchard-report.md").read_text(encoding="utf-8")[:4_000]
+    collection = Collection((one_page_document("doc", body, "text/plain"),))
+    opening = " " + " ".join(body[body.index("The cooperative was founded") :].split()[:14])
+
+    def answer(**settings):
+        wanted = Settings(**{"max_new_tokens": 64, "mode": "full", **settings})
+        stream = tiny_session.ask(collection, "Repeat the report.", wanted, opening=opening)
+        stream.stop_tokens = frozenset()
+        text = "".join(stream)
+        return stream.tokens, text, stream.result()
+
+    return answer
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+@pytest.mark.parametrize("proposer", ["draft", "lookup", "auto"])
+def test_the_bundled_pair_decodes_the_same_tokens(quote, mode, proposer):
+    plain, _, _ = quote(mode=mode, keep=0.5, speculate="off")
+    assert len(plain) == 64
+    for speculate in (4, "auto"):
+        tokens, _, answer = quote(mode=mode, keep=0.5, speculate=speculate, proposer=proposer)
+        assert tokens == plain
+        assert speculate == "auto" or answer.acceptance_rate > 0
+
+
+def test_figures_are_in_table_and_json(quote):
+    _, _, answer = quote(speculate=4)
+    record = answer_record(answer)
+    assert set(record["proposer"].split(" and ")) <= {"lookup", "draft"}
+    assert record["speculation"] == {"state": "on", "reason": None}
+    histogram = record["accepted_histogram"]
+    assert sum(place * count for place, count in enumerate(histogram)) / sum(histogram) == pytest.approx(
+        record["accepted_length_mean"]
+    )
+    assert 0 < record["acceptance_rate"] <= 1
+    rows = dict(zip(*(column._cells for column in answer_table(answer).columns), strict=True))
+    assert f"{record['acceptance_rate']:.2f} of the tokens that {record['proposer']} proposed" in rows["acceptance"]
+
+
+def test_turning_off_is_said(random_pair):
+    session = session_of(random_pair)
+    _, _, answer = ask(session, stop=False, max_new_tokens=100, mode="select", keep=0.5, proposer="draft")
+    assert answer.speculation.state == "off"
+    assert "plain decoding is faster: draft promises" in answer.speculation.reason
+    rows = dict(zip(*(column._cells for column in answer_table(answer).columns), strict=True))
+    assert "off  (plain decoding is faster" in str(rows["speculation"])

@@ -1,0 +1,155 @@
+"""Rounds of proposing and verifying with scripted models: what comes out, and what stays in the caches."""
+
+import pytest
+from scripted import ScriptReader
+
+from specprefill_cli.decoding.adaptive import FixedPace
+from specprefill_cli.decoding.measures import DecodeSpeed
+from specprefill_cli.decoding.proposers.draft import DraftProposer
+from specprefill_cli.decoding.sampling import Sampler
+from specprefill_cli.decoding.speculative import Speculator, decode
+
+SCRIPT = [number % 40 for number in range(200)]
+STOP = frozenset({49})
+
+
+class Watched(Speculator):
+    """Checks both caches after every round: all tokens of the answer but the last, and nothing that was rejected."""
+
+    def __init__(self, proposers, pace, target, draft, script):
+        super().__init__(proposers, pace)
+        self.target, self.draft, self.script = target, draft, script
+        self.answer = 1
+
+    def observe(self, one):
+        super().observe(one)
+        self.answer += one.accepted + 1
+        assert self.target.tokens == self.script[: self.answer - 1]
+        if one.drafted:
+            # The last drafted token was chosen and not read.
+            assert self.draft.length == self.answer - 1 - (one.accepted == one.drafted)
+        assert self.draft.tokens == self.script[: self.draft.length]
+        assert self.draft.length < self.answer
+
+
+def speculator(draft, count, sampler=None, stop_tokens=STOP, longest_answer=10_000):
+    proposer = DraftProposer(lambda: draft, sampler or Sampler(), stop_tokens, 50, longest_answer)
+    return Speculator([proposer], FixedPace(count))
+
+
+def watched(target, draft, count):
+    proposer = DraftProposer(lambda: draft, Sampler(), STOP, 50, 10_000)
+    return Watched([proposer], FixedPace(count), target, draft, SCRIPT)
+
+
+def wrong_at(places):
+    return [token if place not in places else 45 for place, token in enumerate(SCRIPT)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "accepted"),
+    [
+        pytest.param((), [4] * 8, id="always right"),
+        pytest.param(range(200), [0] * 40, id="never right"),
+        # The draft's third token of each round is wrong: every fourth place, a round's own token between them.
+        pytest.param(range(3, 200, 3), [2] * 13, id="right in the middle"),
+    ],
+)
+def test_the_output_is_the_targets_and_the_caches_hold_exactly_it(wrong, accepted):
+    target, draft = ScriptReader(SCRIPT), ScriptReader(wrong_at(set(wrong)))
+    speculating = watched(target, draft, 4)
+    assert list(decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeSpeed(), speculating)) == SCRIPT[:40]
+    counts = [one.accepted for one in speculating.log.rounds]
+    assert counts[: len(accepted) - 2] == accepted[: len(accepted) - 2]
+    assert len(target.passes) < 40 or not any(counts)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 16])
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 9, 30])
+def test_never_more_tokens_than_wanted(count, most):
+    target = ScriptReader(SCRIPT)
+    speculating = watched(target, ScriptReader(SCRIPT), count)
+    assert list(decode(target, SCRIPT[0], STOP, most, Sampler(), DecodeSpeed(), speculating)) == SCRIPT[:most]
+    assert target.length == most - 1
+
+
+@pytest.mark.parametrize("place", range(1, 12))
+@pytest.mark.parametrize("draft_stops", [True, False])
+def test_a_stop_token_inside_an_accepted_run_ends_the_answer(place, draft_stops):
+    script = [*SCRIPT[:place], 49, *SCRIPT[place + 1 :]]
+    target, draft = ScriptReader(script), ScriptReader(script)
+    speed = DecodeSpeed()
+    known = STOP if draft_stops else frozenset()
+    tokens = list(decode(target, script[0], STOP, 40, Sampler(), speed, speculator(draft, 4, stop_tokens=known)))
+    assert tokens == script[:place]
+    assert target.tokens == script[: target.length]
+    assert place - 1 <= target.length <= place
+    assert draft.length <= target.length
+    assert speed.tokens == place
+
+
+def test_a_draft_drafts_no_further_than_its_own_stop_token():
+    draft = ScriptReader([0, 1, 49, 3, 4, 5])
+    proposal = speculator(draft, 5).propose([0], 10)
+    assert proposal.tokens == (1, 49)
+
+
+def test_accepted_tokens_appear_at_once():
+    target = ScriptReader(SCRIPT)
+    stream = decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeSpeed(), speculator(ScriptReader(SCRIPT), 4))
+    assert next(stream) == SCRIPT[0]
+    # The first token waits for nothing.
+    assert target.passes == []
+    for _ in range(5):
+        next(stream)
+        assert target.passes == [5]
+
+
+def test_an_interrupted_round_is_forgotten():
+    class Interrupted(ScriptReader):
+        def read(self, tokens, rows=1):
+            logits = super().read(tokens, rows)
+            if len(self.passes) == 3:
+                raise KeyboardInterrupt
+            return logits
+
+    target, draft = Interrupted(SCRIPT), ScriptReader(SCRIPT)
+    stream = decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeSpeed(), speculator(draft, 4))
+    got = []
+    with pytest.raises(KeyboardInterrupt):
+        got.extend(iter(lambda: next(stream), None))
+    assert target.tokens == SCRIPT[:10]
+    assert draft.length <= 10
+
+
+def test_a_draft_at_the_end_of_its_context_proposes_nothing_more():
+    target, draft = ScriptReader(SCRIPT), ScriptReader(SCRIPT)
+    speculating = speculator(draft, 4, longest_answer=12)
+    assert list(decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeSpeed(), speculating)) == SCRIPT[:40]
+    assert draft.length <= 12
+    assert target.passes[-1] == 1
+
+
+def test_figures_of_the_rounds():
+    target = ScriptReader(SCRIPT)
+    speculating = speculator(ScriptReader(wrong_at(set(range(3, 200, 3)))), 4)
+    assert speculating.log.acceptance_rate is None
+    assert speculating.log.accepted_histogram == []
+    list(decode(target, SCRIPT[0], STOP, 31, Sampler(), DecodeSpeed(), speculating))
+    # Two right, the third wrong, in each of ten rounds; the last ones have room for fewer.
+    assert speculating.log.accepted_histogram == [0, 0, 10]
+    assert speculating.log.accepted_length_mean == 2
+    assert speculating.log.acceptance_rate == pytest.approx(20 / (9 * 4 + 2))
+    assert speculating.log.proposers == ["draft"]
+
+
+@pytest.mark.parametrize("size", [48, 60])
+def test_a_draft_with_a_vocabulary_of_another_size(size):
+    """Models that share a tokenizer may pad their vocabularies differently."""
+    target, draft = ScriptReader(SCRIPT), ScriptReader(SCRIPT, vocabulary=size)
+    for sampler in (Sampler(), Sampler(0.01)):
+        speculating = speculator(draft, 3, sampler)
+        assert list(decode(target, SCRIPT[0], STOP, 30, sampler, DecodeSpeed(), speculating)) == SCRIPT[:30]
+        assert speculating.log.acceptance_rate == 1
+        target.forget(0)
+        draft.forget(0)
