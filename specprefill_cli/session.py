@@ -14,16 +14,19 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.memory import PeakMemory
 from specprefill_cli.models.loading import LoadedPair, load_pair
-from specprefill_cli.models.pairs import BUNDLED, find_pair
-from specprefill_cli.models.placement import choose_placement
+from specprefill_cli.models.pairs import BUNDLED, Pair, find_pair
+from specprefill_cli.models.placement import Placement, choose_placement
 from specprefill_cli.prefill.choice import automatic_mode, check_fits
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
+from specprefill_cli.prefill.plan import Plan
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prompting import Prompt, Template, encode_prompt, load_template, render
 from specprefill_cli.settings import AUTO, Settings, prompt_folder
 from specprefill_cli.timing import PhaseClock
+
+PairLoader = Callable[[Pair, Placement, str, bool, bool], LoadedPair]
 
 
 def check_names(settings: Settings) -> None:
@@ -39,8 +42,10 @@ def needs_draft(settings: Settings) -> bool:
     return speculative and SCORERS[settings.scorer].needs_draft
 
 
-def open_session(settings: Settings, draft: bool | None = None) -> Session:
+def open_session(settings: Settings, draft: bool | None = None, load: PairLoader = load_pair) -> Session:
     """Load the pair that the settings name; `draft` overrules whether the draft is loaded too.
+
+    load: what loads it; `load_draft_side` suffices for a plan
 
     Raises SpecprefillError when it cannot be loaded.
     """
@@ -51,7 +56,7 @@ def open_session(settings: Settings, draft: bool | None = None) -> Session:
     if with_draft and pair.draft.startswith(BUNDLED) and not pair.target.startswith(BUNDLED):
         raise UsageError("--target needs a --draft that suits it; or use --mode full, or --scorer lexical")
     placement = choose_placement(settings.devices)
-    return Session(load_pair(pair, placement, settings.dtype, settings.offline, with_draft), template)
+    return Session(load(pair, placement, settings.dtype, settings.offline, with_draft), template)
 
 
 @dataclass
@@ -217,7 +222,7 @@ class AnswerStream:
             ttft_seconds=self.clock.ttft,
             startup_seconds=self.session.startup_seconds,
             phases=self.clock.phases(),
-            spans=span_records(self.collection, prompt, self.prefilled),
+            spans=span_records(self.collection, prompt, plan),
             generated_tokens=decoded,
             tokens_per_second=self.speed.tokens_per_second,
             acceptance_rate=None,
@@ -228,7 +233,7 @@ class AnswerStream:
         )
 
 
-def span_records(collection: Collection, prompt: Prompt, prefilled: Prefilled) -> list[SpanRecord]:
+def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
     """The plan's spans with the pages they touch."""
     first = prompt.document[0]
     return [
@@ -239,5 +244,5 @@ def span_records(collection: Collection, prompt: Prompt, prefilled: Prefilled) -
             collection.pages(int(prompt.offsets[span.start - first, 0]), int(prompt.offsets[span.end - first - 1, 1])),
             span.risk,
         )
-        for span in prefilled.plan.spans
+        for span in plan.spans
     ]

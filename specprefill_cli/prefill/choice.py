@@ -12,7 +12,7 @@ from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 
 if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedModel
+    from specprefill_cli.models.loading import LoadedModel, ModelOutline
     from specprefill_cli.settings import Settings
 
 
@@ -21,7 +21,7 @@ def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, st
     prompt, pair = request.prompt, request.pair
     draft = pair.draft if SCORERS[settings.scorer].needs_draft else None
     if draft is not None:
-        if not usable_layers(window_layers(draft.model.config), request.draft_prompt.length):
+        if not usable_layers(window_layers(draft.config), request.draft_prompt.length):
             return "full", f"auto: every layer of the draft sees less than the {request.draft_prompt.length:,} tokens"
         if request.draft_prompt.length + settings.look_ahead > draft.context:
             return "full", f"auto: the draft's context of {draft.context:,} tokens is too short for the prompt"
@@ -37,8 +37,8 @@ def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, st
     return "full", f"auto: select promises only {speedup:.1f}x at {prompt.length:,} tokens ({WORTHWHILE}x is worth it)"
 
 
-def cost_of(loaded: LoadedModel) -> ModelCost:
-    return ModelCost.of(loaded.model.config, loaded.device.partition(":")[0])
+def cost_of(loaded: LoadedModel | ModelOutline) -> ModelCost:
+    return ModelCost.of(loaded.config, loaded.device.partition(":")[0])
 
 
 def expected_kept(settings: Settings, prompt_tokens: int, document_tokens: int) -> int:
