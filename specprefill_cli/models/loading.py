@@ -198,6 +198,16 @@ def auto_class(config: PretrainedConfig) -> type:
     return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
+def model_class(config: PretrainedConfig) -> type[PreTrainedModel] | None:
+    """The class that a checkpoint becomes; None where transformers has no causal language model for it."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
+        if type(config) in mapping:
+            return mapping[type(config)]
+    return None
+
+
 def remedy(offline: bool) -> str:
     if offline:
         return "give a local folder, or leave out --offline to download it"
