@@ -23,7 +23,7 @@ def every_command(command, path=()):
 
 
 def test_the_names_are_those_of_the_registries():
-    assert completion.MODES == ("auto", *MODES)
+    assert ("auto", *MODES) == completion.MODES
     assert set(completion.SCORERS) == set(SCORERS)
     assert completion.DTYPES == DTYPES
 
