@@ -117,7 +117,11 @@ def estimate(
         pace = request.clock.seconds["draft_prefill"] / operations
         full_seconds = pace * (target.prefill_flops(prompt.length) + target.overhead_flops())
     outside = prompt.length - (prompt.document[1] - prompt.document[0])
-    others = [(keep, max(int(keep * prompt.length), outside + settings.chunk_size)) for keep in ratios]
+    others = [
+        (keep, max(int(keep * prompt.length), outside + settings.chunk_size))
+        for keep in ratios
+        if keep != settings.keep
+    ]
     found = []
     for keep, kept in [(settings.keep, plan.kept_tokens), *others]:
         kept = min(kept, prompt.length)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from specprefill_cli.reporting.cells import LEVELS, Cell, PageCells, cells_by_page
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import PHASE_WORDS, decode_facts, prompt_facts, seconds
+from specprefill_cli.timing import PHASES
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -30,7 +31,8 @@ TEMPLATES = Path(__file__).resolve().parent / "page"
 class PageResult:
     """One mode on the page.
 
-    answer: its text, or None where the target did not run; facts: labels and values; phases: seconds by name
+    answer: its text, or None where the target did not run; facts: labels and values
+    phases: seconds by the names in `timing.PHASES`
     cells: the document as this mode treated it; estimates: header and rows of a table, or nothing
     """
 
@@ -81,18 +83,18 @@ def answer_result(answer: Answer, cells: Sequence[Cell]) -> PageResult:
 def render_page(question: str, collection: Collection, results: Sequence[PageResult]) -> str:
     """The page of one question about some documents, as each of the results answered it."""
     longest = max((sum(result.phases.values()) for result in results), default=0.0)
-    names = list(dict.fromkeys(name for result in results for name, value in result.phases.items() if value > 0))
     return environment().get_template("page.html").render(
         question=question,
         documents=", ".join(document.name for document in collection.documents),
         several=len(collection.documents) > 1,
-        phases=[(PHASE_WORDS.get(name, name), colour) for colour, name in enumerate(names)],
-        results=[view(result, collection, names, longest) for result in results],
+        timed=longest > 0,
+        answered=any(result.answer is not None for result in results),
+        results=[view(result, collection, longest) for result in results],
         levels=range(LEVELS + 1),
     )  # fmt: skip
 
 
-def view(result: PageResult, collection: Collection, names: list[str], longest: float) -> dict[str, Any]:
+def view(result: PageResult, collection: Collection, longest: float) -> dict[str, Any]:
     """What the template prints of one result."""
     marks = cited_ranges(result.citations, collection)
     cited = [
@@ -105,7 +107,7 @@ def view(result: PageResult, collection: Collection, names: list[str], longest: 
         "result": result,
         "total": seconds(sum(result.phases.values())),
         "bars": [
-            Bar(PHASE_WORDS.get(name, name), seconds(value), 100 * value / longest, names.index(name))
+            Bar(PHASE_WORDS.get(name, name), seconds(value), 100 * value / longest, PHASES.index(name))
             for name, value in result.phases.items()
             if value > 0
         ],

@@ -32,7 +32,7 @@ def plan_facts(run: DryRun) -> list[tuple[str, str]]:
         ("pair", f"{run.draft or 'no draft'} -> {run.target} (its weights were not loaded)"),
         ("prompt", f"{run.plan.prompt_tokens:,} tokens"),
         ("would keep", f"{run.plan.kept_tokens:,} tokens, ratio {run.plan.kept_ratio:.3f}"),
-        ("auto takes", f"{run.advice[0]}  ({run.advice[1]})"),
+        ("auto takes", f"{run.advice[0]}: {run.advice[1].removeprefix('auto: ')}"),
     ]
 
 
@@ -50,13 +50,14 @@ def plan_table(run: DryRun) -> Table:
 def estimate_rows(run: DryRun) -> list[list[str]]:
     """Header and rows: the planned ratio first, then others, then full prefill."""
     rows = [["keep", "tokens computed", "speedup", "TTFT"]]
-    for one in run.estimates:
-        rows.append([keep_word(one), f"{one.kept_tokens:,}", f"{one.speedup:.1f}x", seconds_word(one.ttft_seconds)])
+    for number, one in enumerate(run.estimates):
+        keep = f"planned: {keep_word(one)}" if number == 0 else keep_word(one)
+        rows.append([keep, f"{one.kept_tokens:,}", f"{one.speedup:.1f}x", seconds_word(one.ttft_seconds)])
     return [*rows, ["full", f"{run.plan.prompt_tokens:,}", "1.0x", seconds_word(run.full_seconds)]]
 
 
 def keep_word(one: Estimate) -> str:
-    return f"auto ({one.kept_ratio:.2f})" if one.keep is None else f"{one.keep:g}"
+    return f"auto, {one.kept_ratio:.2f}" if one.keep is None else f"{one.keep:g}"
 
 
 def seconds_word(value: float | None) -> str:
@@ -74,10 +75,10 @@ def estimate_table(rows: Sequence[Sequence[str]]) -> Table:
 
 def plan_result(run: DryRun, cells: Sequence[Cell]) -> PageResult:
     """A dry run as the page shows it."""
-    warnings = [*run.warnings, f"Dry run. {ESTIMATE_NOTE.capitalize()}."]
+    reason = f"dry run; {ESTIMATE_NOTE}"
     return PageResult(
-        PLANNED_MODE, None, None, plan_facts(run), run.phases, (), warnings, cells, estimate_rows(run)
-    )  # fmt: skip
+        PLANNED_MODE, reason, None, plan_facts(run), run.phases, (), run.warnings, cells, estimate_rows(run)
+    )
 
 
 def plan_record(run: DryRun, cells: Sequence[Cell], collection: Collection, startup_seconds: float) -> dict[str, Any]:
