@@ -7,10 +7,14 @@ import platform
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specprefill_cli.checks import Check, State
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.settings import Settings, config_path
+
+if TYPE_CHECKING:
+    from specprefill_cli.models.placement import Placement
 
 GIBIBYTE = 2**30
 
@@ -166,18 +170,18 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
         needed += weights + cache
         detail = f"{str(dtype).removeprefix('torch.')}: weights {gibibytes(weights)}, KV of {tokens:,} tokens {gibibytes(cache)}"
         yield Check(f"{role} {name}", State.OK, detail)
-    yield memory(f"pair {pair.name}", needed, placement.device_type)
+    yield memory(f"pair {pair.name}", needed, placement)
 
 
-def memory(name: str, needed: int, device_type: str) -> Check:
+def memory(name: str, needed: int, placement: Placement) -> Check:
     """Whether both models fit; what the forward passes need besides is not counted."""
     import torch
 
-    if device_type == "cuda":
-        free = sum(torch.cuda.mem_get_info(number)[0] for number in range(torch.cuda.device_count()))
-    else:
-        free = main_memory()[0]
-    detail = f"needs {gibibytes(needed)} on {device_type} and room for activations, {gibibytes(free)} are free"
+    gpus = placement.gpus
+    free = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus) if gpus else main_memory()[0]
+    detail = (
+        f"needs {gibibytes(needed)} on {placement.device_type} and room for activations, {gibibytes(free)} are free"
+    )
     if needed > free:
         return Check(name, State.BROKEN, f"{detail}: use a smaller pair, --dtype bfloat16, or more --devices")
     return Check(name, State.OK, detail)

@@ -15,6 +15,7 @@ from specprefill_cli.documents.document import Document, join_pages
 from specprefill_cli.documents.errors import DocumentError, document_error, one_line
 from specprefill_cli.documents.reader import Limits
 
+MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
 # The lines of each page. A reader gets a list to which it may add warnings.
 Pages = Iterator[Iterable[str]]
 ReadPages = Callable[[BytesIO, list[str]], Pages]
@@ -52,10 +53,15 @@ def check_archive(data: bytes, name: str, limits: Limits) -> None:
             entries = archive.infolist()
     except (BadZipFile, ValueError, NotImplementedError) as error:
         raise damaged(name, error) from error
-    unpacked = sum(entry.file_size for entry in entries)
-    if unpacked > limits.max_unpacked_bytes or len(entries) > limits.max_entries:
-        what = f"unpacks to {unpacked:,} bytes in {len(entries):,} parts, the limits are {limits.max_unpacked_bytes:,} "
-        raise document_error(name, f"{what}and {limits.max_entries:,}", "split it into smaller files")
+    xml = sum(entry.file_size for entry in entries if entry.filename.lower().endswith(MARKUP_SUFFIXES))
+    found = (
+        (sum(entry.file_size for entry in entries), limits.max_unpacked_bytes, "bytes"),
+        (xml, limits.max_xml_bytes, "bytes of XML"),
+        (len(entries), limits.max_entries, "parts"),
+    )
+    for size, limit, what in found:
+        if size > limit:
+            raise document_error(name, f"unpacks to {size:,} {what}, the limit is {limit:,}", "split it")
 
 
 def page_texts(pages: Iterable[Iterable[str]], name: str, limits: Limits, stop: threading.Event) -> list[str]:

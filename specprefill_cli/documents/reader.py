@@ -20,6 +20,7 @@ class Limits:
     max_characters: int = 20_000_000  # characters of the extracted text
     max_seconds: float = 120.0  # wall-clock seconds for parsing a PDF, an HTML page or an office file
     max_unpacked_bytes: int = 512 * 2**20  # size of an office file when unpacked, in bytes
+    max_xml_bytes: int = 200 * 2**20  # of that in XML, whose trees take several times as much memory
     max_entries: int = 20_000  # parts of an office file
 
 

@@ -13,6 +13,7 @@ from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 
 from specprefill_cli.documents import DocumentError, Limits, read_document, read_documents
+from specprefill_cli.documents.xlsx import UNCALCULATED
 
 ROWS = [["", "2019", "2020"], ["mass", None, 7]]
 
@@ -225,8 +226,17 @@ def test_damaged_files_are_one_line(make, suffix: str) -> None:
 
 @pytest.mark.parametrize(("make", "suffix"), FILES)
 def test_bombs_are_refused_by_their_sizes(make, suffix: str) -> None:
-    assert "unpacks to" in refusal(make(), f"a.{suffix}", Limits(max_unpacked_bytes=100))
-    assert "unpacks to" in refusal(make(), f"a.{suffix}", Limits(max_entries=2))
+    for limits, words in (
+        (Limits(max_unpacked_bytes=100), " bytes, the limit is 100"),
+        (Limits(max_xml_bytes=100), " bytes of XML, the limit is 100"),
+        (Limits(max_entries=2), " parts, the limit is 2"),
+    ):
+        assert words in refusal(make(), f"a.{suffix}", limits)
+
+
+def test_a_sheet_of_unclosed_formulas_is_searched_in_linear_time() -> None:
+    # A quadratic search would not come to an end.
+    assert UNCALCULATED.search(b"<f " * 2_000_000) is None
 
 
 def test_one_string_repeated_in_many_cells_is_stopped_at_the_limit() -> None:
