@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import threading
-import warnings as python_warnings
 from collections.abc import Iterator
 from io import BytesIO
 from urllib.parse import unquote, urlsplit
@@ -39,10 +38,7 @@ def read_epub(data: bytes, name: str, limits: Limits) -> Document:
                 if chapter in entries:
                     yield chapter_lines(book.read(chapter), f"{name}:{chapter}")
 
-    with python_warnings.catch_warnings():
-        # bs4 warns that chapters look like XML; their text is extracted all the same.
-        python_warnings.simplefilter("ignore")
-        return archive_document(data, name, limits, READER.media_type, pages)
+    return archive_document(data, name, limits, READER.media_type, pages)
 
 
 def reading_order(book: ZipFile) -> list[str]:

@@ -63,7 +63,7 @@ def binary_format(data: bytes) -> str | None:
         if data.startswith(signature):
             return words
     if data.startswith(ZIP_SIGNATURE):
-        return "an OpenDocument file" if b"opendocument" in data[:HEAD_OF_ARCHIVE] else "a ZIP archive"
+        return "an OpenDocument file" if b"vnd.oasis.opendocument" in data[:HEAD_OF_ARCHIVE] else "a ZIP archive"
     if b"\x00" in data and not data.startswith(TEXT_BOMS):
         return "binary data (it holds NUL bytes)"
     return None
@@ -73,10 +73,12 @@ def office_suffix(data: bytes) -> str | None:
     """The suffix of the office format that ``data`` is in; None for anything else."""
     if not data.startswith(ZIP_SIGNATURE):
         return None
+    head = data[:HEAD_OF_ARCHIVE].decode("latin-1")
+    if "application/epub+zip" in head:
+        return ".epub"
     try:
         with ZipFile(BytesIO(data)) as archive:
             names = archive.namelist()
     except (BadZipFile, ValueError, NotImplementedError):
-        head = data[:HEAD_OF_ARCHIVE].decode("latin-1")
         return next((suffix for folder, suffix in OFFICE_FOLDERS if folder in head), None)
     return next((suffix for folder, suffix in OFFICE_FOLDERS if any(name.startswith(folder) for name in names)), None)
