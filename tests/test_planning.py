@@ -8,13 +8,13 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import loading
-from specprefill_cli.models.loading import ModelOutline, load_draft_side
+from specprefill_cli.models.loading import LoadedPair, ModelOutline, load_draft_side
 from specprefill_cli.planning import KEEP_RATIOS, dry_run
 from specprefill_cli.prefill.choice import cost_of
 from specprefill_cli.prefill.cost import promised_speedup
 from specprefill_cli.reporting.jsonl import line
 from specprefill_cli.reporting.plan_report import plan_cells, plan_record
-from specprefill_cli.session import open_session
+from specprefill_cli.session import Session, open_session
 from specprefill_cli.settings import Settings
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 20
@@ -91,3 +91,16 @@ def test_the_record_has_a_chunk_for_every_part_of_the_document(planner):
     assert kept == sum(span["end"] - span["start"] for span in record["spans"] if span["fate"] == "recompute")
     assert {tuple(chunk["pages"]) for chunk in chunks} == {(1,)}
     assert set(record["estimates"][0]) == {"keep", "kept_tokens", "kept_ratio", "speedup", "ttft_seconds"}
+
+
+def test_a_target_with_another_tokenizer_is_planned_in_its_own_tokens(planner, tokenizer):
+    import copy
+
+    other = copy.deepcopy(tokenizer)
+    other.add_tokens(["<other>"])
+    outline = ModelOutline("other", planner.pair.target.config, other, "cpu")
+    session = Session(LoadedPair(planner.pair.pair, outline, planner.pair.draft), planner.template)
+    assert not session.pair.same_tokenizer
+    run = dry_run(session, COLLECTION, QUESTION, Settings(keep=0.3))
+    assert len(run.importance) == len(run.offsets) == run.plan.document[1] - run.plan.document[0]
+    assert run.plan.kept_ratio < 0.35

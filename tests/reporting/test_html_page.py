@@ -114,3 +114,13 @@ def test_a_page_of_twenty_pages_is_small():
     # 128 characters are about 32 tokens.
     page = page_of(collection_of(*pages), answered(), answered(mode="full"), chunk=128)
     assert len(page.encode()) < 1_500_000
+
+
+def test_accepted_spans_have_their_own_mark():
+    collection = collection_of("x" * 64)
+    plan = Plan(64, (0, 64), (Span(0, 32, Fate.ACCEPT), Span(32, 64, Fate.RECOMPUTE)))
+    cells = document_cells(collection, np.array([(place, place + 1) for place in range(64)]), plan, None, 32)
+    soup = BeautifulSoup(render_page("q", collection, [answer_result(answered(), cells)]), "html.parser")
+    assert [span["class"][0] for span in soup.select(".text span")] == ["accept", "recompute"]
+    assert [sample.get_text() for sample in soup.select(".sample")] == ["accept", "recompute"]
+    assert ".text .accept" in soup.style.get_text()
