@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from specprefill_cli.answer import Answer, SpanRecord
@@ -22,12 +22,13 @@ from specprefill_cli.memory import PeakMemory
 from specprefill_cli.models.adapter import new_state
 from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.loading import LoadedPair, load_pair
-from specprefill_cli.models.pairs import BUNDLED, find_pair
-from specprefill_cli.models.placement import choose_placement
+from specprefill_cli.models.pairs import BUNDLED, Pair, find_pair
+from specprefill_cli.models.placement import Placement, choose_placement
 from specprefill_cli.prefill.choice import automatic_mode, check_fits
 from specprefill_cli.prefill.heads import load_heads
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
+from specprefill_cli.prefill.plan import Plan
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
@@ -35,6 +36,8 @@ from specprefill_cli.prefill.scorers.question import QuestionScorer
 from specprefill_cli.prompting import Prompt, Template, encode_prompt, load_template, render
 from specprefill_cli.settings import AUTO, OFF, Settings, prompt_folder
 from specprefill_cli.timing import PhaseClock
+
+PairLoader = Callable[[Pair, Placement, str, bool, bool], LoadedPair]
 
 
 def check_names(settings: Settings) -> None:
@@ -58,10 +61,13 @@ def loads_draft(settings: Settings) -> bool:
     return needs_draft(settings) or (settings.speculate != OFF and settings.proposer == "draft")
 
 
-def open_session(settings: Settings, draft: bool | None = None, calibrated: bool = True) -> Session:
+def open_session(
+    settings: Settings, draft: bool | None = None, calibrated: bool = True, load: PairLoader = load_pair
+) -> Session:
     """Load the pair that the settings name.
 
     draft: overrules whether the draft is loaded too; calibrated: whether stored calibrations of the pair are used
+    load: what loads it; `load_draft_side` suffices for a plan
 
     Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
     """
@@ -72,7 +78,7 @@ def open_session(settings: Settings, draft: bool | None = None, calibrated: bool
     if with_draft and pair.draft.startswith(BUNDLED) and not pair.target.startswith(BUNDLED):
         raise UsageError("--target needs a --draft that suits it; or use --mode full, or --scorer lexical")
     placement = choose_placement(settings.devices)
-    loaded = load_pair(pair, placement, settings.dtype, settings.offline, with_draft)
+    loaded = load(pair, placement, settings.dtype, settings.offline, with_draft)
     if loaded.draft is not None and calibrated:
         loaded.scoring_heads = load_heads(calibration_folder(pair), loaded.draft)
     return Session(loaded, template)
@@ -284,7 +290,7 @@ class AnswerStream:
             ttft_seconds=self.clock.ttft,
             startup_seconds=self.session.startup_seconds,
             phases=self.clock.phases(),
-            spans=span_records(self.collection, prompt, self.prefilled),
+            spans=span_records(self.collection, prompt, plan),
             generated_tokens=decoded,
             tokens_per_second=self.speed.tokens_per_second,
             acceptance_rate=self.rounds.acceptance_rate,
@@ -299,7 +305,7 @@ class AnswerStream:
         )
 
 
-def span_records(collection: Collection, prompt: Prompt, prefilled: Prefilled) -> list[SpanRecord]:
+def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
     """The plan's spans with the pages they touch."""
     first = prompt.document[0]
     return [
@@ -310,5 +316,5 @@ def span_records(collection: Collection, prompt: Prompt, prefilled: Prefilled) -
             collection.pages(int(prompt.offsets[span.start - first, 0]), int(prompt.offsets[span.end - first - 1, 1])),
             span.risk,
         )
-        for span in prefilled.plan.spans
+        for span in plan.spans
     ]

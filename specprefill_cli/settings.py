@@ -88,24 +88,54 @@ def merge_settings(
 
     Raises UsageError for an unknown key or a value that cannot be read, naming where it stands.
     """
-    values: dict[str, Any] = {}
-    path = file or config_path()
-    if path.is_file():
-        values |= read_file(path)
-    elif file is None and ENVIRONMENT_PREFIX + "CONFIG" in environment and not path.exists():
-        raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; mend or unset the variable")
-    for field in fields(Settings):
-        variable = ENVIRONMENT_PREFIX + field.name.upper()
-        if variable in environment:
-            values[field.name] = convert(field.name, environment[variable], variable)
+    values = {name: sourced.value for name, sourced in sourced_values(environment, file).items()}
     values |= {name: convert(name, value, flag(name)) for name, value in flags.items() if value is not None}
     return replace(Settings(), **values)
 
 
+@dataclass(frozen=True)
+class Sourced:
+    """A value and where it comes from: "default", "file" or "environment"; place: the file's path or the variable."""
+
+    value: Any
+    source: str
+    place: str | None = None
+
+
+def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | None = None) -> dict[str, Sourced]:
+    """Every setting by name, as defaults, the config file and the environment leave it.
+
+    Raises UsageError for an unknown key or a value that cannot be read, naming where it stands.
+    """
+    found = {field.name: Sourced(field.default, "default") for field in fields(Settings)}
+    path = file or config_path()
+    if path.is_file():
+        found |= {name: Sourced(value, "file", str(path)) for name, value in read_file(path).items()}
+    elif file is None and ENVIRONMENT_PREFIX + "CONFIG" in environment and not path.exists():
+        raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; mend or unset the variable")
+    for name in list(found):
+        variable = variable_of(name)
+        if variable in environment:
+            found[name] = Sourced(convert(name, environment[variable], variable), "environment", variable)
+    return found
+
+
+def variable_of(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
 def read_file(path: Path) -> dict[str, Any]:
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parse_settings(path.read_text(encoding="utf-8"), path)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not valid TOML ({error}); mend or remove the file") from error
+
+
+def parse_settings(text: str, path: Path) -> dict[str, Any]:
+    """The settings in a config file's text. Raises UsageError that names the file."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: not valid TOML ({error}); mend or remove the file") from error
     return {name: convert(name, value, str(path)) for name, value in values.items()}
 

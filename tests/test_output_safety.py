@@ -27,6 +27,9 @@ def hostile_answer():
 
 def test_control_characters_become_visible_codes():
     assert printable("a\x1b[0m\u202eb\n\tc") == "a\\u001b[0m\\u202eb\n\tc"
+    assert printable("a\u2028b\u2066\ufeff\U000e0041\ud800") == "a\\u2028b\\u2066\\ufeff\\U000e0041\\ud800"
+    # Joiners and Arabic signs are spelling.
+    assert printable("\u0645\u06cc\u200c\u062e \u0600") == "\u0645\u06cc\u200c\u062e \u0600"
     assert printable("naïve 東京 \N{GRINNING FACE}") == "naïve 東京 \N{GRINNING FACE}"
 
 

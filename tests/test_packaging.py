@@ -12,7 +12,10 @@ import specprefill_cli
 from specprefill_cli.resources import packaged_folder
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
-LIGHT = ["documents", "settings", "errors", "resources", "models.pairs", "cli.main", "timing", "evaluation.metrics"]
+LIGHT = [
+    *("documents", "settings", "errors", "resources", "models.pairs", "cli.main", "timing", "evaluation.metrics"),
+    *("cli.completion", "config_file", "files", "checks", "diagnosis"),
+]
 
 
 @pytest.mark.parametrize("module", LIGHT)

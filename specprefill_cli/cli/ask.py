@@ -46,6 +46,7 @@ def ask(
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="Print the answer when it is complete.", rich_help_panel=options.OUTPUT)
     ] = False,
+    html: options.Html = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Answer a question about documents: the answer on standard output, a table of figures on standard error.
@@ -56,11 +57,14 @@ def ask(
 
       specprefill ask docs/ notes.md "Who signed the lease?" --keep 0.2 --json
 
+      specprefill ask report.pdf "What is the fee?" --html answer.html
+
       curl -s https://example.org | specprefill ask - "What is it about?" --mode full
     """
     settings = options.settings_from(locals())
     if not question.strip():
         raise UsageError("the question is empty; give it after the documents, in quotes")
+    options.check_html(html)
     notes = Notes(quiet)
     from specprefill_cli.documents import read_documents
     from specprefill_cli.documents.collection import Collection
@@ -80,6 +84,11 @@ def ask(
         stream = session.ask(collection, question, settings)
     write_answer(stream, streaming=not (json or no_stream), silent=json)
     answer = stream.result()
+    if html:
+        from specprefill_cli.reporting.cells import stream_cells
+        from specprefill_cli.reporting.html import answer_result
+
+        options.write_html(html, question, collection, [answer_result(answer, stream_cells(stream))])
     if json:
         from specprefill_cli.reporting.jsonl import answer_record, line
 

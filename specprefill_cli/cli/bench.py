@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specprefill_cli.cli import options
+from specprefill_cli.cli import completion, options
 from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.cli.evaluate import ratios, split
 from specprefill_cli.errors import UsageError
@@ -20,19 +20,26 @@ if TYPE_CHECKING:
     from specprefill_cli.benchmarks.decode import DecodeRow
     from specprefill_cli.benchmarks.prefill import BenchRow
 
-app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def group() -> None:
-    """Measure speed on this machine."""
+    """Measure speed on this machine.
+
+    Example:
+
+      specprefill bench prefill --lengths 4096,8192 --keep 0.1,0.2
+    """
 
 
 @app.command("prefill")
 def prefill(
     lengths: Annotated[str, typer.Option(help="Prompt lengths in tokens, with commas.")] = "2048,8192",
     keep: Annotated[str | None, typer.Option(help="Keep ratios, with commas.")] = None,
-    modes: Annotated[str, typer.Option(help="Modes, with commas.")] = "full,select",
+    modes: Annotated[
+        str, typer.Option(help="Modes, with commas.", autocompletion=completion.list_of(*completion.MODES))
+    ] = "full,select",
     repeat: Annotated[int, typer.Option(min=1, help="Measured rounds; one more warms up.")] = 5,
     scorer: options.Scorer = None,
     look_ahead: options.LookAhead = None,

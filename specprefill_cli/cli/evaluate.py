@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specprefill_cli.cli import options
+from specprefill_cli.cli import completion, options
 from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.errors import UsageError
 
@@ -27,12 +27,24 @@ def evaluate(
         Path, typer.Argument(help="JSONL (or .xz) of {id, context | document | documents, question, answers}.")
     ],
     modes: Annotated[
-        str, typer.Option(help="Modes to run, with commas.", rich_help_panel=options.PREFILL)
+        str,
+        typer.Option(
+            help="Modes to run, with commas.",
+            rich_help_panel=options.PREFILL,
+            autocompletion=completion.list_of(*completion.MODES),
+        ),
     ] = "full,select",
     keep: Annotated[
         str | None, typer.Option(help="Keep ratios, with commas; auto is allowed.", rich_help_panel=options.PREFILL)
     ] = None,
-    scorer: Annotated[str | None, typer.Option(help="Scorers, with commas.", rich_help_panel=options.PREFILL)] = None,
+    scorer: Annotated[
+        str | None,
+        typer.Option(
+            help="Scorers, with commas.",
+            rich_help_panel=options.PREFILL,
+            autocompletion=completion.list_of(*completion.SCORERS),
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Questions to draw at random; all without it.")] = None,
     distractors: Annotated[int, typer.Option(min=0, help="Other contexts of the file to bury each context among.")] = 0,
     sample_seed: Annotated[int, typer.Option(help="Seed of the draw and of the distractors.")] = 0,

@@ -2,35 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specprefill_cli.cli import completion
+
 if TYPE_CHECKING:
+    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.reporting.html import PageResult
     from specprefill_cli.settings import Settings
 
 MODELS, PREFILL, DECODING, OUTPUT = "Models", "Prefill", "Decoding", "Output"
 
 Pair = Annotated[
-    str | None, typer.Option(help="Named pair of draft and target (see `specprefill pairs`).", rich_help_panel=MODELS)
+    str | None,
+    typer.Option(
+        help="Named pair of draft and target (see `specprefill pairs`).",
+        rich_help_panel=MODELS,
+        autocompletion=completion.pair_names,
+    ),
 ]
 Draft = Annotated[str | None, typer.Option(help="Hub id or folder of the draft model.", rich_help_panel=MODELS)]
 Target = Annotated[str | None, typer.Option(help="Hub id or folder of the target model.", rich_help_panel=MODELS)]
 Devices = Annotated[
     str | None, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.", rich_help_panel=MODELS)
 ]
-Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=MODELS)]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        help=f"{completion.in_words(completion.DTYPES)}.",
+        rich_help_panel=MODELS,
+        autocompletion=completion.one_of(*completion.DTYPES),
+    ),
+]
 Offline = Annotated[
     bool | None, typer.Option("--offline", help="Use only models that are already here.", rich_help_panel=MODELS)
 ]
-Mode = Annotated[str | None, typer.Option(help="auto, full or select.", rich_help_panel=PREFILL)]
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        help=f"{completion.in_words(completion.MODES)}.",
+        rich_help_panel=PREFILL,
+        autocompletion=completion.one_of(*completion.MODES),
+    ),
+]
 Keep = Annotated[
     str | None,
-    typer.Option(help="Share of prompt tokens the target computes: 0 to 1, or auto.", rich_help_panel=PREFILL),
+    typer.Option(
+        help="Share of prompt tokens the target computes: 0 to 1, or auto.",
+        rich_help_panel=PREFILL,
+        autocompletion=completion.one_of(*completion.KEEP),
+    ),
 ]
 Scorer = Annotated[
-    str | None, typer.Option(help="auto, question, heads, paper, lexical or random.", rich_help_panel=PREFILL)
+    str | None,
+    typer.Option(
+        help=f"{completion.in_words(completion.SCORERS)}.",
+        rich_help_panel=PREFILL,
+        autocompletion=completion.one_of(*completion.SCORERS),
+    ),
 ]
 LookAhead = Annotated[
     int | None, typer.Option(help="Tokens the draft decodes before scoring.", rich_help_panel=PREFILL)
@@ -57,6 +90,15 @@ Proposer = Annotated[
     str | None, typer.Option(help="Who proposes them: draft, lookup or auto.", rich_help_panel=DECODING)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        help="Also write a page to this file: the document by importance and fate, the answer's source, the times.",
+        rich_help_panel=OUTPUT,
+        show_default=False,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No table and no progress.", rich_help_panel=OUTPUT)]
 
 
@@ -71,3 +113,19 @@ def settings_from(flags: Mapping[str, Any]) -> Settings:
 
     names = {field.name for field in fields(Settings)}
     return merge_settings({name: value for name, value in flags.items() if name in names})
+
+
+def check_html(path: Path | None) -> None:
+    """Raises UsageError, before models are loaded, for a page that could not be written."""
+    from specprefill_cli.files import check_can_write
+
+    if path is not None:
+        check_can_write(path, "--html")
+
+
+def write_html(path: Path, question: str, collection: Collection, results: Sequence[PageResult]) -> None:
+    """Write the page of a question. Raises SpecprefillError when it cannot be written."""
+    from specprefill_cli.files import write_whole
+    from specprefill_cli.reporting.html import render_page
+
+    write_whole(path, render_page(question, collection, results))

@@ -1,24 +1,183 @@
-"""`specprefill pairs`: the named pairs."""
+"""`specprefill pairs`: the named pairs, and what works with a pair."""
 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
-from specprefill_cli.cli.console import console
+import typer
+
+from specprefill_cli.cli import completion, options
+from specprefill_cli.cli.console import Notes, console
+from specprefill_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from specprefill_cli.checks import Check
+    from specprefill_cli.models.pairs import Pair
+    from specprefill_cli.settings import Settings
+
+app = typer.Typer(invoke_without_command=True)
+
+Name = Annotated[str, typer.Argument(help="Name of a pair.", autocompletion=completion.pair_names, show_default=False)]
+LOAD_DOCUMENT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill. " * 12
+LOAD_QUESTION = "What do tickets cost?"
 
 
-def pairs() -> None:
+@app.callback()
+def pairs(context: typer.Context, json: options.Json = False) -> None:
     """List the named pairs of draft and target.
 
-    Example:
+    Examples:
+
+      specprefill pairs
 
       specprefill ask report.pdf "Who signed it?" --pair qwen2.5-7b
-    """
-    from rich.table import Table
 
+      specprefill pairs --json | jq -r '.pairs[].target'
+    """
+    if context.invoked_subcommand is not None:
+        return
     from specprefill_cli.models.pairs import PAIRS
+
+    if json:
+        print_json({"pairs": [record(pair) for pair in PAIRS.values()]})
+        return
+    from rich.table import Table
 
     table = Table("pair", "draft", "target", "note", box=None, padding=(0, 2, 0, 0))
     for pair in PAIRS.values():
         table.add_row(pair.name, pair.draft, pair.target, pair.note)
     console(sys.stdout).print(table)
+
+
+@app.command("show")
+def show(name: Name, json: options.Json = False) -> None:
+    """Show one pair: its models, whether they are on this machine, and its prompt template.
+
+    Example:
+
+      specprefill pairs show qwen2.5-7b
+    """
+    from specprefill_cli.models.pairs import find_pair
+
+    pair = find_pair(name)
+    here = {role: on_this_machine(model) for role, model in (("draft", pair.draft), ("target", pair.target))}
+    if json:
+        print_json(record(pair) | {"here": here})
+        return
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_row("pair", pair.name)
+    for role, model in (("draft", pair.draft), ("target", pair.target)):
+        table.add_row(role, f"{model}  ({'on this machine' if here[role] else 'not downloaded yet'})")
+    table.add_row("prompt", pair.prompt)
+    if pair.note:
+        table.add_row("note", pair.note)
+    console(sys.stdout).print(table)
+
+
+@app.command("check")
+def check(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name of a pair, or give --draft and --target.", autocompletion=completion.pair_names),
+    ] = None,
+    draft: options.Draft = None,
+    target: options.Target = None,
+    devices: options.Devices = None,
+    dtype: options.Dtype = None,
+    prompt: options.Prompt = None,
+    offline: options.Offline = None,
+    load: Annotated[
+        bool, typer.Option("--load", help="Load the weights too, and answer a question in both modes.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Say by name what works with a pair, from its configurations and tokenizers; exit code 1 when it cannot be used.
+
+    Examples:
+
+      specprefill pairs check qwen3-8b
+
+      specprefill pairs check --draft Qwen/Qwen2.5-0.5B-Instruct --target ./my-checkpoint --load
+    """
+    if name is None and (draft is None or target is None):
+        raise UsageError("pairs check: give the name of a pair, or both --draft and --target")
+    settings = options.settings_from({**locals(), "pair": name})
+    with Notes(json).progress("reading configurations and tokenizers"):
+        checks = examine(settings)
+    from specprefill_cli.checks import any_broken
+    from specprefill_cli.reporting.check_report import check_record, check_table
+
+    if load and not any_broken(checks):
+        with Notes(json).progress("loading the models"):
+            checks.append(try_out(settings))
+    if json:
+        print_json(check_record(checks, pair=name))
+    else:
+        console(sys.stdout).print(check_table(checks))
+    if any_broken(checks):
+        raise typer.Exit(1)
+
+
+def examine(settings: Settings) -> list[Check]:
+    """Findings without weights. Raises SpecprefillError for a model that cannot be had."""
+    from specprefill_cli.models.checking import check_pair
+    from specprefill_cli.models.loading import load_outline
+    from specprefill_cli.models.pairs import find_pair
+    from specprefill_cli.models.placement import choose_placement
+    from specprefill_cli.prompting import load_template
+    from specprefill_cli.settings import prompt_folder
+
+    pair = find_pair(settings.pair, settings.draft, settings.target)
+    placement = choose_placement(settings.devices)
+    template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
+    outlines = [load_outline(model, placement, settings.offline) for model in (pair.draft, pair.target)]
+    return check_pair(*outlines, template)
+
+
+def try_out(settings: Settings) -> Check:
+    """Load the pair and prefill a short document in both modes."""
+    from dataclasses import replace
+
+    from specprefill_cli.checks import Check, State
+    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import one_page_document
+    from specprefill_cli.reporting.table import seconds
+    from specprefill_cli.session import open_session
+
+    collection = Collection((one_page_document("check", LOAD_DOCUMENT, "text/plain"),))
+    session = open_session(settings, draft=True)
+    times = []
+    for mode in ("full", "select"):
+        stream = session.ask(collection, LOAD_QUESTION, replace(settings, mode=mode, keep=0.5, max_new_tokens=1))
+        list(stream)
+        times.append(f"{mode} {seconds(stream.clock.ttft)}")
+    return Check("loaded", State.OK, f"first token after {', '.join(times)} for {stream.request.prompt.length} tokens")
+
+
+def on_this_machine(name: str) -> bool:
+    """Whether a model's configuration is in a folder or in the hub's cache."""
+    from pathlib import Path
+
+    from huggingface_hub import try_to_load_from_cache
+
+    from specprefill_cli.models.pairs import BUNDLED
+
+    if name.startswith(BUNDLED) or Path(name).is_dir():
+        return True
+    return isinstance(try_to_load_from_cache(name, "config.json"), str)
+
+
+def record(pair: Pair) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(pair)
+
+
+def print_json(values: dict[str, Any]) -> None:
+    from specprefill_cli.reporting.jsonl import SCHEMA, line
+
+    print(line({"schema": SCHEMA} | values), flush=True)

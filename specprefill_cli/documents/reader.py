@@ -16,9 +16,12 @@ class Limits:
     """
 
     max_bytes: int = 256 * 2**20  # size of the file, in bytes
-    max_pages: int = 5000  # pages of a PDF
+    max_pages: int = 5000  # pages, slides, sheets or chapters
     max_characters: int = 20_000_000  # characters of the extracted text
-    max_seconds: float = 120.0  # wall-clock seconds for parsing a PDF or an HTML page
+    max_seconds: float = 120.0  # wall-clock seconds for parsing a PDF, an HTML page or an office file
+    max_unpacked_bytes: int = 512 * 2**20  # size of an office file when unpacked, in bytes
+    max_xml_bytes: int = 200 * 2**20  # of that in XML, whose trees take several times as much memory
+    max_entries: int = 20_000  # parts of an office file
 
 
 class Reader(Protocol):

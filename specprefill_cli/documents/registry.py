@@ -2,13 +2,14 @@
 
 from pathlib import PurePath
 
-from specprefill_cli.documents import html, markdown, pdf, text
+from specprefill_cli.documents import csv, docx, epub, html, markdown, pdf, pptx, text, xlsx
 from specprefill_cli.documents.document import Document
 from specprefill_cli.documents.errors import document_error
 from specprefill_cli.documents.reader import Limits, Reader
-from specprefill_cli.documents.signatures import binary_format, is_html, is_pdf
+from specprefill_cli.documents.signatures import binary_format, is_html, is_pdf, office_suffix
 
-READERS: tuple[Reader, ...] = (pdf.READER, markdown.READER, html.READER, text.READER)
+OFFICE_READERS: tuple[Reader, ...] = (docx.READER, pptx.READER, xlsx.READER, epub.READER)
+READERS: tuple[Reader, ...] = (pdf.READER, markdown.READER, html.READER, text.READER, csv.READER, *OFFICE_READERS)
 
 KNOWN_SUFFIXES: tuple[str, ...] = tuple(suffix for reader in READERS for suffix in reader.suffixes)
 
@@ -37,6 +38,9 @@ def read_document(data: bytes, name: str, limits: Limits | None = None) -> Docum
 
 def choose_reader(data: bytes, name: str) -> Reader:
     """The reader for ``data``; a suffix never overrules what the bytes say. Raises DocumentError for no reader."""
+    office = office_suffix(data)
+    if office:
+        return next(reader for reader in OFFICE_READERS if office in reader.suffixes)
     if is_pdf(data):
         return pdf.READER
     suffix = PurePath(name).suffix.lower()
@@ -45,6 +49,9 @@ def choose_reader(data: bytes, name: str) -> Reader:
     if found:
         also = f", not a {suffix} file" if claimed else ""
         raise document_error(name, f"this is {found}{also}", "save it as PDF, HTML, Markdown or UTF-8 text")
+    if claimed in OFFICE_READERS:
+        really = "an HTML page" if is_html(data) else "plain text or a file that lost its beginning"
+        raise document_error(name, f"not a {suffix} file: this is {really}", "rename it, or fetch the file again")
     if claimed is pdf.READER:
         really = "an HTML page" if is_html(data) else "plain text or a PDF that lost its beginning"
         raise document_error(

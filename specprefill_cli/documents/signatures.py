@@ -2,6 +2,8 @@
 
 import codecs
 import re
+from io import BytesIO
+from zipfile import BadZipFile, ZipFile
 
 # The PDF standard lets up to 1024 bytes of other data stand before the header.
 HEAD_BYTES = 1024
@@ -22,7 +24,7 @@ BINARY_SIGNATURES = (
     (b"(\xb5/\xfd", "a zstd archive"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
     (b"Rar!\x1a\x07", "a RAR archive"),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Microsoft Office file (.doc, .xls or .ppt)"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old or encrypted Microsoft Office file"),
     (b"{\\rtf", "an RTF file"),
     (b"%!PS", "a PostScript file"),
     (b"SQLite format 3\x00", "an SQLite database"),
@@ -32,14 +34,11 @@ BINARY_SIGNATURES = (
     (b"OggS", "an Ogg recording"),
 )
 
-# The first entry of a ZIP based office format names its folder.
-ZIP_FORMATS = (
-    (b"word/", "a Word document (.docx)"),
-    (b"ppt/", "a PowerPoint presentation (.pptx)"),
-    (b"xl/", "an Excel workbook (.xlsx)"),
-    (b"application/epub+zip", "an EPUB book"),
-    (b"opendocument", "an OpenDocument file"),
-)
+ZIP_SIGNATURE = b"PK\x03\x04"
+# Where the parts of an office format lie in its archive, and the suffix of the format.
+OFFICE_FOLDERS = (("word/", ".docx"), ("ppt/", ".pptx"), ("xl/", ".xlsx"), ("META-INF/container.xml", ".epub"))
+# The archive's first entries name the format even where its end, with the list of entries, is lost.
+HEAD_OF_ARCHIVE = 4096
 
 _HTML_START = re.compile(rb"\s*(?:<\?xml[^>]{0,200}>\s*)?(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+html|html)\b", re.I)
 
@@ -63,8 +62,23 @@ def binary_format(data: bytes) -> str | None:
     for signature, words in BINARY_SIGNATURES:
         if data.startswith(signature):
             return words
-    if data.startswith(b"PK\x03\x04"):
-        return next((words for mark, words in ZIP_FORMATS if mark in data[:4096]), "a ZIP archive")
+    if data.startswith(ZIP_SIGNATURE):
+        return "an OpenDocument file" if b"vnd.oasis.opendocument" in data[:HEAD_OF_ARCHIVE] else "a ZIP archive"
     if b"\x00" in data and not data.startswith(TEXT_BOMS):
         return "binary data (it holds NUL bytes)"
     return None
+
+
+def office_suffix(data: bytes) -> str | None:
+    """The suffix of the office format that ``data`` is in; None for anything else."""
+    if not data.startswith(ZIP_SIGNATURE):
+        return None
+    head = data[:HEAD_OF_ARCHIVE].decode("latin-1")
+    if "application/epub+zip" in head:
+        return ".epub"
+    try:
+        with ZipFile(BytesIO(data)) as archive:
+            names = archive.namelist()
+    except (BadZipFile, ValueError, NotImplementedError):
+        return next((suffix for folder, suffix in OFFICE_FOLDERS if folder in head), None)
+    return next((suffix for folder, suffix in OFFICE_FOLDERS if any(name.startswith(folder) for name in names)), None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import ATTENTION, devices, synchronize
@@ -14,12 +16,39 @@ from specprefill_cli.models.placement import Placement, choose_dtype, roomiest
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from specprefill_cli.prefill.heads import ScoringHeads
 
 # Architectures whose attention our function does not reproduce.
 SOFT_CAPPED = "attn_logit_softcapping"
+
+
+@dataclass
+class ModelOutline:
+    """A model without its weights: enough to plan a prefill and to check a pair.
+
+    device: where its weights would go, as a type ("cpu", "cuda", "mps")
+    """
+
+    name: str
+    config: PretrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+    device: str
+
+    @property
+    def context(self) -> int:
+        return context_length(self.config)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.tokenizer)
+
+    @property
+    def devices(self) -> frozenset[torch.device]:
+        """None: nothing of it is loaded."""
+        return frozenset()
 
 
 @dataclass
@@ -33,8 +62,16 @@ class LoadedModel:
     stop_tokens: frozenset[int]
 
     @property
+    def config(self) -> PretrainedConfig:
+        return self.model.config
+
+    @property
     def device(self) -> str:
         return str(self.model.get_input_embeddings().weight.device)
+
+    @property
+    def devices(self) -> frozenset[torch.device]:
+        return devices(self.model)
 
     @property
     def dtype(self) -> str:
@@ -49,11 +86,13 @@ class LoadedModel:
 class LoadedPair:
     """Draft and target, loaded; `draft` is None for modes and scorers that run without one.
 
+    The target is an outline where only a plan is wanted: then no mode can prefill.
+
     scoring_heads: the draft's heads that `calibrate --heads` found, where it has run for this pair
     """
 
     pair: Pair
-    target: LoadedModel
+    target: LoadedModel | ModelOutline
     draft: LoadedModel | None
     scoring_heads: ScoringHeads | None = None
 
@@ -64,7 +103,7 @@ class LoadedPair:
     @cached_property
     def devices(self) -> frozenset:
         """All devices that the pair runs on."""
-        return devices(self.target.model) | (devices(self.draft.model) if self.draft is not None else frozenset())
+        return self.target.devices | (self.draft.devices if self.draft is not None else frozenset())
 
     def wait(self) -> None:
         """Synchronise the devices of both models."""
@@ -81,6 +120,16 @@ def load_pair(pair: Pair, placement: Placement, dtype: str, offline: bool, with_
     return LoadedPair(pair, target, draft)
 
 
+def load_draft_side(pair: Pair, placement: Placement, dtype: str, offline: bool, with_draft: bool) -> LoadedPair:
+    """Load the draft of a pair, and of the target its configuration and tokenizer alone.
+
+    Raises SpecprefillError as `load_pair` does.
+    """
+    target = load_outline(pair.target, placement, offline)
+    draft = load_model(pair.draft, roomiest(placement), dtype, offline) if with_draft else None
+    return LoadedPair(pair, target, draft)
+
+
 def model_source(name: str) -> str:
     """Folder or hub id behind a name of the registry."""
     if not name.startswith(BUNDLED):
@@ -93,33 +142,58 @@ def model_source(name: str) -> str:
     return str(folder)
 
 
+def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline:
+    """Load the configuration and the tokenizer of a causal language model, from a folder or the hub.
+
+    Raises SpecprefillError when they cannot be had, or belong to a model that cannot be used.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    with load_errors(name, offline):
+        config = AutoConfig.from_pretrained(**source_of(name, offline))
+        check_config(config, name)
+        tokenizer = AutoTokenizer.from_pretrained(**source_of(name, offline))
+    check_fast(tokenizer, name)
+    return ModelOutline(name, config, tokenizer, placement.device_type)
+
+
 def load_model(name: str, placement: Placement, dtype: str, offline: bool) -> LoadedModel:
     """Load one causal language model with specprefill's attention, from a folder or the hub (safetensors only)."""
-    from transformers import AutoConfig, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
     # Progress bars of the library would mix with ours; its warnings about weights stay.
     transformers_logging.disable_progress_bar()
-    source = model_source(name)
-    local = {"local_files_only": offline or Path(source).is_dir(), "trust_remote_code": False}
-    try:
-        config = AutoConfig.from_pretrained(source, **local)
-        check_config(config, name)
-        tokenizer = AutoTokenizer.from_pretrained(source, **local)
-        model = auto_class(config).from_pretrained(
-            source,
-            dtype=choose_dtype(dtype, placement, config.get_text_config().hidden_size),
+    outline = load_outline(name, placement, offline)
+    with load_errors(name, offline):
+        model = auto_class(outline.config).from_pretrained(
+            **source_of(name, offline),
+            dtype=choose_dtype(dtype, placement, outline.config.get_text_config().hidden_size),
             device_map=placement.device_map,
             max_memory=placement.max_memory,
             attn_implementation=ATTENTION,
             use_safetensors=True,
-            **local,
         )
+    check_model(model, name)
+    return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stop_tokens(model, outline.tokenizer))
+
+
+def source_of(name: str, offline: bool) -> dict[str, Any]:
+    """Where `from_pretrained` finds a model, and what it may do for it."""
+    source = model_source(name)
+    return {
+        "pretrained_model_name_or_path": source,
+        "local_files_only": offline or Path(source).is_dir(),
+        "trust_remote_code": False,
+    }
+
+
+@contextmanager
+def load_errors(name: str, offline: bool) -> Iterator[None]:
+    """What transformers raises for a model that cannot be had, as a SpecprefillError with the reason and the mend."""
+    try:
+        yield
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy(offline)}") from error
-    check_fast(tokenizer, name)
-    check_model(model, name)
-    return LoadedModel(name, model.eval(), tokenizer, context_length(config), stop_tokens(model, tokenizer))
 
 
 def auto_class(config: PretrainedConfig) -> type:
@@ -127,6 +201,16 @@ def auto_class(config: PretrainedConfig) -> type:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
 
     return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
+
+
+def model_class(config: PretrainedConfig) -> type[PreTrainedModel] | None:
+    """The class that a checkpoint becomes; None where transformers has no causal language model for it."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
+        if type(config) in mapping:
+            return mapping[type(config)]
+    return None
 
 
 def remedy(offline: bool) -> str:

@@ -26,6 +26,22 @@ class Placement:
     device_map: str | dict | None
     max_memory: dict | None = None
 
+    @property
+    def device_type(self) -> str:
+        """The kind of device: "cpu", "cuda" or "mps"."""
+        if isinstance(self.device_map, dict):
+            return self.device_map[""].partition(":")[0]
+        return "cpu" if self.device_map is None else "cuda"
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Numbers of the CUDA devices that it names."""
+        if self.device_type != "cuda":
+            return ()
+        if self.max_memory:
+            return tuple(self.max_memory)
+        return (int(self.device_map[""].partition(":")[2]),)
+
 
 def choose_placement(devices: str) -> Placement:
     """Placement for `auto`, `cpu`, or a list such as `cuda:0,cuda:1` over which accelerate spreads a model.

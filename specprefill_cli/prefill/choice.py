@@ -12,7 +12,7 @@ from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 
 if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedModel
+    from specprefill_cli.models.loading import LoadedModel, ModelOutline
     from specprefill_cli.settings import Settings
 
 
@@ -22,7 +22,7 @@ def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, st
     draft = pair.draft if SCORERS[settings.scorer].needs_draft else None
     look_ahead = looked_ahead(settings)
     if draft is not None:
-        if not usable_layers(window_layers(draft.model.config), request.draft_prompt.length):
+        if not usable_layers(window_layers(draft.config), request.draft_prompt.length):
             return "full", f"auto: every layer of the draft sees less than the {request.draft_prompt.length:,} tokens"
         if request.draft_prompt.length + look_ahead > draft.context:
             return "full", f"auto: the draft's context of {draft.context:,} tokens is too short for the prompt"
@@ -43,8 +43,8 @@ def looked_ahead(settings: Settings) -> int:
     return settings.look_ahead if SCORERS[settings.scorer].looks_ahead else 0
 
 
-def cost_of(loaded: LoadedModel) -> ModelCost:
-    return ModelCost.of(loaded.model.config, loaded.device.partition(":")[0])
+def cost_of(loaded: LoadedModel | ModelOutline) -> ModelCost:
+    return ModelCost.of(loaded.config, loaded.device.partition(":")[0])
 
 
 def expected_kept(settings: Settings, prompt_tokens: int, document_tokens: int) -> int:

@@ -1,4 +1,4 @@
-"""Text from documents and models made harmless for a terminal: shown, never obeyed."""
+"""Text from documents and models made harmless for a terminal or a page: shown, never obeyed."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import unicodedata
 
 from rich.text import Text
 
-# Right-to-left and isolate controls can make a line read differently from what it says.
-DIRECTION_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# Controls and escapes, halves of characters, line separators, and formats: among these are the direction overrides,
+# which make a line read differently from what it says, and the tags, which hide text altogether.
+OBEYED = frozenset({"Cc", "Cs", "Zl", "Zp", "Cf"})
+# Spelling in Persian, Indic scripts and emoji (the joiners), or signs that are seen themselves (Arabic, Kaithi).
+HARMLESS = frozenset(
+    "\n\t\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
+)
 
 
 def printable(text: str) -> str:
     """Control characters, escapes and direction overrides replaced by their visible code; line ends and tabs kept."""
-    return "".join(visible(character) for character in text)
+    return text if text.isprintable() else "".join(map(visible, text))
 
 
 def visible(character: str) -> str:
-    if character in "\n\t":
+    if character in HARMLESS or unicodedata.category(character) not in OBEYED:
         return character
-    if unicodedata.category(character) in ("Cc", "Cs") or character in DIRECTION_CONTROLS:
-        return f"\\u{ord(character):04x}"
-    return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x1_0000 else f"\\U{code:08x}"
 
 
 def plain(text: str, style: str = "") -> Text:

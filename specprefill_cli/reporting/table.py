@@ -21,9 +21,8 @@ def answer_table(answer: Answer) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("mode", plain(answer.mode + (f"  ({answer.reason})" if answer.reason else "")))
-    table.add_row("pair", plain(f"{answer.draft or 'no draft'} -> {answer.target}"))
-    table.add_row("prompt", f"{answer.prompt_tokens:,} tokens")
-    table.add_row("kept", f"{answer.kept_tokens:,} tokens, ratio {answer.kept_ratio:.3f}")
+    for label, value in prompt_facts(answer):
+        table.add_row(label, plain(value))
     table.add_row("TTFT", Text(seconds(answer.ttft_seconds), style="bold"))
     for name, value in answer.phases.items():
         if value > 0:
@@ -33,19 +32,35 @@ def answer_table(answer: Answer) -> Table:
         chosen = [span for span in answer.spans if span.fate is fate]
         if chosen:
             table.add_row(fate.value, span_text(chosen))
-    speed = f"{answer.tokens_per_second:,.0f} tokens/s" if answer.tokens_per_second else "-"
-    table.add_row("decode", f"{answer.generated_tokens} tokens, {speed}")
-    if answer.acceptance_rate is not None:
-        table.add_row("acceptance", acceptance_text(answer))
-    if answer.speculation.reason:
-        table.add_row("speculation", plain(f"{answer.speculation.state}  ({answer.speculation.reason})"))
-    if answer.peak_memory_bytes:
-        table.add_row("peak memory", f"{answer.peak_memory_bytes / 2**20:,.0f} MiB")
+    for label, value in decode_facts(answer):
+        table.add_row(label, value)
     for citation in answer.citations:
         table.add_row("source", plain(f"{citation.document}, page {citation.page}: {' '.join(citation.text.split())}"))
     for warning in answer.warnings:
         table.add_row("warning", plain(warning, style="yellow"))
     return table
+
+
+def prompt_facts(answer: Answer) -> list[tuple[str, str]]:
+    """What was asked of which models, in words."""
+    return [
+        ("pair", f"{answer.draft or 'no draft'} -> {answer.target}"),
+        ("prompt", f"{answer.prompt_tokens:,} tokens"),
+        ("kept", f"{answer.kept_tokens:,} tokens, ratio {answer.kept_ratio:.3f}"),
+    ]
+
+
+def decode_facts(answer: Answer) -> list[tuple[str, str]]:
+    """What decoding took, in words; what was not measured is left out."""
+    speed = f"{answer.tokens_per_second:,.0f} tokens/s" if answer.tokens_per_second else "-"
+    facts = [("decode", f"{answer.generated_tokens} tokens, {speed}")]
+    if answer.acceptance_rate is not None:
+        facts.append(("acceptance", acceptance_text(answer)))
+    if answer.speculation.reason:
+        facts.append(("speculation", plain(f"{answer.speculation.state}  ({answer.speculation.reason})")))
+    if answer.peak_memory_bytes:
+        facts.append(("peak memory", f"{answer.peak_memory_bytes / 2**20:,.0f} MiB"))
+    return facts
 
 
 def seconds(value: float) -> str:

@@ -3,13 +3,11 @@
 import json
 import subprocess
 import sys
-from io import BytesIO, TextIOWrapper
 
 import pytest
 from fpdf import FPDF
 from PIL import Image
 
-from specprefill_cli.cli import main as entry
 from specprefill_cli.resources import packaged_folder
 
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
@@ -21,21 +19,6 @@ ANSWER_KEYS = {
 PHASES = [
     "tokenize", "draft_prefill", "look_ahead", "scoring", "selection", "mapping", "checkpoints", "target_prefill", "first_token",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Run `specprefill ARGUMENTS` in this process: exit code, standard output, standard error."""
-
-    def run(*arguments, stdin=b""):
-        monkeypatch.setattr(sys, "argv", ["specprefill", *arguments])
-        monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(stdin)))
-        with pytest.raises(SystemExit) as ended:
-            entry.main()
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
 
 
 def test_the_answer_goes_to_stdout_and_the_table_to_stderr(call):

@@ -1,0 +1,63 @@
+"""`specprefill doctor`: whether everything is in place."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from specprefill_cli.cli import options
+from specprefill_cli.cli.console import Notes, console
+
+
+def doctor(
+    pair: options.Pair = None,
+    draft: options.Draft = None,
+    target: options.Target = None,
+    devices: options.Devices = None,
+    dtype: options.Dtype = None,
+    tokens: Annotated[
+        int,
+        typer.Option(min=1, help="Length of the prompt for which memory is counted.", rich_help_panel=options.MODELS),
+    ] = 8_192,
+    json: options.Json = False,
+) -> None:
+    """Check versions, devices, memory for a pair, folders, and what ships with the package. Downloads nothing.
+
+    Exit code 1 when something that is needed is broken; `limited` and `no` are for your information.
+
+    Examples:
+
+      specprefill doctor
+
+      specprefill doctor --pair qwen2.5-7b --tokens 32768
+
+      specprefill doctor --json | jq -r '.checks[] | select(.state != "ok") | .detail'
+    """
+    flags = locals()
+    from specprefill_cli.checks import Check, State, any_broken
+    from specprefill_cli.diagnosis import diagnose
+    from specprefill_cli.errors import UsageError
+    from specprefill_cli.settings import Settings
+
+    checks = []
+    try:
+        settings = options.settings_from(flags)
+        checks.append(Check("settings", State.OK, "read"))
+    except UsageError as error:
+        # A broken config file must not keep the rest from being looked at.
+        settings = Settings()
+        checks.append(Check("settings", State.BROKEN, str(error)))
+    with Notes(json).progress("looking around"):
+        checks += diagnose(settings, tokens)
+    from specprefill_cli.reporting.check_report import check_record, check_table
+
+    if json:
+        from specprefill_cli.reporting.jsonl import line
+
+        print(line(check_record(checks)), flush=True)
+    else:
+        console(sys.stdout).print(check_table(checks))
+    if any_broken(checks):
+        raise typer.Exit(1)

@@ -1,0 +1,62 @@
+"""Changing the config file: one key at a time, with everything else in it kept, comments too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.files import write_whole
+from specprefill_cli.settings import AUTO, Settings, convert, parse_settings
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+
+
+def set_value(path: Path, name: str, text: str) -> Any:
+    """Write a setting into the file, as the type it has, and return its value.
+
+    Raises UsageError, and leaves the file as it is, for an unknown setting, a value out of its range, or a file that
+    would not be valid with it.
+    """
+    value = convert(name, text, "config set")
+    document = read_document(path)
+    # `keep` is None for `auto`, which TOML cannot say.
+    document[name] = AUTO if value is None else value
+    changed = document.as_string()
+    Settings(**parse_settings(changed, path))
+    write(path, changed)
+    return value
+
+
+def unset_value(path: Path, name: str) -> None:
+    """Take a key out of the file, also one that is no setting. Raises UsageError when it is not there."""
+    document = read_document(path)
+    if name not in document:
+        raise UsageError(f"{path}: '{name}' is not set there; `specprefill config show` says where values come from")
+    del document[name]
+    write(path, document.as_string())
+
+
+def read_document(path: Path) -> TOMLDocument:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path}: this is not a file; set SPECPREFILL_CONFIG to one")
+    try:
+        return tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
+    except (TOMLKitError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not valid TOML ({error}); mend or remove the file") from error
+    except OSError as error:
+        raise SpecprefillError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+
+
+def write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecprefillError(
+            f"{path.parent}: cannot be created ({error.strerror}); set SPECPREFILL_CONFIG"
+        ) from error
+    write_whole(path, text)

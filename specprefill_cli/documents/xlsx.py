@@ -1,0 +1,73 @@
+"""XLSX: the sheets of a workbook as pages, their rows as `a | b`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, time
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
+
+from specprefill_cli.documents.archives import Pages, archive_document, office_module, row_text
+from specprefill_cli.documents.document import Document
+from specprefill_cli.documents.reader import FormatReader, Limits
+
+if TYPE_CHECKING:
+    from openpyxl.worksheet._read_only import ReadOnlyWorksheet
+
+# A formula without a stored value: its cell ends behind the formula, or behind an empty value.
+UNCALCULATED = re.compile(rb"(?:</f>|<f\b[^<>]*/>)\s*(?:<v\s*/>|<v></v>)?\s*</c>")
+PERCENT_DIGITS = 10
+
+
+def read_xlsx(data: bytes, name: str, limits: Limits) -> Document:
+    """Values as they were last calculated, under the sheet's name; empty rows are left out.
+
+    Raises DocumentError: damaged, too large, or the extra `office` is not installed.
+    """
+    excel = office_module("openpyxl", name, "workbooks")
+
+    def pages(stream: BytesIO, warnings: list[str]) -> Pages:
+        if uncalculated(stream):
+            warnings.append("formulas without a stored value are left out; open the file, save it, and read it again")
+        workbook = excel.load_workbook(stream, read_only=True, data_only=True)
+        for sheet in workbook.worksheets:
+            yield sheet_lines(sheet)
+
+    return archive_document(data, name, limits, READER.media_type, pages)
+
+
+def uncalculated(stream: BytesIO) -> bool:
+    """Whether a sheet holds formulas whose value was never stored, as files written by programs may."""
+    with ZipFile(stream) as archive:
+        sheets = [entry for entry in archive.namelist() if re.fullmatch(r"xl/worksheets/[^/]+\.xml", entry)]
+        return any(UNCALCULATED.search(archive.read(sheet)) for sheet in sheets)
+
+
+def sheet_lines(sheet: ReadOnlyWorksheet) -> Iterator[str]:
+    # A sheet may claim any size; without the claim, rows are as long as what stands in them.
+    sheet.reset_dimensions()
+    yield f"# {sheet.title}"
+    for row in sheet.iter_rows():
+        line = row_text(cell_text(cell.value, getattr(cell, "number_format", None)) for cell in row)
+        if line:
+            yield line
+
+
+def cell_text(value: Any, number_format: str | None) -> str:
+    """A value as a reader of the sheet sees it, as far as that matters: dates, whole numbers, percentages."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, datetime):
+        return str(value.date() if value.time() == time.min else value)
+    if isinstance(value, int | float):
+        if number_format and number_format.rstrip().endswith("%"):
+            return f"{value * 100:.{PERCENT_DIGITS}g}%"
+        return str(int(value)) if float(value).is_integer() else repr(value)
+    return str(value)
+
+
+READER = FormatReader((".xlsx",), "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", read_xlsx)

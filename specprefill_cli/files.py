@@ -1,0 +1,55 @@
+"""Writing files that people keep: whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from specprefill_cli.errors import SpecprefillError, UsageError
+
+
+def check_can_write(path: Path, option: str) -> None:
+    """Raises UsageError, before any work is done, for a path that cannot become a file."""
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: this is a folder; give a file name")
+    if not path.parent.is_dir():
+        raise UsageError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{option} {path}: no permission to write there; give another place")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write text in UTF-8 so that the file has its old or its new content at any moment, never a part.
+
+    Links are followed; a device or pipe (`/dev/stdout`) is written to, not replaced. Raises SpecprefillError.
+    """
+    path = Path(os.path.realpath(path))
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(scratch, permissions(path))
+            os.replace(scratch, path)
+        except BaseException:
+            Path(scratch).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise SpecprefillError(f"{path}: cannot be written ({reason}); give another place") from error
+
+
+def permissions(path: Path) -> int:
+    """Those of the file that is there; for a new one, what the user's mask leaves."""
+    if path.exists():
+        return stat.S_IMODE(path.stat().st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

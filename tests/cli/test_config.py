@@ -1,0 +1,110 @@
+"""`config`: values, where they come from, and a file that is changed with care."""
+
+import json
+
+import pytest
+
+from specprefill_cli.settings import Settings, merge_settings
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    path = tmp_path / "new folder" / "config.toml"
+    monkeypatch.setenv("SPECPREFILL_CONFIG", str(path))
+    for name in ("KEEP", "SEED", "MODE"):
+        monkeypatch.delenv(f"SPECPREFILL_{name}", raising=False)
+    return path
+
+
+def test_path_is_printed_even_where_no_file_is(call, file):
+    assert call("config", "path") == (0, f"{file}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "stored"),
+    [
+        ("keep", "0.25", "keep = 0.25\n"),
+        ("keep", "auto", 'keep = "auto"\n'),
+        ("max-new-tokens", "32", "max_new_tokens = 32\n"),
+        ("offline", "true", "offline = true\n"),
+        ("pair", "qwen3-8b", 'pair = "qwen3-8b"\n'),
+        ("draft", 'a "quoted" name', "draft = 'a \"quoted\" name'\n"),
+    ],
+)
+def test_what_is_set_is_what_is_read(call, file, name, text, stored):
+    assert call("config", "set", name, text)[0] == 0
+    key = name.replace("-", "_")
+    from specprefill_cli.settings import convert
+
+    assert getattr(merge_settings({}, {}, file), key) == convert(key, text, "test")
+    if '"quoted"' not in text:
+        assert file.read_text() == stored
+
+
+def test_setting_and_unsetting_keep_everything_else(call, file):
+    file.parent.mkdir()
+    file.write_text('# mine\nmode = "full"  # for now\nseed = 4\n')
+    assert call("config", "set", "mode", "select")[0] == 0
+    assert call("config", "set", "keep", "0.2")[0] == 0
+    assert file.read_text() == '# mine\nmode = "select"  # for now\nseed = 4\nkeep = 0.2\n'
+    assert call("config", "unset", "seed")[0] == 0
+    assert file.read_text() == '# mine\nmode = "select"  # for now\nkeep = 0.2\n'
+    assert [path.name for path in file.parent.iterdir()] == ["config.toml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("set", "keep", "1.7"), "--keep 1.7: must be above 0"),
+        (("set", "keep", "much"), "'much' is not a number or 'auto'"),
+        (("set", "look_ahead", "2.5"), "'2.5' is not a whole number"),
+        (("set", "kept", "0.5"), "unknown setting 'kept'"),
+        (("set", "mode", "fast"), "config set mode: 'fast' is unknown; use one of auto, full, select"),
+        (("set", "pair", "giant"), "config set pair: 'giant' is unknown"),
+        (("unset", "keep"), "'keep' is not set there"),
+    ],
+)
+def test_what_is_wrong_is_refused_and_the_file_stays(call, file, arguments, words):
+    file.parent.mkdir()
+    file.write_text("seed = 4\n")
+    code, out, err = call("config", *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert file.read_text() == "seed = 4\n"
+
+
+def test_a_faulty_file_is_named_and_can_be_mended(call, file):
+    file.parent.mkdir()
+    file.write_text("kept = 0.5\n")
+    assert "unknown setting 'kept'" in call("config", "set", "seed", "1")[2]
+    assert call("config", "unset", "kept")[0] == 0
+    assert call("config", "set", "seed", "1")[0] == 0
+    file.write_text("seed = ")
+    assert "not valid TOML" in call("config", "set", "seed", "1")[2]
+
+
+def test_show_says_where_each_value_comes_from(call, file, monkeypatch):
+    file.parent.mkdir()
+    file.write_text("keep = 0.5\nseed = 1\n")
+    monkeypatch.setenv("SPECPREFILL_SEED", "7")
+    code, out, _ = call("config", "show", "--json")
+    assert code == 0
+    rows = {row["name"]: row for row in json.loads(out)["settings"]}
+    assert rows["keep"] == {"name": "keep", "value": 0.5, "source": "file", "place": str(file)}
+    assert rows["seed"] == {"name": "seed", "value": 7, "source": "environment", "place": "SPECPREFILL_SEED"}
+    assert rows["mode"]["source"] == "default"
+    assert list(rows) == list(Settings.__dataclass_fields__)
+    code, out, _ = call("config", "show")
+    assert code == 0
+    assert "environment (SPECPREFILL_SEED)" in out
+
+
+def test_a_variable_that_wins_over_the_file_is_told(call, file, monkeypatch):
+    monkeypatch.setenv("SPECPREFILL_SEED", "7")
+    assert "SPECPREFILL_SEED is set and wins" in call("config", "set", "seed", "1")[2]
+
+
+def test_a_config_that_is_no_file_is_left_alone(call, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECPREFILL_CONFIG", str(tmp_path))
+    code, _, err = call("config", "set", "seed", "1")
+    assert (code, "this is not a file" in err) == (2, True)

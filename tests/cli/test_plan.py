@@ -1,0 +1,75 @@
+"""`plan`, and `--html` on `ask` and `plan`."""
+
+import json
+import os
+
+import pytest
+from bs4 import BeautifulSoup
+
+from specprefill_cli.resources import packaged_folder
+
+HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
+QUESTION = "What mileage allowance does the company pay if you use your own car?"
+
+
+def test_plan_prints_strip_facts_and_estimates(call, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    code, out, err = call("plan", HANDBOOK, QUESTION, "--keep", "0.2")
+    assert (code, err) == (0, "")
+    for words in ("p. 22 |", "one cell is a chunk of 32 tokens", "its weights were not loaded", "auto takes", "about "):
+        assert words in out
+    assert "estimates: counted operations" in out
+    assert "\x1b" not in out
+
+
+def test_plan_json_is_one_object(call):
+    code, out, _ = call("plan", HANDBOOK, QUESTION, "--json", "--keep", "0.2")
+    assert code == 0
+    record = json.loads(out)
+    assert record["schema"] == 1
+    assert record["kept_ratio"] < 0.21
+    best = max(record["chunks"], key=lambda chunk: chunk["importance"])
+    assert best["fate"] == "recompute"
+    assert any(8 in chunk["pages"] and chunk["fate"] == "recompute" for chunk in record["chunks"])
+
+
+def test_pages_of_ask_and_plan_are_written(call, tmp_path):
+    for number, arguments in enumerate((("ask", HANDBOOK, QUESTION, "--quiet"), ("plan", HANDBOOK, QUESTION))):
+        file = tmp_path / f"{number}.html"
+        file.write_text("old")
+        file.chmod(0o640)
+        assert call(*arguments, "--html", str(file))[0] == 0
+        page = BeautifulSoup(file.read_text(encoding="utf-8"), "html.parser")
+        assert page.h1.get_text() == QUESTION
+        assert len(page.select("h3.page")) == 22
+        assert len(page.select(".card")) == 1
+        assert file.stat().st_size < 1_500_000
+        assert os.name == "nt" or file.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.html", "1.html"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [("none/a.html", "the folder"), (".", "this is a folder; give a file name")]
+)
+def test_a_page_that_cannot_be_written_is_refused_at_once(call, tmp_path, path, words):
+    code, out, err = call("ask", HANDBOOK, "Who?", "--html", str(tmp_path / path))
+    assert (code, out) == (2, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ((HANDBOOK, " "), 2, "question is empty"),
+        ((HANDBOOK, "Who?", "--scorer", "best"), 2, "--scorer best: unknown"),
+        (("missing.pdf", "Who?"), 1, "missing.pdf"),
+        (("https://example.org/a.pdf", "Who?"), 1, "URLs are not read"),
+        ((HANDBOOK, "Who?", "--target", "some/model"), 2, "--target needs a --draft"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(call, arguments, code, words):
+    ended, out, err = call("plan", *arguments)
+    assert (ended, out) == (code, "")
+    assert words in err
+    assert len(err.splitlines()) == 1

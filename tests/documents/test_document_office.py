@@ -1,0 +1,260 @@
+"""DOCX, PPTX, XLSX, EPUB and CSV made on the spot: their text, their pages, and what is refused."""
+
+import io
+import sys
+import zipfile
+from datetime import date
+
+import docx
+import openpyxl
+import pptx
+import pytest
+from docx.oxml import parse_xml
+from docx.oxml.ns import nsdecls
+
+from specprefill_cli.documents import DocumentError, Limits, read_document, read_documents
+from specprefill_cli.documents.xlsx import UNCALCULATED
+
+ROWS = [["", "2019", "2020"], ["mass", None, 7]]
+
+
+def refusal(data: bytes, name: str, limits: Limits | None = None) -> str:
+    with pytest.raises(DocumentError) as caught:
+        read_document(data, name, limits)
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+def page_texts(document) -> list[str]:
+    return [document.text[page.start : page.end] for page in document.pages]
+
+
+def saved(thing) -> bytes:
+    stream = io.BytesIO()
+    thing.save(stream)
+    return stream.getvalue()
+
+
+def word() -> bytes:
+    document = docx.Document()
+    document.add_heading("The lease", level=2)
+    document.add_paragraph("The tenant pays 300 euros.")
+    item = document.add_paragraph("First")
+    item._p.get_or_add_pPr().get_or_add_numPr()
+    table = document.add_table(rows=2, cols=3)
+    for row, values in zip(table.rows, ROWS, strict=True):
+        for cell, value in zip(row.cells, values, strict=True):
+            cell.text = str(value or "")
+    changed = document.add_paragraph("The notice is ")
+    for tag, text_tag, text in (("ins", "t", "two"), ("del", "delText", "nine")):
+        run = f"<w:r><w:{text_tag}>{text}</w:{text_tag}></w:r>"
+        changed._p.append(parse_xml(f"<w:{tag} {nsdecls('w')} w:id='1' w:author='x'>{run}</w:{tag}>"))
+    changed.add_run(" months.")
+    control = (
+        f"<w:sdt {nsdecls('w')}><w:sdtContent><w:p><w:r><w:t>In a control.</w:t></w:r></w:p></w:sdtContent></w:sdt>"
+    )
+    document.element.body.insert(0, parse_xml(control))
+    return saved(document)
+
+
+def slides() -> bytes:
+    deck = pptx.Presentation()
+    first = deck.slides.add_slide(deck.slide_layouts[1])
+    first.shapes.title.text = "Harbour"
+    first.placeholders[1].text = "Opens at nine\nCloses at five"
+    first.notes_slide.notes_text_frame.text = "Say hello."
+    deck.slides.add_slide(deck.slide_layouts[6])
+    third = deck.slides.add_slide(deck.slide_layouts[6])
+    table = third.shapes.add_table(2, 3, 0, 0, 100, 100).table
+    for number, values in enumerate(ROWS):
+        for place, value in enumerate(values):
+            table.cell(number, place).text = str(value or "")
+    group = third.shapes.add_group_shape()
+    group.shapes.add_textbox(0, 0, 10, 10).text_frame.text = "In a group"
+    return saved(deck)
+
+
+def workbook() -> bytes:
+    book = openpyxl.Workbook()
+    for row in ROWS:
+        book.active.append(row)
+    book.active.title = "Figures"
+    second = book.create_sheet("Dates")
+    second["A1"], second["B1"], second["C1"], second["D1"] = date(2024, 2, 29), 0.425, True, 2.5
+    second["B1"].number_format = "0.0%"
+    second["A1048576"] = "far below"
+    return saved(book)
+
+
+def book(chapters: dict[str, str], spine: list[str], extra: dict[str, str] | None = None) -> bytes:
+    """An EPUB with entries for `chapters` below OPS/, whose spine lists `spine`."""
+    items = "".join(f'<item id="c{n}" href="{name}"/>' for n, name in enumerate(spine))
+    order = "".join(f'<itemref idref="c{n}"/>' for n in range(len(spine)))
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("mimetype", "application/epub+zip")
+        archive.writestr(
+            "META-INF/container.xml",
+            '<?xml version="1.0"?><container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
+            '<rootfile full-path="OPS/book.opf"/></rootfiles></container>',
+        )
+        opf = f"<manifest>{items}</manifest><spine>{order}</spine>"
+        archive.writestr("OPS/book.opf", f'<package xmlns="http://www.idpf.org/2007/opf">{opf}</package>')
+        for name, body in chapters.items():
+            archive.writestr(f"OPS/{name}", f'<?xml version="1.0"?><html><body>{body}</body></html>')
+        for name, text in (extra or {}).items():
+            archive.writestr(name, text)
+    return stream.getvalue()
+
+
+CHAPTERS = {"b.xhtml": "<h1>Two</h1><p>It ends.</p>", "a b.xhtml": "<h1>One</h1><script>x()</script><p>It begins.</p>"}
+
+
+def test_docx_has_all_its_text_in_order() -> None:
+    document = read_document(word(), "a.docx")
+    assert document.text.split("\n") == [
+        *("In a control.", "", "## The lease", "The tenant pays 300 euros.", "- First"),
+        *("| 2019 | 2020", "mass | | 7", "The notice is two months."),
+    ]
+    assert len(document.pages) == 1
+    assert document.media_type.endswith("wordprocessingml.document")
+
+
+def test_docx_footnotes_stand_at_the_end() -> None:
+    source, stream = zipfile.ZipFile(io.BytesIO(word())), io.BytesIO()
+    namespace = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    note = (
+        f"<w:footnotes {namespace}><w:footnote><w:p><w:r><w:t>As agreed.</w:t></w:r></w:p></w:footnote></w:footnotes>"
+    )
+    kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes"
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name in source.namelist():
+            data = source.read(name)
+            if name == "word/_rels/document.xml.rels":
+                relation = f'<Relationship Id="rId99" Type="{kind}" Target="footnotes.xml"/>'.encode()
+                data = data.replace(b"</Relationships>", relation + b"</Relationships>")
+            archive.writestr(name, data)
+        archive.writestr("word/footnotes.xml", note)
+    assert read_document(stream.getvalue(), "a.docx").text.endswith("months.\n\nAs agreed.")
+
+
+def test_pptx_slides_are_pages() -> None:
+    document = read_document(slides(), "a.pptx")
+    assert page_texts(document) == [
+        "Harbour\nOpens at nine\nCloses at five\nNotes: Say hello.",
+        "",
+        "| 2019 | 2020\nmass | | 7\nIn a group",
+    ]
+    assert document.warnings == ("page 2 holds no text (pictures?)",)
+
+
+def test_xlsx_sheets_are_pages() -> None:
+    document = read_document(workbook(), "a.xlsx")
+    assert page_texts(document) == [
+        "# Figures\n| 2019 | 2020\nmass | | 7",
+        "# Dates\n2024-02-29 | 42.5% | TRUE | 2.5\nfar below",
+    ]
+    assert document.warnings == ()
+
+
+def test_xlsx_formulas_that_were_never_calculated_are_told() -> None:
+    sheet = openpyxl.Workbook()
+    sheet.active.append(["sum", "=1+1"])
+    assert "formulas without a stored value" in read_document(saved(sheet), "a.xlsx").warnings[0]
+
+
+def test_epub_chapters_are_pages_in_the_order_of_the_spine() -> None:
+    document = read_document(book(CHAPTERS, ["a%20b.xhtml", "b.xhtml"]), "a.epub")
+    assert page_texts(document) == ["One\nIt begins.", "Two\nIt ends."]
+    assert document.warnings == ()
+
+
+def test_epub_tells_missing_chapters_and_refuses_protected_ones() -> None:
+    document = read_document(book(CHAPTERS, ["b.xhtml", "gone.xhtml"]), "a.epub")
+    assert document.warnings == ("1 of 2 chapters are missing, the first: OPS/gone.xhtml",)
+    for entry, protected in (("OPS/font.otf", False), ("OPS/b.xhtml", True)):
+        encryption = f'<e><CipherReference URI="{entry}"/></e>'
+        data = book(CHAPTERS, ["b.xhtml"], {"META-INF/encryption.xml": encryption})
+        if protected:
+            assert "protected against copying (DRM)" in refusal(data, "a.epub")
+        else:
+            assert read_document(data, "a.epub").text == "Two\nIt ends."
+
+
+def test_epub_entities_are_refused() -> None:
+    bomb = '<!DOCTYPE e [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><e>&b;</e>'
+    assert "declares XML entities" in refusal(book(CHAPTERS, ["b.xhtml"], {"META-INF/encryption.xml": bomb}), "a.epub")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        ('name,note\nAnn,"two, or\nthree"\n\n', "a.csv", "name | note\nAnn | two, or three"),
+        ("preis;menge\n1,5;2\n2,5;3", "a.csv", "preis | menge\n1,5 | 2\n2,5 | 3"),
+        ("a\tb\n\t2", "a.tsv", "a | b\n| 2"),
+        ("one\ntwo, three", "a.csv", "one\ntwo | three"),
+    ],
+)
+def test_csv(text: str, name: str, expected: str) -> None:
+    document = read_document(text.encode(), name)
+    assert document.text == expected
+    assert document.media_type == "text/csv"
+
+
+def test_a_csv_field_out_of_all_bounds_is_refused() -> None:
+    assert "not a table with delimiters" in refusal(b'a,"' + b"x" * 200_000, "a.csv")
+
+
+FILES = [(word, "docx"), (slides, "pptx"), (workbook, "xlsx"), (lambda: book(CHAPTERS, ["b.xhtml"]), "epub")]
+
+
+@pytest.mark.parametrize(("make", "suffix"), FILES)
+def test_content_comes_before_the_suffix(make, suffix: str) -> None:
+    assert read_document(make(), "stdin").media_type == read_document(make(), f"a.{suffix}").media_type
+
+
+@pytest.mark.parametrize(("make", "suffix"), FILES)
+def test_damaged_files_are_one_line(make, suffix: str) -> None:
+    data, name = make(), f"a.{suffix}"
+    assert f"{name}: the file is damaged" in refusal(data[: len(data) // 2], name)
+    source, stream = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for entry in source.namelist():
+            archive.writestr(entry, source.read(entry)[:-9] if entry.endswith((".xml", ".opf")) else "")
+    assert f"{name}: the file is damaged" in refusal(stream.getvalue(), name)
+
+
+@pytest.mark.parametrize(("make", "suffix"), FILES)
+def test_bombs_are_refused_by_their_sizes(make, suffix: str) -> None:
+    for limits, words in (
+        (Limits(max_unpacked_bytes=100), " bytes, the limit is 100"),
+        (Limits(max_xml_bytes=100), " bytes of XML, the limit is 100"),
+        (Limits(max_entries=2), " parts, the limit is 2"),
+    ):
+        assert words in refusal(make(), f"a.{suffix}", limits)
+
+
+def test_a_sheet_of_unclosed_formulas_is_searched_in_linear_time() -> None:
+    # A quadratic search would not come to an end.
+    assert UNCALCULATED.search(b"<f " * 2_000_000) is None
+
+
+def test_one_string_repeated_in_many_cells_is_stopped_at_the_limit() -> None:
+    sheet = openpyxl.Workbook()
+    for _ in range(100):
+        sheet.active.append(["x" * 1000] * 10)
+    assert "more than 5,000 characters of text" in refusal(saved(sheet), "a.xlsx", Limits(max_characters=5_000))
+
+
+@pytest.mark.parametrize(("make", "suffix"), FILES[:3])
+def test_a_missing_extra_is_named(make, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = make()
+    package = {"docx": "docx", "pptx": "pptx", "xlsx": "openpyxl"}[suffix]
+    monkeypatch.setitem(sys.modules, package, None)
+    assert refusal(data, f"a.{suffix}").endswith("pip install 'specprefill[office]'")
+
+
+def test_folders_hold_office_documents_too(tmp_path) -> None:
+    (tmp_path / "b.docx").write_bytes(word())
+    (tmp_path / "a.csv").write_text("x,y")
+    assert [document.name.rpartition("/")[2] for document in read_documents([str(tmp_path)])] == ["a.csv", "b.docx"]

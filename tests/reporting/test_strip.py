@@ -1,0 +1,53 @@
+"""The heat strip in a terminal, with and without colour."""
+
+from io import StringIO
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Document, Page, one_page_document
+from specprefill_cli.prefill.plan import Fate, Plan, Span
+from specprefill_cli.reporting.cells import document_cells
+from specprefill_cli.reporting.strip import DENSITY, HEAT, heat_strip
+
+HOSTILE = "\x1b[2J[bold]\u202e.pdf"
+
+
+def shown(colour, *others):
+    pages = (Page(1, 0, 16), Page(2, 16, 16), Page(3, 16, 32))
+    collection = Collection((Document("a", "x" * 32, pages, "text/plain"), *others))
+    count = len(collection.text)
+    plan = Plan(count, (0, count), (Span(0, 24, Fate.DROP), Span(24, count, Fate.RECOMPUTE)))
+    importance = torch.arange(count).float().clamp(max=32)
+    cells = document_cells(collection, np.array([(n, n + 1) for n in range(count)]), plan, importance, 8)
+    out = StringIO()
+    Console(file=out, width=80, force_terminal=colour, color_system="truecolor" if colour else None).print(
+        heat_strip(collection, cells, colour)
+    )
+    return out.getvalue()
+
+
+def test_without_colour_density_rises_with_importance_and_marks_stand_below():
+    lines = [line.rstrip() for line in shown(colour=False).splitlines()]
+    assert lines[0].startswith("p. 1 |")
+    assert lines[1].startswith("p. 3 |")
+    drawn = lines[0][6:8] + lines[1][6:8]
+    assert [DENSITY.index(mark) for mark in drawn] == sorted(DENSITY.index(mark) for mark in drawn)
+    assert drawn[-1] == DENSITY[-1]
+    assert lines[2] == " " * 7 + "o"
+    assert "\x1b" not in "".join(lines)
+
+
+def test_with_colour_the_kept_cells_carry_their_mark():
+    text = shown(colour=True)
+    brightest = HEAT[-1].lstrip("#")
+    red, green, blue = (int(brightest[place : place + 2], 16) for place in (0, 2, 4))
+    assert f"48;2;{red};{green};{blue}mo" in text
+
+
+def test_hostile_names_are_shown():
+    text = shown(False, one_page_document(HOSTILE, "y" * 16, "text/plain"))
+    assert "\\u001b[2J[bold]\\u202e.pdf, p. 1" in text
+    assert "\x1b" not in text
