@@ -13,6 +13,7 @@ from architectures import ARCHITECTURES, VOCABULARY, build_model
 
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
 from specprefill_cli.models.pairs import Pair
+from specprefill_cli.prefill.heads import Head, ScoringHeads, identity
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.session import Session, open_session
@@ -50,7 +51,9 @@ def random_pair(request, tokenizer):
         )
         for seed in (1, 2)
     ]
-    return LoadedPair(Pair("random", "draft", "target"), models[0], models[1])
+    # Layer 1 sees the whole document on every architecture but Mistral.
+    heads = ScoringHeads((Head(1, 0, 1.0),), 0.7, default=False, evidence={}, **identity(models[1]))
+    return LoadedPair(Pair("random", "draft", "target"), models[0], models[1], heads)
 
 
 @pytest.fixture

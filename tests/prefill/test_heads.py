@@ -66,6 +66,7 @@ def test_the_draft_stops_at_the_highest_layer_it_needs(random_session):
 
 def test_auto_takes_heads_only_where_they_were_found_to_be_better(random_session):
     pair = random_session.pair
+    pair.scoring_heads = None
     assert random_session.with_scorer(Settings()).scorer == "question"
     pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0), default=False)
     assert random_session.with_scorer(Settings()).scorer == "question"
@@ -75,6 +76,7 @@ def test_auto_takes_heads_only_where_they_were_found_to_be_better(random_session
 
 
 def test_without_known_heads_the_scorer_says_how_to_find_them(random_session):
+    random_session.pair.scoring_heads = None
     with pytest.raises(SpecprefillError, match=r"no heads are known .*calibrate --heads"):
         SCORERS["heads"].score(request_for(random_session))
 
