@@ -23,6 +23,8 @@ class Settings:
     keep: ratio of prompt tokens that the target computes, or None for `auto`
     look_ahead: tokens that the draft decodes before scoring; chunk_size: document tokens a chunk
     prefill_chunk: tokens a forward pass reads at once
+    recompute: most of the prompt that draft KV may recompute; accept_risk: risk that may remain, None for any
+    exact_layers: first target layers that draft KV computes exactly for all tokens
     speculate: `off`, `auto`, or how many tokens are proposed at once while decoding
     """
 
@@ -38,6 +40,9 @@ class Settings:
     look_ahead: int = 8
     chunk_size: int = 32
     prefill_chunk: int = 16_384
+    recompute: float = 0.15
+    accept_risk: float | None = None
+    exact_layers: int = 0
     prompt: str | None = None
     prompt_folder: str | None = None
     max_new_tokens: int = 256
@@ -50,10 +55,22 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Raises UsageError for the first value out of its range."""
-        at_least = {"look_ahead": 0, "chunk_size": 1, "prefill_chunk": 16, "max_new_tokens": 1, "top_k": 0, "seed": 0}
+        at_least = {
+            "look_ahead": 0,
+            "chunk_size": 1,
+            "prefill_chunk": 16,
+            "exact_layers": 0,
+            "max_new_tokens": 1,
+            "top_k": 0,
+            "seed": 0,
+        }
         for name, smallest in at_least.items():
             if getattr(self, name) < smallest:
                 raise UsageError(f"{flag(name)} {getattr(self, name)}: must be at least {smallest}")
+        if not 0 <= self.recompute <= 1:
+            raise UsageError(f"--recompute {self.recompute:g}: must be between 0 and 1")
+        if self.accept_risk is not None and self.accept_risk < 0:
+            raise UsageError(f"--accept-risk {self.accept_risk:g}: must be 0 or more")
         if self.keep is not None and not 0 < self.keep <= 1:
             raise UsageError(f"--keep {self.keep:g}: must be above 0 and at most 1, or 'auto'")
         if not 0 <= self.temperature <= 10:
@@ -161,7 +178,7 @@ def convert(name: str, value: Any, place: str) -> Any:
             raise TypeError
         if kind in ("int", "str | int"):
             return int(value)
-        if kind == "float":
+        if kind in ("float", "float | None"):
             return float(value)
         return str(value)
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -11,9 +11,11 @@ import torch
 import transformers
 from architectures import ARCHITECTURES, VOCABULARY, build_model
 
+from specprefill_cli.models.keys import key_value_size, layer_count
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.prefill.heads import Head, ScoringHeads, identity
+from specprefill_cli.prefill.kv_map import Calibration, KvMap, LayerFit, pair_identity
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.session import Session, open_session
@@ -53,7 +55,21 @@ def random_pair(request, tokenizer):
     ]
     # Layer 1 sees the whole document on every architecture but Mistral.
     heads = ScoringHeads((Head(1, 0, 1.0),), 0.7, default=False, evidence={}, **identity(models[1]))
-    return LoadedPair(Pair("random", "draft", "target"), models[0], models[1], heads)
+    pair = LoadedPair(Pair("random", "draft", "target"), models[0], models[1], heads)
+    pair.calibration = Calibration(pair_identity(pair), 0, {"exact-0-draft": random_map(pair)})
+    return pair
+
+
+def random_map(pair):
+    """A map of draft KV with random weights: it maps badly, but everything around it must work."""
+    generator = torch.Generator().manual_seed(7)
+    size = pair.draft.model.config.hidden_size
+    fits, weights = [], {}
+    for layer in range(1, layer_count(pair.target.model)):
+        heads, head_size = key_value_size(pair.target.model, layer)
+        fits.append(LayerFit(layer, (1, 2), 1e-3, 1.0, 1.0))
+        weights[layer] = torch.randn(2 * size + 1, 2 * heads * head_size, generator=generator) / size**0.5
+    return KvMap(0, tuple(fits), weights)
 
 
 @pytest.fixture

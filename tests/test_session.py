@@ -35,15 +35,19 @@ def ask(session, collection=COLLECTION, question="When?", **settings):
 def test_every_mode_answers_on_every_architecture(random_session, mode):
     name = random_session.pair.target.name
     scorer = "lexical" if SHORT_SIGHTED in name else "question"
-    _, text, answer = ask(random_session, mode=mode, keep=0.4, scorer=scorer)
+    if scorer == "lexical" and mode in ("draft-kv", "hybrid"):
+        with pytest.raises(SpecprefillError, match="needs a scorer that runs the draft"):
+            ask(random_session, mode=mode, scorer=scorer)
+        return
+    stream, text, answer = ask(random_session, mode=mode, keep=0.4, scorer=scorer)
     assert answer.mode == mode
     assert answer.answer == text.strip()
     assert answer.ttft_seconds > 0
     assert answer.ttft_seconds == pytest.approx(sum(answer.phases.values()), rel=0.02)
     kept = sum(span.end - span.start for span in answer.spans if span.fate is Fate.RECOMPUTE)
     outside = answer.prompt_tokens - sum(span.end - span.start for span in answer.spans)
-    assert answer.kept_tokens == kept + outside
-    assert answer.kept_ratio == 1 if mode == "full" else answer.kept_ratio <= 0.4 + 32 / answer.prompt_tokens
+    assert answer.kept_tokens == kept + outside + stream.prefilled.plan.checkpoints
+    assert answer.kept_ratio == 1 if mode == "full" else answer.kept_ratio <= 0.5 + 32 / answer.prompt_tokens
 
 
 @pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {SHORT_SIGHTED}), indirect=True)

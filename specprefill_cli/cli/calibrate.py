@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,12 +13,24 @@ from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.errors import UsageError
 
+if TYPE_CHECKING:
+    from specprefill_cli.evaluation.datasets import Item
+    from specprefill_cli.session import Session
+    from specprefill_cli.settings import Settings
+
 
 def calibrate(
     heads: Annotated[
         Path | None,
         typer.Option(help="JSONL (or .xz) of questions with known answers: find the draft's scoring heads on it."),
     ] = None,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(help="Text files, or folders: fit the maps of the draft's KV into the target's on them."),
+    ] = None,
+    exact: Annotated[
+        str, typer.Option(help="Numbers of exactly computed target layers to fit maps for, with commas.")
+    ] = "",
     limit: Annotated[int, typer.Option(min=1, help="Questions to draw at random from --heads.")] = 400,
     distractors: Annotated[
         int, typer.Option(min=0, help="Other contexts of the file around each question's own.")
@@ -38,30 +50,49 @@ def calibrate(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Find the attention heads of a draft that point at answers (--heads). The scorer `heads` then uses only those.
+    """Find the draft's attention heads that point at answers (--heads), and map its KV into the target's (--text).
 
-    Example:
+    The scorer `heads` then uses only those heads; the modes `draft-kv` and `hybrid` use the maps.
+
+    Examples:
 
       specprefill calibrate --pair qwen2.5-7b --heads questions.jsonl
+
+      specprefill calibrate --pair qwen2.5-7b --text corpus/ --exact 4
     """
-    if heads is None:
-        raise UsageError("calibrate: nothing to do; give --heads QUESTIONS.jsonl")
+    if heads is None and not text:
+        raise UsageError("calibrate: nothing to do; give --heads QUESTIONS.jsonl, or --text FILES")
+    edges = [whole_number(part, "--exact") for part in exact.split(",") if part.strip()]
     settings = replace(options.settings_from(locals() | {"heads": None}), scorer="question")
-    from specprefill_cli.evaluation.datasets import read_items
-    from specprefill_cli.evaluation.head_calibration import calibrate_heads
     from specprefill_cli.models.calibration import calibration_folder
-    from specprefill_cli.reporting.jsonl import line
     from specprefill_cli.session import open_session
 
     notes = Notes(quiet)
-    items = [item for item in read_items(heads, limit, distractors, sample_seed) if item.answers]
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True, calibrated=False)
+    folder = out or calibration_folder(session.pair.pair)
+    if heads is not None:
+        items = [item for item in read_questions(heads, limit, distractors, sample_seed) if item.answers]
+        find_heads(session, items, settings, folder, notes, json)
+    if text:
+        fit_maps(session, [str(path) for path in text], edges, folder, notes, json)
+
+
+def read_questions(path: Path, limit: int, distractors: int, seed: int) -> list[Item]:
+    from specprefill_cli.evaluation.datasets import read_items
+
+    return read_items(path, limit, distractors, seed)
+
+
+def find_heads(session: Session, items: list[Item], settings: Settings, folder: Path, notes: Notes, json: bool) -> None:
+    from specprefill_cli.evaluation.head_calibration import calibrate_heads
+    from specprefill_cli.reporting.jsonl import line
+
     with notes.progress(f"watching the draft's heads on {len(items):,} questions") as update:
         found = calibrate_heads(
             session, items, settings, lambda number: update(f"watching the draft's heads: {number:,} of {len(items):,}")
         )
-    path = found.save(out or calibration_folder(session.pair.pair))
+    path = found.save(folder)
     if json:
         from dataclasses import asdict
 
@@ -75,3 +106,36 @@ def calibrate(
         print(
             f"mass kept by --keep auto: {found.auto_mass:.3f}; default scorer: {'heads' if found.default else 'question'}"
         )
+
+
+def fit_maps(session: Session, files: list[str], edges: list[int], folder: Path, notes: Notes, json: bool) -> None:
+    from specprefill_cli.documents import read_documents
+    from specprefill_cli.evaluation.kv_calibration import calibrate_kv
+    from specprefill_cli.reporting.jsonl import line
+
+    texts = [document.text for document in read_documents(files)]
+    with notes.progress("running the pair over the text") as update:
+        found = calibrate_kv(
+            session.pair, texts, edges, lambda number: update(f"running the pair over the text: sequence {number:,}")
+        )
+    path = found.save(folder)
+    if json:
+        from dataclasses import asdict
+
+        maps = {name: [asdict(fit) for fit in one.fits] for name, one in found.maps.items()}
+        print(line({"schema": 1, "file": str(path), "rows": found.rows, "maps": maps}), flush=True)
+        return
+    notes.show(f"wrote {path}")
+    for name, one in found.maps.items():
+        for fit in one.fits:
+            print(
+                f"{name}: target layer {fit.layer} from draft layers {', '.join(map(str, fit.draft_layers)) or 'none'}; "
+                f"share of variance missed: keys {fit.key_error:.3f}, values {fit.value_error:.3f}"
+            )
+
+
+def whole_number(text: str, flag: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} {text}: not a whole number") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 # A test holds these to the registries.
-MODES = ("auto", "full", "select")
+MODES = ("auto", "full", "select", "draft-kv", "hybrid")
 SCORERS = ("auto", "question", "heads", "paper", "lexical", "random")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KEEP = ("auto", "0.1", "0.2", "0.3", "0.5")

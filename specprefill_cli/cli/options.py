@@ -65,6 +65,18 @@ Scorer = Annotated[
         autocompletion=completion.one_of(*completion.SCORERS),
     ),
 ]
+Recompute = Annotated[
+    float | None,
+    typer.Option(help="Most of the prompt that draft KV may recompute: 0 to 1.", rich_help_panel=PREFILL),
+]
+AcceptRisk = Annotated[
+    float | None,
+    typer.Option(help="Risk that may remain in accepted draft KV; else full prefill.", rich_help_panel=PREFILL),
+]
+ExactLayers = Annotated[
+    int | None,
+    typer.Option(help="First target layers that draft KV computes exactly for all tokens.", rich_help_panel=PREFILL),
+]
 LookAhead = Annotated[
     int | None, typer.Option(help="Tokens the draft decodes before scoring.", rich_help_panel=PREFILL)
 ]

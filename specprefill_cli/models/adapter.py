@@ -59,8 +59,8 @@ class QueryCapture:
 class PositionContext:
     """What our attention function must know of one forward pass.
 
-    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the last Q keys are the
-        queries' own
+    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the queries' own are among
+        the keys'
     capture, rows: where to keep queries, and which rows of this pass (None: keep none)
     last_layer: the layer whose queries and keys end the pass (None: run to the end)
     """
@@ -76,8 +76,14 @@ class PositionContext:
         """Positions from the first key to the last query."""
         return int(self.query_positions[-1] - self.key_positions[0])
 
-    def visible_keys(self, first: int, end: int, window: int | None) -> slice:
-        """The keys before `end` that the query `first` or a later one can see."""
+    @property
+    def reads_everything(self) -> bool:
+        """Whether the queries are the keys' last ones, so that causality by slot is causality by position."""
+        return bool(self.query_positions[-1] == self.key_positions[-1])
+
+    def visible_keys(self, first: int, last: int, window: int | None) -> slice:
+        """The keys that one of the queries [first, last) can see."""
+        end = int(torch.searchsorted(self.key_positions, self.query_positions[last - 1], right=True))
         if window is None:
             return slice(0, end)
         oldest = self.query_positions[first] - window + 1
@@ -113,7 +119,7 @@ def attend(
         raise LayerReached
     length, total = query.shape[2], key.shape[2]
     window = sliding_window if sliding_window is not None and context.largest_distance >= sliding_window else None
-    if window is None and length in (1, total):
+    if window is None and length in (1, total) and context.reads_everything:
         grouped = query.shape[1] != key.shape[1]
         mixed = F.scaled_dot_product_attention(
             query, key, value, is_causal=length > 1, scale=scaling, enable_gqa=grouped
@@ -122,7 +128,7 @@ def attend(
     blocks = []
     for first in range(0, length, QUERY_BLOCK):
         last = min(first + QUERY_BLOCK, length)
-        seen = context.visible_keys(first, total - length + last, window)
+        seen = context.visible_keys(first, last, window)
         mask = position_mask(context.query_positions[first:last], context.key_positions[seen], window).to(query.device)
         blocks.append(masked_attention(query[:, :, first:last], key[:, :, seen], value[:, :, seen], mask, scaling))
     return torch.cat(blocks, dim=2).transpose(1, 2), None
@@ -167,16 +173,21 @@ class PrefillState:
 class BufferedLayer(DynamicLayer):
     """A cache layer that writes into a buffer with room to spare, so that decoding does not copy the cache each token.
 
-    expected: tokens to allocate for at once
+    expected: tokens to allocate for at once; slots: where the next keys and values go instead of behind the others
     """
 
     def __init__(self, expected: int) -> None:
         super().__init__()
         self.expected = expected
         self.buffers: tuple[Tensor, Tensor] | None = None
+        self.slots: Tensor | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Append [1, kv_heads, N, head_size] and return all keys and values: views [1, kv_heads, K, head_size]."""
+        if self.slots is not None:
+            for held, new in ((self.keys, key_states), (self.values, value_states)):
+                held.index_copy_(-2, self.slots.to(held.device), new)
+            return self.keys, self.values
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         length = self.get_seq_length()
@@ -204,7 +215,28 @@ def new_state(expected: int = 0) -> PrefillState:
     return PrefillState(cache, torch.empty(0, dtype=torch.long))
 
 
-@torch.inference_mode()
+def recompute(
+    model: PreTrainedModel,
+    tokens: Tensor,
+    slots: Tensor,
+    state: PrefillState,
+    capture: QueryCapture | None = None,
+    logits: bool = True,
+) -> Tensor | None:
+    """One forward pass of tokens [N] whose keys and values replace those in slots [N], ascending, of a filled cache.
+
+    Each token sees the keys at positions up to its own, whatever lies in slots behind it. Returns the logits [V] of the
+    last token, or None without `logits`.
+    """
+    for layer in state.cache.layers:
+        layer.slots = slots
+    try:
+        return forward(model, tokens, state.positions[slots], state, slots, capture, logits)
+    finally:
+        for layer in state.cache.layers:
+            layer.slots = None
+
+
 def run(
     model: PreTrainedModel,
     tokens: Tensor,
@@ -222,13 +254,28 @@ def run(
     Returns the logits [V] of the last token in float32; those of the last `rows` tokens [rows, V] where `rows` is
     given; or None where `logits` is false or the pass ends early: then the head over the vocabulary is not computed.
     """
-    first = state.length
+    slots = torch.arange(state.length, state.length + len(tokens))
     state.positions = torch.cat([state.positions, positions])
+    return forward(model, tokens, positions, state, slots, capture, logits, last_layer, rows)
+
+
+@torch.inference_mode()
+def forward(
+    model: PreTrainedModel,
+    tokens: Tensor,
+    positions: Tensor,
+    state: PrefillState,
+    slots: Tensor,
+    capture: QueryCapture | None,
+    logits: bool,
+    last_layer: int | None = None,
+    rows: int | None = None,
+) -> Tensor | None:
+    """The pass behind `run` and `recompute`; the state knows the positions of all slots already."""
     captured = None
     if capture is not None:
-        # Compact cache and prompt agree while a draft prefills: it always reads the whole prompt.
-        inside = (capture.wanted >= first) & (capture.wanted < first + len(tokens))
-        captured = capture.wanted[inside] - first
+        # The tokens that a capture wants are named by their slots: in a cache of the whole prompt, their positions.
+        captured = torch.isin(slots, capture.wanted).nonzero()[:, 0]
     device = model.get_input_embeddings().weight.device
     whole = logits and last_layer is None
     call = model if whole else model.base_model

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from specprefill_cli.prefill.heads import ScoringHeads
+    from specprefill_cli.prefill.kv_map import Calibration
 
 # Architectures whose attention our function does not reproduce.
 SOFT_CAPPED = "attn_logit_softcapping"
@@ -88,13 +89,14 @@ class LoadedPair:
 
     The target is an outline where only a plan is wanted: then no mode can prefill.
 
-    scoring_heads: the draft's heads that `calibrate --heads` found, where it has run for this pair
+    scoring_heads: the draft's heads that `calibrate --heads` found; calibration: the maps of `calibrate --text`
     """
 
     pair: Pair
     target: LoadedModel | ModelOutline
     draft: LoadedModel | None
     scoring_heads: ScoringHeads | None = None
+    calibration: Calibration | None = None
 
     @cached_property
     def same_tokenizer(self) -> bool:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from specprefill_cli.settings import Settings
 
 
+# The modes that `auto` chooses between; draft KV is taken by name only.
+AUTOMATIC = ("full", "select")
+
+
 def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, str]:
     """The mode that the cost model recommends for a prompt, and the reason in words."""
     prompt, pair = request.prompt, request.pair

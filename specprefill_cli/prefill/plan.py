@@ -36,18 +36,20 @@ class Plan:
     """Fates of the document's spans, in order and without holes; head and tail are always computed.
 
     prompt_tokens: length M of the whole prompt; document: token range [start, end) in it
+    checkpoints: tokens of accepted or dropped spans that the target computes all the same
     """
 
     prompt_tokens: int
     document: tuple[int, int]
     spans: tuple[Span, ...]
+    checkpoints: int = 0
 
     @property
     def kept_tokens(self) -> int:
         """Prompt tokens that the target computes, head and tail included."""
         start, end = self.document
         outside = self.prompt_tokens - (end - start)
-        return outside + sum(span.length for span in self.spans if span.fate is Fate.RECOMPUTE)
+        return outside + self.checkpoints + sum(span.length for span in self.spans if span.fate is Fate.RECOMPUTE)
 
     @property
     def kept_ratio(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -90,11 +91,26 @@ def select(
 
 
 def spans_of(chosen: Tensor, chunk_size: int, document: tuple[int, int]) -> tuple[Span, ...]:
-    """Maximal runs of chosen (recompute) and other (drop) chunks [n] as spans of prompt tokens."""
+    """Maximal runs of chosen (recompute) and other (drop) chunks [chunks] as spans of prompt tokens."""
+    return spans_of_fates(chosen.long(), (Fate.DROP, Fate.RECOMPUTE), None, chunk_size, document)
+
+
+def spans_of_fates(
+    fates: Tensor, names: Sequence[Fate], risks: Tensor | None, chunk_size: int, document: tuple[int, int]
+) -> tuple[Span, ...]:
+    """Maximal runs of chunks with one fate as spans of prompt tokens; a span's risk is the sum of its chunks'.
+
+    fates: [chunks] indices into names; risks: [chunks] or None
+    """
     start, end = document
-    values, counts = torch.unique_consecutive(chosen, return_counts=True)
-    edges = [0, *(counts.cumsum(0) * chunk_size).tolist()]
+    values, counts = torch.unique_consecutive(fates, return_counts=True)
+    edges = [0, *counts.cumsum(0).tolist()]
     return tuple(
-        Span(start + low, min(start + high, end), Fate.RECOMPUTE if keep else Fate.DROP)
-        for keep, low, high in zip(values.tolist(), edges, edges[1:], strict=False)
+        Span(
+            start + low * chunk_size,
+            min(start + high * chunk_size, end),
+            names[value],
+            None if risks is None else float(risks[low:high].sum()),
+        )
+        for value, low, high in zip(values.tolist(), edges, edges[1:], strict=False)
     )

@@ -45,12 +45,14 @@ def session(request, random_pair):
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_greedy_answers_are_those_of_plain_decoding(session, mode):
     name = session.pair.target.name
+    if SHORT_SIGHTED in name and mode in ("draft-kv", "hybrid"):
+        pytest.skip("these modes need a draft that sees the whole document")
     how = {"mode": mode, "keep": 0.4, "scorer": "lexical" if SHORT_SIGHTED in name else "question", "stop": False}
     plain, text, answer = ask(session, speculate="off", **how)
     assert answer.speculation.state == "off"
     assert answer.acceptance_rate is None
-    kept = plain.prefilled.plan.kept_positions().tolist()
     length = plain.request.prompt.length
+    kept = [place for place in plain.prefilled.state.positions.tolist() if place < length]
     for settings in (
         {"speculate": 4, "proposer": "draft"},
         {"speculate": 3, "proposer": "lookup"},

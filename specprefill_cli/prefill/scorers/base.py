@@ -21,6 +21,7 @@ class ScoringRequest:
 
     document_text, question: the texts behind the tokens, for scorers that need no model
     keep_draft: whether the draft's cache will be wanted for decoding
+    draft_reach: the draft layer whose input will be wanted, so that a scorer must not stop below it
     """
 
     pair: LoadedPair
@@ -34,6 +35,7 @@ class ScoringRequest:
     seed: int
     clock: PhaseClock
     keep_draft: bool = False
+    draft_reach: int = 0
 
 
 @dataclass(frozen=True)

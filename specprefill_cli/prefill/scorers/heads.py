@@ -32,6 +32,7 @@ class HeadsScorer:
                 f"--scorer heads: the layers of draft {draft.name} that hold its scoring heads attend to a window shorter "
                 f"than this prompt of {prompt.length} tokens; use --scorer question"
             )
+        last_layer = max(request.draft_reach, *(head.layer for head in used))
         capture = QueryCapture(asking_tokens(prompt.question, prompt.length))
         state = new_state(prompt.length)
         with clock.phase("draft_prefill"):
@@ -40,7 +41,7 @@ class HeadsScorer:
                 prompt.tokens,
                 torch.arange(prompt.length),
                 request.prefill_chunk,
-                max(head.layer for head in used),
+                last_layer,
                 capture,
                 state,
             )
@@ -49,7 +50,7 @@ class HeadsScorer:
             if request.draft_prompt is not request.prompt:
                 importance = transfer(importance, prompt.offsets, request.prompt.offsets)
         # Keys and values of every layer are all that decoding wants of the prompt.
-        complete = max(head.layer for head in used) == draft.model.config.get_text_config().num_hidden_layers - 1
+        complete = last_layer == draft.model.config.get_text_config().num_hidden_layers - 1
         return Scores(importance, heads.auto_mass, state if complete and request.keep_draft else None)
 
 

@@ -1,0 +1,104 @@
+"""Running a pair over text to fit its draft-KV maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.adapter import new_state, read_keys
+from specprefill_cli.models.keys import StateCapture, key_value_size, layer_count, raw_keys_values
+from specprefill_cli.models.loading import LoadedModel, LoadedPair
+from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.prefill.kv_fit import Gram, fit_map
+from specprefill_cli.prefill.kv_map import Calibration, pair_identity
+
+SEQUENCE = 1_024
+# Every fifth sequence is held out.
+HELD_OUT = 5
+MOST_CANDIDATES = 6
+FEWEST_SEQUENCES = 10
+
+
+def sequences(texts: Sequence[str], model: LoadedModel, length: int = SEQUENCE) -> Iterator[Tensor]:
+    """Token sequences [length] of the texts, each beginning with the begin token where the model has one."""
+    begin = [model.tokenizer.bos_token_id] if model.tokenizer.bos_token_id is not None else []
+    for text in texts:
+        ids, _ = encode_text(model.tokenizer, text)
+        for start in range(0, len(ids) - length // 2, length):
+            yield torch.tensor([*begin, *ids[start : start + length - len(begin)]])
+
+
+def calibrate_kv(
+    pair: LoadedPair, texts: Sequence[str], exact_layers: Sequence[int], step: Callable[[int], None]
+) -> Calibration:
+    """Fit the maps `exact-0-draft`, and for every number of exact layers one with and one without the draft.
+
+    Raises SpecprefillError for two tokenizers, or when the text is too short.
+    """
+    if not pair.same_tokenizer:
+        raise SpecprefillError(
+            f"{pair.draft.name} and {pair.target.name} have different tokenizers: draft KV cannot be mapped between them; "
+            "use mode select"
+        )
+    candidates = draft_candidates(layer_count(pair.draft.model))
+    draft_size = pair.draft.model.config.get_text_config().hidden_size
+    target_size = pair.target.model.config.get_text_config().hidden_size
+    layers = layer_count(pair.target.model)
+    edges = [number for number in exact_layers if 0 < number < layers - 1]
+    grams = {edge: (new_gram(pair, edge, candidates), new_gram(pair, edge, candidates)) for edge in [0, *edges]}
+    count = 0
+    for count, tokens in enumerate(sequences(texts, pair.target), 1):
+        step(count)
+        draft_states = all_states(pair.draft, tokens, candidates)
+        target_states = all_states(pair.target, tokens, range(layers))
+        for edge, (fitted, held_out) in grams.items():
+            inputs = ([target_states[edge]] if edge else []) + [draft_states[number] for number in candidates]
+            outputs = {
+                layer: torch.cat(raw_keys_values(pair.target.model, layer, target_states[layer]), dim=-1)
+                for layer in fitted.outputs
+            }
+            device = inputs[0].device
+            joined = torch.cat([part.float().to(device) for part in inputs], dim=-1)
+            (held_out if count % HELD_OUT == 0 else fitted).add(joined, outputs)
+    if count < FEWEST_SEQUENCES:
+        raise SpecprefillError(
+            f"the text gives {count} sequences of {SEQUENCE} tokens; draft KV needs at least {FEWEST_SEQUENCES}"
+        )
+    maps = [fit_map(*grams[0], candidates, draft_size, 0, 0)]
+    for edge in edges:
+        maps += [
+            fit_map(*grams[edge], candidates, draft_size, target_size, edge, with_draft) for with_draft in (True, False)
+        ]
+    return Calibration(pair_identity(pair), sum(gram.rows for gram in grams[0]), {one.name: one for one in maps})
+
+
+def draft_candidates(layers: int) -> list[int]:
+    """Up to six draft layers, evenly spread; the first holds only the tokens themselves and is left out where it can be."""
+    usable = list(range(1, layers)) if layers > 2 else list(range(layers))
+    if len(usable) <= MOST_CANDIDATES:
+        return usable
+    return sorted(
+        {usable[round(place * (len(usable) - 1) / (MOST_CANDIDATES - 1))] for place in range(MOST_CANDIDATES)}
+    )
+
+
+def new_gram(pair: LoadedPair, edge: int, candidates: Sequence[int]) -> Gram:
+    """An empty Gram for the target layers above `edge`, or above the first where no layer is computed exactly."""
+    draft, target = pair.draft.model.config.get_text_config(), pair.target.model.config.get_text_config()
+    outputs = {}
+    for layer in range(edge + 1, layer_count(pair.target.model)):
+        heads, size = key_value_size(pair.target.model, layer)
+        outputs[layer] = 2 * heads * size
+    return Gram.empty((target.hidden_size if edge else 0) + len(candidates) * draft.hidden_size, outputs)
+
+
+@torch.inference_mode()
+def all_states(model: LoadedModel, tokens: Tensor, layers: Sequence[int]) -> dict[int, Tensor]:
+    """Normalised inputs [N, hidden_size] of the layers, from one pass over tokens [N]."""
+    last = layer_count(model.model) - 1
+    with StateCapture(model.model, layers) as capture:
+        read_keys(model.model, tokens, torch.arange(len(tokens)), len(tokens), last, None, new_state(len(tokens)))
+    return {layer: capture.states(layer, len(tokens)) for layer in layers}

@@ -1,0 +1,130 @@
+"""Keys and values outside a forward pass: the second half of the adapter, beside `adapter.py`, that knows transformers.
+
+Attention modules turn the normalised input of their layer into raw keys and values; raw keys then pass the layer's norm
+(where it has one) and the rotary embedding. Draft KV replaces the first step by a linear map.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specprefill_cli.models.adapter import PrefillState, new_state
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class StateCapture:
+    """Keeps the normalised inputs of chosen layers' attention while it is entered: what raw keys and values come from."""
+
+    def __init__(self, model: PreTrainedModel, layers: Sequence[int]) -> None:
+        self.modules = {layer: attention_module(model, layer) for layer in layers}
+        self.pieces: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+        self.handles: list = []
+
+    def __enter__(self) -> StateCapture:
+        for layer, module in self.modules.items():
+            self.handles.append(module.register_forward_pre_hook(self.keeper(layer), with_kwargs=True))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+    def keeper(self, layer: int):
+        def keep(_module: nn.Module, arguments: tuple, keywords: dict) -> None:
+            states = keywords["hidden_states"] if "hidden_states" in keywords else arguments[0]
+            self.pieces[layer].append(states[0])
+
+        return keep
+
+    def states(self, layer: int, count: int) -> Tensor:
+        """The first `count` captured inputs of a layer: [count, hidden_size]."""
+        return torch.cat(self.pieces[layer])[:count]
+
+
+def attention_module(model: PreTrainedModel, layer: int) -> nn.Module:
+    return model.get_decoder().layers[layer].self_attn
+
+
+def layer_count(model: PreTrainedModel) -> int:
+    return model.config.get_text_config().num_hidden_layers
+
+
+def key_value_size(model: PreTrainedModel, layer: int) -> tuple[int, int]:
+    """Key-value heads of a layer and the size of each."""
+    module = attention_module(model, layer)
+    text = model.config.get_text_config()
+    return text.num_key_value_heads, module.head_dim
+
+
+@torch.inference_mode()
+def embedded_states(model: PreTrainedModel, tokens: Tensor) -> Tensor:
+    """Normalised input [N, hidden_size] of the first layer, which depends on the tokens [N] alone."""
+    decoder = model.get_decoder()
+    embedded = decoder.embed_tokens(tokens.to(decoder.embed_tokens.weight.device)[None])
+    return decoder.layers[0].input_layernorm(embedded)[0]
+
+
+@torch.inference_mode()
+def raw_keys_values(model: PreTrainedModel, layer: int, states: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys before norm and rotary embedding, and values, [N, kv_heads * head_size] each, from a layer's inputs."""
+    module = attention_module(model, layer)
+    heads, size = key_value_size(model, layer)
+    if hasattr(module, "qkv_proj"):
+        weight = module.qkv_proj.weight[-2 * heads * size :]
+        bias = module.qkv_proj.bias
+        both = F.linear(states, weight, None if bias is None else bias[-2 * heads * size :])
+        return both[:, : heads * size], both[:, heads * size :]
+    return module.k_proj(states), module.v_proj(states)
+
+
+@torch.inference_mode()
+def finished_keys(model: PreTrainedModel, layer: int, raw: Tensor, positions: Tensor) -> Tensor:
+    """Keys [kv_heads, N, head_size] as the cache holds them: raw keys [N, kv_heads * head_size] normed and rotated."""
+    module = attention_module(model, layer)
+    keys = split_heads(raw, *key_value_size(model, layer))
+    if hasattr(module, "k_norm"):
+        keys = module.k_norm(keys)
+    cos, sin = rotary_factors(model, layer, keys, positions)
+    rotate = sys.modules[type(module).__module__].apply_rotary_pos_emb
+    return rotate(keys[None], keys[None], cos, sin)[1][0]
+
+
+def rotary_factors(model: PreTrainedModel, layer: int, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of the model's own rotary module at absolute positions [N]."""
+    rotary = model.get_decoder().rotary_emb
+    places = positions[None].to(like.device)
+    if "layer_type" in inspect.signature(rotary.forward).parameters:
+        # Gemma 3 turns its windowed layers at another pace than the others.
+        kinds = model.config.get_text_config().layer_types
+        return rotary(like[None], places, kinds[layer])
+    return rotary(like[None], places)
+
+
+def split_heads(flat: Tensor, heads: int, size: int) -> Tensor:
+    """[N, heads * size] -> [heads, N, size]."""
+    return flat.view(-1, heads, size).transpose(0, 1)
+
+
+def state_of(
+    keys_values: Sequence[tuple[Tensor, Tensor]], positions: Tensor, state: PrefillState | None = None
+) -> PrefillState:
+    """A cache filled from outside: per layer, keys and values [kv_heads, K, head_size] of slots at positions [K].
+
+    state: a cache whose first layers are filled already; `keys_values` then belongs to the layers above them
+    """
+    filled = 0 if state is None else sum(layer.get_seq_length() > 0 for layer in state.cache.layers)
+    state = new_state(len(positions)) if state is None else state
+    for number, (keys, values) in enumerate(keys_values, filled):
+        state.cache.update(keys[None], values[None], number)
+    state.positions = positions.clone()
+    return state

@@ -1,0 +1,105 @@
+"""Draft KV: a cache of the target filled from the draft's states, checked, and repaired where it is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specprefill_cli.models.adapter import PrefillState, QueryCapture, new_state, read_keys, recompute
+from specprefill_cli.models.keys import (
+    StateCapture,
+    embedded_states,
+    finished_keys,
+    key_value_size,
+    layer_count,
+    raw_keys_values,
+    split_heads,
+    state_of,
+)
+from specprefill_cli.prefill.checkpoints import (
+    ALWAYS_EXACT,
+    attention_mass,
+    checkpoint_errors,
+    checkpoint_slots,
+    copy_slots,
+    nearest_errors,
+)
+from specprefill_cli.prefill.kv_map import KvMap
+from specprefill_cli.prefill.scorers.base import ScoringRequest
+
+
+@torch.inference_mode()
+def mapped_state(request: ScoringRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> PrefillState:
+    """A target cache with a slot for every prompt token: first layers exact, those above mapped.
+
+    draft_states: per draft layer, normalised inputs [M, draft_hidden] of all prompt tokens
+    """
+    model, tokens = request.pair.target.model, request.prompt.tokens
+    positions = torch.arange(len(tokens))
+    edge, state = None, None
+    keys_values = []
+    if kv_map.exact_layers:
+        state = new_state(len(tokens))
+        with StateCapture(model, [kv_map.exact_layers]) as capture:
+            read_keys(model, tokens, positions, request.prefill_chunk, kv_map.exact_layers, None, state)
+        edge = capture.states(kv_map.exact_layers, len(tokens))
+    else:
+        keys, values = raw_keys_values(model, 0, embedded_states(model, tokens))
+        keys_values.append((finished_keys(model, 0, keys, positions), split_heads(values, *key_value_size(model, 0))))
+    for layer in range(kv_map.exact_layers + 1, layer_count(model)):
+        keys, values = kv_map.apply(layer, draft_states, edge)
+        device, dtype = next(model.get_decoder().layers[layer].parameters()).device, model.dtype
+        keys, values = keys.to(device, dtype), values.to(device, dtype)
+        keys_values.append(
+            (finished_keys(model, layer, keys, positions), split_heads(values, *key_value_size(model, layer)))
+        )
+    return state_of(keys_values, positions, state)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What the checkpoints told: attention mass and estimated error of every document token, [layers, n] each."""
+
+    mass: Tensor
+    errors: Tensor
+    computed: Tensor
+
+
+@torch.inference_mode()
+def inspect(request: ScoringRequest, state: PrefillState, importance: Tensor | None) -> Inspection:
+    """Compute head, tail and checkpoints against the mapped cache, and compare what they had with what they get."""
+    prompt = request.prompt
+    start, end = prompt.document
+    checkpoints = checkpoint_slots(prompt.document, importance)
+    always = torch.arange(min(max(start, ALWAYS_EXACT), end))
+    tail = torch.arange(end, prompt.length)
+    slots = torch.unique(torch.cat([torch.arange(start), always, checkpoints, tail]))
+    before = copy_slots(state, checkpoints)
+    capture = QueryCapture(tail)
+    recompute(request.pair.target.model, prompt.tokens[slots], slots, state, capture, logits=False)
+    errors = checkpoint_errors(before, copy_slots(state, checkpoints))
+    return Inspection(
+        mass=attention_mass(state, capture, prompt.document),
+        errors=nearest_errors(errors, checkpoints, torch.arange(start, end)),
+        computed=slots,
+    )
+
+
+@torch.inference_mode()
+def repair(request: ScoringRequest, state: PrefillState, slots: Tensor) -> Tensor:
+    """Recompute tokens in slots [N], ascending, and then the tail on the repaired cache; logits [V] of the last token."""
+    model, prompt = request.pair.target.model, request.prompt
+    if len(slots):
+        for first in range(0, len(slots), request.prefill_chunk):
+            part = slots[first : first + request.prefill_chunk]
+            recompute(model, prompt.tokens[state.positions[part]], part, state, logits=False)
+    tail = torch.arange(state.length - (prompt.length - prompt.document[1]), state.length)
+    return recompute(model, prompt.tokens[state.positions[tail]], tail, state)
+
+
+def without_slots(state: PrefillState, kept: Tensor) -> PrefillState:
+    """The cache reduced to slots [K], ascending."""
+    layers = copy_slots(state, kept).layers
+    return state_of(layers, state.positions[kept])

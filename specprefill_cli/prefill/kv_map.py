@@ -1,0 +1,153 @@
+"""The map from the draft's states to the target's keys and values: ridge regressions, one a target layer.
+
+Inputs are the normalised inputs of a few draft layers (and, where the target computes its first layers itself, of its
+layer at the edge); outputs are the target's keys before norm and rotary embedding, and its values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from specprefill_cli.errors import SpecprefillError
+
+if TYPE_CHECKING:
+    from specprefill_cli.models.loading import LoadedPair
+
+WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
+REMEDY = "specprefill calibrate --text FILES"
+
+
+@dataclass(frozen=True)
+class LayerFit:
+    """How one target layer is mapped: its draft layers, ridge strength, and share of variance missed on held-out text."""
+
+    layer: int
+    draft_layers: tuple[int, ...]
+    ridge: float
+    key_error: float
+    value_error: float
+
+
+@dataclass(frozen=True)
+class KvMap:
+    """A fitted map. weights: per target layer [inputs + 1, 2 * kv_heads * head_size], the last row being the offset.
+
+    exact_layers: target layers that are computed exactly for all tokens; the state at the next one is an input too
+    """
+
+    exact_layers: int
+    fits: tuple[LayerFit, ...]
+    weights: Mapping[int, Tensor]
+
+    @property
+    def name(self) -> str:
+        return f"exact-{self.exact_layers}{'-draft' if self.draft_layers else ''}"
+
+    @property
+    def draft_layers(self) -> tuple[int, ...]:
+        """All draft layers that some target layer reads, ascending."""
+        return tuple(sorted({layer for fit in self.fits for layer in fit.draft_layers}))
+
+    def apply(self, layer: int, states: Mapping[int, Tensor], edge: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Raw keys and values of a target layer, [N, kv_heads * head_size] each.
+
+        states: per draft layer [N, draft_hidden]; edge: [N, target_hidden] where the first target layers were computed
+        """
+        fit = next(fit for fit in self.fits if fit.layer == layer)
+        inputs = ([] if edge is None else [edge]) + [states[number] for number in fit.draft_layers]
+        weight = self.weights[layer].to(inputs[0].device, inputs[0].dtype)
+        both = torch.cat(inputs, dim=-1) @ weight[:-1] + weight[-1]
+        return both.chunk(2, dim=-1)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The maps of one pair, and what tells whether they belong to it."""
+
+    identity: Mapping[str, str | int]
+    rows: int
+    maps: Mapping[str, KvMap] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> Path:
+        """Write weights (float16) and description; each file is complete before it takes its place."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {
+            f"{name}.{layer}": weight.half().contiguous()
+            for name, one in self.maps.items()
+            for layer, weight in one.weights.items()
+        }
+        partial = folder / f"{WEIGHTS}.partial"
+        save_file(tensors, partial)
+        description = {
+            "schema": 1,
+            "identity": dict(self.identity),
+            "rows": self.rows,
+            "maps": {
+                name: {"exact_layers": one.exact_layers, "fits": [asdict(fit) for fit in one.fits]}
+                for name, one in self.maps.items()
+            },
+        }
+        described = folder / f"{DESCRIPTION}.partial"
+        described.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
+        partial.replace(folder / WEIGHTS)
+        described.replace(folder / DESCRIPTION)
+        return folder / DESCRIPTION
+
+
+def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
+    """What a calibration says of its pair: names, revisions, sizes, tokenizer."""
+    found: dict[str, str | int] = {"tokenizer": pair.target.fingerprint}
+    for role, one in (("draft", pair.draft), ("target", pair.target)):
+        text = one.model.config.get_text_config()
+        found |= {
+            role: one.name,
+            f"{role}_revision": getattr(one.model.config, "_commit_hash", None) or "",
+            f"{role}_layers": text.num_hidden_layers,
+            f"{role}_hidden_size": text.hidden_size,
+        }
+    return found
+
+
+def load_calibration(folder: Path, pair: LoadedPair) -> Calibration | None:
+    """The maps in a folder, or None where there are none.
+
+    Raises SpecprefillError when the files are damaged or belong to another pair.
+    """
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        return None
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        tensors = load_file(folder / WEIGHTS)
+        maps = {}
+        for name, one in values["maps"].items():
+            fits = tuple(LayerFit(**{**fit, "draft_layers": tuple(fit["draft_layers"])}) for fit in one["fits"])
+            weights = {fit.layer: tensors[f"{name}.{fit.layer}"] for fit in fits}
+            maps[name] = KvMap(one["exact_layers"], fits, weights)
+        found = Calibration(values["identity"], values["rows"], maps)
+    except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
+        raise SpecprefillError(
+            f"{path}: not a calibration of draft KV ({error}); make it anew with {REMEDY}"
+        ) from error
+    for name, value in pair_identity(pair).items():
+        if found.identity.get(name) != value:
+            raise SpecprefillError(
+                f"{path}: made for another pair ({name} '{found.identity.get(name)}', this one has '{value}'); make it "
+                f"anew with {REMEDY}"
+            )
+    return found
+
+
+def choose_map(maps: Sequence[KvMap], exact_layers: int) -> KvMap | None:
+    """The map for a number of exactly computed layers, one that reads the draft before one that does not."""
+    fitting = [one for one in maps if one.exact_layers == exact_layers]
+    return max(fitting, key=lambda one: len(one.draft_layers), default=None)

@@ -1,0 +1,164 @@
+"""Modes `draft-kv` and `hybrid`: the draft's KV, mapped into the target's cache, accepted where checkpoints allow it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.adapter import PrefillState
+from specprefill_cli.models.keys import StateCapture
+from specprefill_cli.prefill.checkpoints import chunk_risks
+from specprefill_cli.prefill.draft_kv import inspect, mapped_state, repair, without_slots
+from specprefill_cli.prefill.kv_map import REMEDY, KvMap, choose_map
+from specprefill_cli.prefill.modes.base import Prefilled
+from specprefill_cli.prefill.modes.full import FullMode
+from specprefill_cli.prefill.plan import Fate, Plan
+from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
+from specprefill_cli.prefill.selection import chunk_budget, chunk_scores, rank, spans_of_fates
+
+if TYPE_CHECKING:
+    from specprefill_cli.settings import Settings
+
+# In `hybrid`, KV whose error is this large a share of itself is worse than none.
+USELESS_ERROR = 1.0
+
+
+class DraftKvMode:
+    """Every document token stays in the cache: mapped, and recomputed where risk is highest."""
+
+    name = "draft-kv"
+    speculative = True
+
+    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
+        scores, state = score_and_map(request, settings)
+        prompt, clock, size = request.prompt, request.clock, request.chunk_size
+        with clock.phase("checkpoints"):
+            seen = inspect(request, state, scores.importance)
+            risks = chunk_risks(seen.mass, seen.errors, size)
+        with clock.phase("selection"):
+            order = rank(risks)
+            count = min(len(risks), int(settings.recompute * prompt.length / size + 1e-9))
+            if settings.recompute >= 1:
+                count = len(risks)
+            remaining = risks.sum() - torch.cat([torch.zeros(1), risks[order].cumsum(0)])
+            if settings.accept_risk is not None:
+                enough = int((remaining > settings.accept_risk).sum())
+                if enough > count:
+                    return fall_back(request, settings, float(remaining[count]))
+                count = enough
+            fates = torch.full((len(risks),), int_fate(Fate.ACCEPT))
+            fates[order[:count]] = int_fate(Fate.RECOMPUTE)
+            plan = plan_of(request, fates, risks, seen.computed)
+        with clock.phase("target_prefill"):
+            slots = tokens_of(fates == int_fate(Fate.RECOMPUTE), size, prompt.document)
+            logits = repair(request, state, slots)
+        return Prefilled(logits, state, plan, scores.importance, (), scores.draft_state)
+
+
+class HybridMode:
+    """Important chunks are computed, the others accepted, or dropped where their mapped KV is worse than none."""
+
+    name = "hybrid"
+    speculative = True
+
+    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
+        scores, state = score_and_map(request, settings)
+        prompt, clock, size = request.prompt, request.clock, request.chunk_size
+        start, end = prompt.document
+        with clock.phase("checkpoints"):
+            seen = inspect(request, state, scores.importance)
+            risks = chunk_risks(seen.mass, seen.errors, size)
+            errors = chunk_scores(seen.errors.mean(0), size)
+        with clock.phase("selection"):
+            share = settings.recompute if settings.keep is None else settings.keep
+            count = chunk_budget(share, prompt.length, end - start, size)
+            fates = torch.where(errors < USELESS_ERROR, int_fate(Fate.ACCEPT), int_fate(Fate.DROP))
+            fates[rank(chunk_scores(scores.importance, size))[:count]] = int_fate(Fate.RECOMPUTE)
+            plan = plan_of(request, fates, risks, seen.computed)
+        with clock.phase("target_prefill"):
+            dropped = tokens_of(fates == int_fate(Fate.DROP), size, prompt.document)
+            kept = torch.ones(prompt.length, dtype=torch.bool)
+            kept[dropped] = False
+            # Tokens that were computed already are good whatever becomes of their chunk.
+            kept[seen.computed] = True
+            if not kept.all():
+                state = without_slots(state, kept.nonzero()[:, 0])
+            wanted = tokens_of(fates == int_fate(Fate.RECOMPUTE), size, prompt.document)
+            logits = repair(request, state, torch.searchsorted(state.positions, wanted))
+        return Prefilled(logits, state, plan, scores.importance, (), scores.draft_state)
+
+
+FATES = (Fate.RECOMPUTE, Fate.ACCEPT, Fate.DROP)
+
+
+def int_fate(fate: Fate) -> int:
+    return FATES.index(fate)
+
+
+def score_and_map(request: ScoringRequest, settings: Settings) -> tuple[Scores, PrefillState]:
+    """Score with the draft, keeping the states that the map reads on the way, and fill a target cache from them."""
+    kv_map = find_map(request, settings)
+    draft = request.pair.draft
+    with StateCapture(draft.model, kv_map.draft_layers) as capture:
+        reaching = replace(request, draft_reach=max(kv_map.draft_layers, default=0))
+        scores = SCORERS[settings.scorer].score(reaching)
+    with request.clock.phase("mapping"):
+        length = request.prompt.length
+        states = {layer: capture.states(layer, length) for layer in kv_map.draft_layers}
+        state = mapped_state(request, kv_map, states)
+    return scores, state
+
+
+def find_map(request: ScoringRequest, settings: Settings) -> KvMap:
+    """The pair's map for the wanted number of exact layers.
+
+    Raises SpecprefillError, with the reason and the remedy, where draft KV is not possible.
+    """
+    pair = request.pair
+    if not SCORERS[settings.scorer].needs_draft:
+        raise SpecprefillError(
+            f"--mode {settings.mode} needs a scorer that runs the draft, not --scorer {settings.scorer}"
+        )
+    if not pair.same_tokenizer:
+        raise SpecprefillError(
+            f"--mode {settings.mode}: {pair.draft.name} and {pair.target.name} have different tokenizers, so that one's KV "
+            "cannot stand for the other's; use --mode select"
+        )
+    calibration = pair.calibration
+    kv_map = choose_map(list(calibration.maps.values()), settings.exact_layers) if calibration is not None else None
+    if kv_map is None:
+        what = f"with --exact-layers {settings.exact_layers} " if calibration is not None else ""
+        raise SpecprefillError(
+            f"--mode {settings.mode}: this pair has no map of draft KV {what}yet; make it with {REMEDY}"
+        )
+    return kv_map
+
+
+def plan_of(request: ScoringRequest, fates: Tensor, risks: Tensor, computed: Tensor) -> Plan:
+    """The plan of chunk fates [chunks] with their risks; checkpoints outside recomputed chunks count as computed."""
+    prompt, size = request.prompt, request.chunk_size
+    start, end = prompt.document
+    inside = computed[(computed >= start) & (computed < end)]
+    extra = int((fates[(inside - start) // size] != int_fate(Fate.RECOMPUTE)).sum())
+    return Plan(prompt.length, prompt.document, spans_of_fates(fates, FATES, risks, size, prompt.document), extra)
+
+
+def tokens_of(chosen: Tensor, chunk_size: int, document: tuple[int, int]) -> Tensor:
+    """Prompt tokens, ascending, of the chosen chunks [chunks]."""
+    start, end = document
+    return start + chosen.repeat_interleave(chunk_size)[: end - start].nonzero()[:, 0]
+
+
+def fall_back(request: ScoringRequest, settings: Settings, risk: float) -> Prefilled:
+    """Full prefill, with the reason as a warning."""
+    prefilled = FullMode().prefill(request, settings)
+    reason = (
+        f"fell back to full prefill: after recomputing {settings.recompute:.0%} of the prompt a risk of {risk:.3f} would "
+        f"remain, above --accept-risk {settings.accept_risk:g}"
+    )
+    return Prefilled(prefilled.logits, prefilled.state, prefilled.plan, warnings=(reason,))

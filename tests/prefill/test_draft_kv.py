@@ -1,0 +1,244 @@
+"""Gates of draft KV on every architecture: injection, rotary embedding, recompute, maps, refusals."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from architectures import ARCHITECTURES, build_model
+from safetensors.torch import load_file, save_file
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.evaluation.kv_calibration import all_states, calibrate_kv
+from specprefill_cli.models.adapter import layer_keys, prefill, recompute, run
+from specprefill_cli.models.keys import (
+    embedded_states,
+    finished_keys,
+    key_value_size,
+    layer_count,
+    raw_keys_values,
+    split_heads,
+    state_of,
+)
+from specprefill_cli.prefill.checkpoints import checkpoint_slots, nearest_errors
+from specprefill_cli.prefill.draft_kv import mapped_state
+from specprefill_cli.prefill.kv_fit import Gram, fit_map
+from specprefill_cli.prefill.kv_map import load_calibration, pair_identity
+from specprefill_cli.prefill.modes import MODES
+from specprefill_cli.prefill.plan import Fate
+from specprefill_cli.settings import Settings
+from specprefill_cli.timing import PhaseClock
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
+SCALINGS = {
+    "default": {"rope_type": "default", "rope_theta": 10_000.0},
+    "llama3": {
+        "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 512,
+    },
+    "yarn": {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 512},
+}  # fmt: skip
+
+
+def tokens(count, seed=0):
+    return torch.randint(3, 8_000, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def request_for(session, text=TEXT, question="When does the gate open?", **settings):
+    collection = Collection((one_page_document("doc", text, "text/plain"),))
+    return session.prepare(collection, question, Settings(**settings), PhaseClock())
+
+
+@torch.inference_mode()
+def native_keys_values(model, ids):
+    """Keys and values of every layer, built outside the model from the inputs of its attention."""
+
+    class Loaded:
+        pass
+
+    loaded = Loaded()
+    loaded.model = model
+    positions = torch.arange(len(ids))
+    found = []
+    states = all_states(loaded, ids, range(layer_count(model)))
+    for layer in range(layer_count(model)):
+        keys, values = raw_keys_values(model, layer, states[layer])
+        found.append((finished_keys(model, layer, keys, positions), split_heads(values, *key_value_size(model, layer))))
+    return found
+
+
+def test_native_keys_injected_give_the_same_logits(model):
+    ids = tokens(90)
+    expected, whole = prefill(model, ids, torch.arange(90), 1_000)
+    injected = native_keys_values(model, ids[:80])
+    for layer, (keys, _) in enumerate(injected):
+        torch.testing.assert_close(keys, layer_keys(whole, layer)[:, :80], atol=1e-5, rtol=1e-4)
+    state = state_of(injected, torch.arange(80))
+    logits = run(model, ids[80:], torch.arange(80, 90), state)
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scaling", sorted(SCALINGS))
+@torch.inference_mode()
+def test_keys_are_rotated_as_the_model_does(scaling, monkeypatch):
+    import transformers
+    from architectures import SIZES
+
+    monkeypatch.setitem(
+        ARCHITECTURES, "scaled", lambda: transformers.LlamaConfig(**SIZES, rope_parameters=SCALINGS[scaling])
+    )
+    model = build_model("scaled")
+    ids, positions = tokens(40), torch.cat([torch.arange(20), torch.arange(700, 720)])
+    _, state = prefill(model, ids, positions, 1_000)
+    keys, _ = raw_keys_values(model, 0, embedded_states(model, ids))
+    torch.testing.assert_close(finished_keys(model, 0, keys, positions), layer_keys(state, 0), atol=1e-5, rtol=1e-4)
+    wrong = finished_keys(model, 0, keys, positions + 1)
+    assert (wrong - layer_keys(state, 0)).abs().max() > 1e-2
+
+
+def test_recompute_in_the_middle_equals_a_dense_reference_and_never_looks_ahead(model):
+    """A spoilt cache is repaired in scattered slots; what lies behind them must not matter, what lies before must."""
+    ids = tokens(100)
+    _, whole = prefill(model, ids, torch.arange(100), 1_000)
+    spoilt = [
+        (layer_keys(whole, number).clone(), whole.cache.layers[number].values[0].clone())
+        for number in range(layer_count(model))
+    ]
+    slots = torch.cat([torch.arange(30, 50), torch.arange(70, 75)])
+    for keys, values in spoilt:
+        keys[:, slots], values[:, slots] = 9.0, 9.0
+        # Everything behind the last recomputed token is garbage that none of them may see.
+        keys[:, 75:], values[:, 75:] = 1e4, 1e4
+    state = state_of(spoilt, torch.arange(100))
+    logits = recompute(model, ids[slots], slots, state)
+    for layer in range(layer_count(model)):
+        torch.testing.assert_close(
+            layer_keys(state, layer)[:, :75], layer_keys(whole, layer)[:, :75], atol=1e-4, rtol=1e-4
+        )
+    expected, _ = prefill(model, ids[:75], torch.arange(75), 1_000)
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {"mistral"}), indirect=True)
+@pytest.mark.parametrize("mode", ["draft-kv", "hybrid"])
+def test_recomputing_everything_equals_full_prefill(random_session, mode):
+    request = request_for(random_session, mode=mode, scorer="question")
+    settings = Settings(mode=mode, scorer="question", recompute=1.0, keep=1.0, look_ahead=2)
+    ours = MODES[mode].prefill(request, settings)
+    expected = MODES["full"].prefill(request_for(random_session), Settings())
+    torch.testing.assert_close(ours.logits, expected.logits, atol=1e-4, rtol=1e-4)
+    assert ours.plan.kept_ratio == 1.0
+
+
+@pytest.mark.parametrize("mode", ["draft-kv", "hybrid"])
+def test_a_bad_map_changes_the_answer_and_its_risk_is_seen(random_session, mode):
+    """The same check as above must fail when nothing is repaired: else it would prove nothing."""
+    settings = Settings(mode=mode, scorer="question", recompute=0.1, keep=0.1, look_ahead=2)
+    ours = MODES[mode].prefill(request_for(random_session), settings)
+    expected = MODES["full"].prefill(request_for(random_session), Settings())
+    assert (ours.logits - expected.logits).abs().max() > 1e-2
+    spans = ours.plan.spans
+    assert {span.fate for span in spans} - {Fate.RECOMPUTE}
+    assert all(span.risk >= 0 for span in spans)
+    assert ours.plan.checkpoints > 0
+    assert sum(span.length for span in spans) == ours.plan.document[1] - ours.plan.document[0]
+
+
+def test_draft_kv_keeps_every_token_and_hybrid_may_drop(random_session):
+    kept = MODES["draft-kv"].prefill(request_for(random_session), Settings(mode="draft-kv", scorer="question"))
+    assert kept.state.positions.tolist() == list(range(kept.plan.prompt_tokens))
+    mixed = MODES["hybrid"].prefill(request_for(random_session), Settings(mode="hybrid", scorer="question", keep=0.3))
+    dropped = sum(span.length for span in mixed.plan.spans if span.fate is Fate.DROP)
+    assert mixed.state.length >= mixed.plan.prompt_tokens - dropped
+    assert dropped == 0 or mixed.state.length < mixed.plan.prompt_tokens
+
+
+def test_too_much_risk_falls_back_to_full_and_says_why(random_session):
+    settings = Settings(mode="draft-kv", scorer="question", recompute=0.05, accept_risk=0.0)
+    ours = MODES["draft-kv"].prefill(request_for(random_session), settings)
+    assert "fell back to full prefill" in ours.warnings[0]
+    assert ours.plan.kept_ratio == 1.0
+    lax = MODES["draft-kv"].prefill(request_for(random_session), dataclasses.replace(settings, accept_risk=1e9))
+    assert not lax.warnings
+    assert all(span.fate is Fate.ACCEPT for span in lax.plan.spans)
+
+
+@pytest.mark.parametrize("random_pair", ["llama", "qwen3", "gemma3", "phi3"], indirect=True)
+def test_a_fitted_map_is_better_than_none_and_comes_back_from_its_files(random_pair, random_session, tmp_path):
+    generator = torch.Generator().manual_seed(1)
+    words = [
+        random_pair.target.tokenizer.decode(ids) for ids in torch.randint(300, 8_000, (1_200, 12), generator=generator)
+    ]
+    found = calibrate_kv(random_pair, [" ".join(words)], [1], lambda _: None)
+    assert set(found.maps) == {"exact-0-draft", "exact-1-draft", "exact-1"}
+    for one in found.maps.values():
+        assert all(0 < fit.key_error < 1.05 and 0 < fit.value_error < 1.05 for fit in one.fits)
+    assert max(fit.value_error for fit in found.maps["exact-1"].fits) < 0.9
+    found.save(tmp_path)
+    loaded = load_calibration(tmp_path, random_pair)
+    torch.testing.assert_close(
+        loaded.maps["exact-1"].weights[2].float(), found.maps["exact-1"].weights[2], atol=1e-2, rtol=1e-2
+    )
+    random_pair.calibration = loaded
+    request = request_for(random_session)
+    edge_map = loaded.maps["exact-1"]
+    state = mapped_state(request, edge_map, {})
+    _, native = prefill(random_pair.target.model, request.prompt.tokens, torch.arange(request.prompt.length), 10_000)
+    for layer in (0, 1):
+        torch.testing.assert_close(layer_keys(state, layer), layer_keys(native, layer), atol=1e-4, rtol=1e-4)
+
+
+def test_calibrations_of_other_pairs_and_damaged_files_are_refused(random_pair, tmp_path):
+    random_pair.calibration.save(tmp_path)
+    assert load_calibration(tmp_path, random_pair).identity == pair_identity(random_pair)
+    assert load_calibration(tmp_path / "none", random_pair) is None
+    other = dataclasses.replace(random_pair, draft=dataclasses.replace(random_pair.draft, name="another"))
+    with pytest.raises(SpecprefillError, match=r"made for another pair \(draft .*calibrate --text"):
+        load_calibration(tmp_path, other)
+    description = json.loads((tmp_path / "kv_map.json").read_text())
+    (tmp_path / "kv_map.json").write_text("[]")
+    with pytest.raises(SpecprefillError, match="not a calibration of draft KV"):
+        load_calibration(tmp_path, random_pair)
+    (tmp_path / "kv_map.json").write_text(json.dumps(description))
+    tensors = load_file(tmp_path / "kv_map.safetensors")
+    save_file(dict(list(tensors.items())[1:]), tmp_path / "kv_map.safetensors")
+    with pytest.raises(SpecprefillError, match="not a calibration of draft KV"):
+        load_calibration(tmp_path, random_pair)
+
+
+def test_without_a_map_or_a_draft_the_mode_says_what_is_missing(random_session):
+    settings = Settings(mode="draft-kv", scorer="question")
+    with pytest.raises(SpecprefillError, match=r"no map of draft KV with --exact-layers 2 yet.*calibrate --text"):
+        MODES["draft-kv"].prefill(request_for(random_session), dataclasses.replace(settings, exact_layers=2))
+    with pytest.raises(SpecprefillError, match="needs a scorer that runs the draft, not --scorer lexical"):
+        MODES["draft-kv"].prefill(request_for(random_session), dataclasses.replace(settings, scorer="lexical"))
+    random_session.pair.calibration = None
+    with pytest.raises(SpecprefillError, match=r"this pair has no map of draft KV yet"):
+        MODES["hybrid"].prefill(request_for(random_session), dataclasses.replace(settings, mode="hybrid"))
+
+
+def test_ridge_regression_finds_a_linear_map_and_the_layers_that_carry_it():
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randn(600, 3 * 8, generator=generator)
+    truth = torch.randn(8, 6, generator=generator)
+    outputs = {4: inputs[:, 8:16] @ truth + 2.0}
+    fitted, held_out = Gram.empty(24, {4: 6}), Gram.empty(24, {4: 6})
+    fitted.add(inputs[:400], {4: outputs[4][:400]})
+    held_out.add(inputs[400:], {4: outputs[4][400:]})
+    found = fit_map(fitted, held_out, candidates=[1, 5, 7], draft_size=8, edge_size=0, exact_layers=0)
+    assert found.fits[0].draft_layers == (5,)
+    assert found.fits[0].key_error < 1e-4
+    keys, values = found.apply(4, {5: inputs[:10, 8:16]}, None)
+    torch.testing.assert_close(torch.cat([keys, values], dim=1), outputs[4][:10], atol=1e-2, rtol=1e-2)
+
+
+def test_checkpoints_are_spread_and_errors_come_from_the_nearest():
+    importance = torch.zeros(640)
+    importance[100] = 1
+    slots = checkpoint_slots((10, 650), importance)
+    assert 110 in slots
+    assert slots.diff().max() <= 64
+    errors = torch.tensor([[1.0, 2.0]])
+    assert nearest_errors(errors, torch.tensor([10, 20]), torch.arange(8, 24)).tolist() == [[1.0] * 8 + [2.0] * 8]
