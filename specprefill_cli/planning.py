@@ -12,7 +12,7 @@ from specprefill_cli.answer import SpanRecord
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
-from specprefill_cli.prefill.choice import automatic_mode, check_fits, cost_of, looked_ahead
+from specprefill_cli.prefill.choice import automatic_mode, check_fits, cost_of, scoring_flops
 from specprefill_cli.prefill.cost import promised_speedup
 from specprefill_cli.prefill.plan import Plan
 from specprefill_cli.prefill.scorers import SCORERS
@@ -113,11 +113,10 @@ def estimate(
     """
     pair, prompt = request.pair, request.prompt
     target = cost_of(pair.target)
-    draft = cost_of(pair.draft) if pair.draft is not None and SCORERS[settings.scorer].needs_draft else None
     full_seconds = None
-    if draft is not None:
-        operations = draft.prefill_flops(request.draft_prompt.length) + draft.overhead_flops()
-        pace = request.clock.seconds["draft_prefill"] / operations
+    scoring = scoring_flops(settings, pair, request.draft_prompt.length, with_overhead=True)
+    if scoring:
+        pace = (request.clock.seconds["draft_prefill"] + request.clock.seconds.get("look_ahead", 0.0)) / scoring
         full_seconds = pace * (target.prefill_flops(prompt.length) + target.overhead_flops())
     outside = prompt.length - (prompt.document[1] - prompt.document[0])
     others = [
@@ -128,7 +127,7 @@ def estimate(
     found = []
     for keep, kept in [(settings.keep, plan.kept_tokens), *others]:
         kept = min(kept, prompt.length)
-        speedup = promised_speedup(target, draft, prompt.length, kept, looked_ahead(settings))
+        speedup = promised_speedup(target, scoring, prompt.length, kept)
         ttft = full_seconds / speedup if full_seconds is not None else None
         found.append(Estimate(keep, kept, kept / prompt.length, speedup, ttft))
     return found, full_seconds

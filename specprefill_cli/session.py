@@ -63,12 +63,12 @@ def loads_draft(settings: Settings) -> bool:
 
 
 def open_session(
-    settings: Settings, draft: bool | None = None, calibrated: bool = True, load: PairLoader = load_pair
+    settings: Settings, draft: bool | None = None, load: PairLoader = load_pair, calibrated: bool = True
 ) -> Session:
     """Load the pair that the settings name.
 
-    draft: overrules whether the draft is loaded too; calibrated: whether stored calibrations of the pair are used
-    load: what loads it; `load_draft_side` suffices for a plan
+    draft: overrules whether the draft is loaded too; load: what loads the pair; `load_draft_side` suffices for a plan
+    calibrated: whether stored calibrations of the pair are used
 
     Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
     """

@@ -10,7 +10,7 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import loading
 from specprefill_cli.models.loading import LoadedPair, ModelOutline, load_draft_side
 from specprefill_cli.planning import KEEP_RATIOS, dry_run
-from specprefill_cli.prefill.choice import cost_of
+from specprefill_cli.prefill.choice import cost_of, scoring_flops
 from specprefill_cli.prefill.cost import promised_speedup
 from specprefill_cli.reporting.jsonl import line
 from specprefill_cli.reporting.plan_report import plan_cells, plan_record
@@ -55,9 +55,11 @@ def test_estimates_are_the_cost_models(planner):
     run = dry_run(planner, COLLECTION, QUESTION, settings)
     assert [one.keep for one in run.estimates] == [0.3, *(keep for keep in KEEP_RATIOS if keep != 0.3)]
     assert run.estimates[0].kept_tokens == run.plan.kept_tokens
-    target, draft = cost_of(planner.pair.target), cost_of(planner.pair.draft)
+    target = cost_of(planner.pair.target)
+    named = planner.with_scorer(settings)
+    scoring = scoring_flops(named, planner.pair, run.plan.prompt_tokens, with_overhead=True)
     for one in run.estimates:
-        promised = promised_speedup(target, draft, run.plan.prompt_tokens, one.kept_tokens, settings.look_ahead)
+        promised = promised_speedup(target, scoring, run.plan.prompt_tokens, one.kept_tokens)
         assert one.speedup == pytest.approx(promised)
         assert one.ttft_seconds * one.speedup == pytest.approx(run.full_seconds)
     # Scaled by what the draft took: full prefill of the larger target takes longer than that.

@@ -13,6 +13,8 @@ from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.evaluation.runs import Configuration
 from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.prefill.choice import cost_of, scoring_flops
+from specprefill_cli.prefill.cost import compute_limit
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.session import AnswerStream, Session
 from specprefill_cli.settings import Settings
@@ -23,7 +25,11 @@ QUESTION = "Which torque is given for the mounting screws?"
 
 @dataclass(frozen=True)
 class BenchRow:
-    """Medians of one configuration at one prompt length; times in seconds, speedup over `full` at the same length."""
+    """Medians of one configuration at one prompt length; times in seconds, speedup over `full` at the same length.
+
+    limit: the speedup if operations were all that took time (None for modes whose operations are not counted)
+    efficiency: speedup / limit
+    """
 
     length: int
     mode: str
@@ -91,10 +97,22 @@ class Measurement:
     ttft: float
     phases: dict[str, float]
     kept_ratio: float
+    limit: float | None
 
 
 def summary(stream: AnswerStream) -> Measurement:
-    return Measurement(stream.clock.ttft, stream.clock.phases(), stream.prefilled.plan.kept_ratio)
+    return Measurement(stream.clock.ttft, stream.clock.phases(), stream.prefilled.plan.kept_ratio, limit(stream))
+
+
+def limit(stream: AnswerStream) -> float | None:
+    """The compute-bound limit of a run's speedup; 1 for `full`, None for modes that do more than score and prefill."""
+    if stream.mode == "full":
+        return 1.0
+    if stream.mode != "select":
+        return None
+    pair, request, plan = stream.session.pair, stream.request, stream.prefilled.plan
+    scoring = scoring_flops(stream.settings, pair, request.draft_prompt.length)
+    return compute_limit(cost_of(pair.target), scoring, plan.prompt_tokens, plan.kept_tokens)
 
 
 def rows(length: int, measured: dict[Configuration, list[tuple[Measurement, int | None]]]) -> list[BenchRow]:
@@ -106,6 +124,8 @@ def rows(length: int, measured: dict[Configuration, list[tuple[Measurement, int 
         times = sorted(run.ttft for run, _ in runs)
         peaks = [peak for _, peak in runs if peak is not None]
         names = runs[0][0].phases
+        speedup = full / medians[one] if full is not None else None
+        bound = runs[0][0].limit
         table.append(
             BenchRow(
                 length=length,
@@ -114,9 +134,9 @@ def rows(length: int, measured: dict[Configuration, list[tuple[Measurement, int 
                 ttft_seconds=medians[one],
                 ttft_low=times[len(times) // 4],
                 ttft_high=times[-1 - len(times) // 4],
-                speedup=full / medians[one] if full is not None else None,
-                limit=None,
-                efficiency=None,
+                speedup=speedup,
+                limit=bound,
+                efficiency=speedup / bound if speedup is not None and bound is not None else None,
                 kept_ratio=runs[0][0].kept_ratio,
                 peak_memory_bytes=int(statistics.median(peaks)) if peaks else None,
                 phases={name: statistics.median(run.phases[name] for run, _ in runs) for name in names},

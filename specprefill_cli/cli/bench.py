@@ -167,7 +167,7 @@ def bench_table(rows: list[BenchRow]) -> Table:
 
     from specprefill_cli.reporting.table import phase_text, seconds
 
-    table = Table("tokens", "mode", "keep", "TTFT", "x full", "peak memory", "phases", box=None)
+    table = Table("tokens", "mode", "keep", "TTFT", "x full", "limit", "efficiency", "peak memory", "phases", box=None)
     for row in rows:
         table.add_row(
             f"{row.length:,}",
@@ -175,6 +175,8 @@ def bench_table(rows: list[BenchRow]) -> Table:
             "" if row.mode == "full" else "auto" if row.keep is None else f"{row.keep:g}",
             seconds(row.ttft_seconds),
             "" if row.speedup is None else f"{row.speedup:.2f}",
+            "" if row.limit is None else f"{row.limit:.2f}",
+            "" if row.efficiency is None else f"{row.efficiency:.2f}",
             "" if row.peak_memory_bytes is None else f"{row.peak_memory_bytes / 2**20:,.0f} MiB",
             phase_text(row.phases),
         )

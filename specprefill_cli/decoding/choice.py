@@ -94,7 +94,7 @@ def draft_proposer(
         return ModelReader(draft.model, state, length)
 
     small, large = cost_of(draft), cost_of(pair.target)
-    target_pass = large.prefill_flops(1, length) + large.overhead_flops()
+    target_pass = large.pass_flops(1, length) + large.overhead_flops()
     return DraftProposer(
         open_reader,
         sampler,
@@ -103,5 +103,5 @@ def draft_proposer(
         longest_answer=draft.context - length,
         entry_passes=0.0 if ready is not None else (small.prefill_flops(length) + small.overhead_flops()) / target_pass,
         # Short passes are bound by their number of layers as often as by their arithmetic.
-        token_passes=max(small.layers / large.layers, small.prefill_flops(1, length) / large.prefill_flops(1, length)),
+        token_passes=max(small.layers / large.layers, small.pass_flops(1, length) / large.pass_flops(1, length)),
     )

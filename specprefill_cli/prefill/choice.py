@@ -10,9 +10,10 @@ from specprefill_cli.prefill.cost import WORTHWHILE, ModelCost, promised_speedup
 from specprefill_cli.prefill.importance import usable_layers
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
+from specprefill_cli.prefill.scorers.heads import HeadsScorer
 
 if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedModel, ModelOutline
+    from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
     from specprefill_cli.settings import Settings
 
 
@@ -32,14 +33,32 @@ def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, st
             return "full", f"auto: the draft's context of {draft.context:,} tokens is too short for the prompt"
     speedup = promised_speedup(
         cost_of(pair.target),
-        cost_of(draft) if draft is not None else None,
+        scoring_flops(settings, pair, request.draft_prompt.length, with_overhead=True),
         prompt.length,
         expected_kept(settings, prompt.length, prompt.document[1] - prompt.document[0]),
-        look_ahead,
     )
     if speedup >= WORTHWHILE:
         return "select", f"auto: select promises {speedup:.1f}x at {prompt.length:,} tokens"
     return "full", f"auto: select promises only {speedup:.1f}x at {prompt.length:,} tokens ({WORTHWHILE}x is worth it)"
+
+
+def scoring_flops(settings: Settings, pair: LoadedPair, tokens: int, with_overhead: bool = False) -> float:
+    """Operations of the draft while the scorer runs over a prompt of `tokens`; 0 for a scorer that needs no draft.
+
+    with_overhead: count the fixed cost of each pass too, in operations
+    """
+    scorer = SCORERS[settings.scorer]
+    if not scorer.needs_draft or pair.draft is None:
+        return 0.0
+    cost = cost_of(pair.draft)
+    overhead = cost.overhead_flops() if with_overhead else 0.0
+    if scorer.name == HeadsScorer.name and pair.scoring_heads is not None:
+        return cost.reading_flops(tokens, max(head.layer for head in pair.scoring_heads.heads)) + overhead
+    return (
+        cost.prefill_flops(tokens)
+        + cost.prefill_passes(tokens) * overhead
+        + looked_ahead(settings) * (cost.pass_flops(1, tokens) + overhead)
+    )
 
 
 def looked_ahead(settings: Settings) -> int:

@@ -42,31 +42,58 @@ class ModelCost:
             overhead_tokens=pass_overhead(device_type),
         )
 
-    def linear_flops(self, tokens: int) -> float:
-        """Projections and gated MLP: two operations for each weight and token."""
+    @property
+    def layer_weights(self) -> int:
+        """Weights of one layer's projections and gated MLP."""
         attention = self.hidden_size * self.head_size * (2 * self.heads + 2 * self.key_value_heads)
-        return 2.0 * tokens * self.layers * (attention + 3 * self.hidden_size * self.intermediate_size)
+        return attention + 3 * self.hidden_size * self.intermediate_size
+
+    def linear_flops(self, tokens: int) -> float:
+        """Projections and gated MLP of all layers: two operations for each weight and token."""
+        return 2.0 * tokens * self.layers * self.layer_weights
 
     def attention_flops(self, tokens: int, past: int = 0) -> float:
         """Causal attention of `tokens` queries behind `past` keys: two products, each 2 operations per pair and size."""
         pairs = tokens * past + tokens * (tokens + 1) / 2
         return 4.0 * pairs * self.layers * self.heads * self.head_size
 
-    def prefill_flops(self, tokens: int, past: int = 0) -> float:
-        """One forward pass over `tokens`, with the vocabulary's logits for the last one."""
+    def reading_flops(self, tokens: int, last_layer: int) -> float:
+        """A pass over `tokens` that ends with queries, keys and values of `last_layer` (`adapter.read_keys`)."""
+        below = last_layer / self.layers
+        projections = self.hidden_size * self.head_size * (self.heads + 2 * self.key_value_heads)
+        return below * (self.linear_flops(tokens) + self.attention_flops(tokens)) + 2.0 * tokens * projections
+
+    def pass_flops(self, tokens: int, past: int = 0) -> float:
+        """One whole forward pass over `tokens`, with the vocabulary's logits for the last one."""
         return self.linear_flops(tokens) + self.attention_flops(tokens, past) + 2.0 * self.hidden_size * self.vocabulary
 
+    def prefill_flops(self, tokens: int) -> float:
+        """Prefill as `adapter.prefill` does it: where it pays, only the last token runs through the whole last layer."""
+        if tokens <= self.layers * self.overhead_tokens:
+            return self.pass_flops(tokens)
+        return self.reading_flops(tokens - 1, self.layers - 1) + self.pass_flops(1, tokens - 1)
+
     def overhead_flops(self) -> float:
+        """What the fixed cost of a pass amounts to in operations."""
         return self.linear_flops(self.overhead_tokens)
 
+    def prefill_passes(self, tokens: int) -> int:
+        return 1 if tokens <= self.layers * self.overhead_tokens else 2
 
-def promised_speedup(
-    target: ModelCost, draft: ModelCost | None, prompt_tokens: int, kept_tokens: int, look_ahead: int
-) -> float:
-    """Time of full prefill over that of draft prefill, look-ahead and sparse prefill, by operations and pass overhead."""
-    full = target.prefill_flops(prompt_tokens) + target.overhead_flops()
-    sparse = target.prefill_flops(kept_tokens) + target.overhead_flops()
-    if draft is not None:
-        sparse += draft.prefill_flops(prompt_tokens) + draft.overhead_flops()
-        sparse += look_ahead * (draft.prefill_flops(1, prompt_tokens) + draft.overhead_flops())
-    return full / sparse
+
+def promised_speedup(target: ModelCost, scoring: float, prompt_tokens: int, kept_tokens: int) -> float:
+    """Time of full prefill over that of scoring and sparse prefill, by operations and the overhead of passes.
+
+    scoring: operations of the scorer, overhead included
+    """
+    full = target.prefill_flops(prompt_tokens) + target.prefill_passes(prompt_tokens) * target.overhead_flops()
+    sparse = target.prefill_flops(kept_tokens) + target.prefill_passes(kept_tokens) * target.overhead_flops()
+    return full / (scoring + sparse)
+
+
+def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, computed_tokens: int) -> float:
+    """The speedup over full prefill if operations were all that took time.
+
+    scoring: operations of the scorer without overhead; computed_tokens: prompt tokens that the target computes
+    """
+    return target.prefill_flops(prompt_tokens) / (scoring + target.prefill_flops(computed_tokens))

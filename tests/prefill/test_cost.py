@@ -1,0 +1,65 @@
+"""The cost model against operations counted by torch while the models run."""
+
+import pytest
+import torch
+from architectures import SIZES
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+
+from specprefill_cli.models.adapter import ATTENTION, new_state, prefill, read_keys
+from specprefill_cli.prefill.cost import ModelCost, compute_limit, promised_speedup
+
+CONFIGS = {
+    "llama": lambda: LlamaConfig(**SIZES),
+    "qwen3": lambda: Qwen3Config(**SIZES | {"num_hidden_layers": 5}, head_dim=32),
+}
+
+
+@pytest.fixture(params=sorted(CONFIGS))
+def model(request):
+    return AutoModelForCausalLM.from_config(CONFIGS[request.param](), attn_implementation=ATTENTION).eval()
+
+
+def counted(work):
+    """Operations that torch counts, those of attention apart."""
+    counter = FlopCounterMode(display=False)
+    with counter:
+        work()
+    by_kind = counter.get_flop_counts()["Global"]
+    attention = sum(value for kind, value in by_kind.items() if "attention" in str(kind))
+    return sum(by_kind.values()) - attention, attention
+
+
+@pytest.mark.parametrize("tokens", [100, 900])
+def test_prefill_is_counted_within_two_percent(model, tokens):
+    ids = torch.randint(3, 8_000, (tokens,))
+    linear, attention = counted(lambda: prefill(model, ids, torch.arange(tokens), 10_000))
+    cost = ModelCost.of(model.config)
+    every_pair = cost.prefill_flops(tokens) - without_attention(cost).prefill_flops(tokens)
+    assert without_attention(cost).prefill_flops(tokens) == pytest.approx(linear, rel=0.02)
+    if attention:
+        # torch counts the whole square; ours counts what causality leaves of it.
+        assert every_pair == pytest.approx(attention / 2, rel=0.05)
+
+
+def test_a_pass_that_ends_early_is_counted_within_two_percent(model):
+    ids = torch.randint(3, 8_000, (300,))
+    linear, _ = counted(lambda: read_keys(model, ids, torch.arange(300), 10_000, 1, None, new_state()))
+    cost = without_attention(ModelCost.of(model.config))
+    assert cost.reading_flops(300, 1) == pytest.approx(linear, rel=0.02)
+
+
+def without_attention(cost):
+    class Linear(ModelCost):
+        def attention_flops(self, tokens, past=0):
+            return 0.0
+
+    return Linear(**vars(cost))
+
+
+def test_the_limit_ignores_overhead_and_grows_with_what_is_dropped():
+    cost = ModelCost.of(LlamaConfig(**SIZES))
+    assert compute_limit(cost, 0.0, 4_000, 4_000) == 1
+    assert compute_limit(cost, 0.0, 4_000, 400) > compute_limit(cost, 0.0, 4_000, 800) > 5
+    scoring = cost.prefill_flops(4_000) / 4
+    assert promised_speedup(cost, scoring, 4_000, 400) < compute_limit(cost, scoring, 4_000, 400) < 4
