@@ -135,12 +135,18 @@ def export(
     run: Run,
     out: Annotated[Path, typer.Option(help="Folder for target/, draft/ and the tiktoken ranks.")],
     shape: Shape = "cpu",
+    gguf: Annotated[
+        bool, typer.Option("--gguf", help="Write RUN/target.gguf too, for llama.cpp; needs the package gguf.")
+    ] = False,
 ) -> None:
     """Write RUN/tune's checkpoint as folders that transformers loads, and the tokenizer's ranks for tiktoken."""
     from specprefill_cli.bundled.recipe.export import export_pair
+    from specprefill_cli.bundled.recipe.gguf_export import export_gguf
     from specprefill_cli.bundled.recipe.shapes import PAIR_SHAPES
 
     export_pair(run / "tune" / "checkpoint.pt", run / "tokenizer", PAIR_SHAPES[shape], out)
+    if gguf:
+        export_gguf(out / "target", run / "target.gguf")
 
 
 @app.command()
