@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli import ask, bench, calibrate, config, doctor, evaluate, pairs, plan
+from specprefill_cli.cli import ask, bench, calibrate, config, doctor, evaluate, pairs, plan, study
 from specprefill_cli.cli.console import close_broken_pipe
 from specprefill_cli.errors import SpecprefillError
 
@@ -45,6 +45,7 @@ app.command("plan")(plan.plan)
 app.add_typer(bench.app, name="bench")
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
+app.command("study")(study.study)
 app.add_typer(pairs.app, name="pairs")
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")

@@ -1,0 +1,35 @@
+"""Rank statistics of the study: correlation, and how well a number foretells an event."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def ranks(values: Tensor) -> Tensor:
+    """Ranks [n] from 1, ties at their mean, float64."""
+    values = values.double()
+    _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
+    last = counts.cumsum(0).double()
+    return (last - (counts.double() - 1) / 2)[inverse]
+
+
+def spearman(first: Tensor, second: Tensor) -> float | None:
+    """Spearman's rank correlation of two samples [n]; None where one of them is constant or has under three values."""
+    if len(first) < 3:
+        return None
+    one, two = (ranks(sample) - ranks(sample).mean() for sample in (first, second))
+    scale = float(one.norm() * two.norm())
+    return float(one @ two) / scale if scale > 0 else None
+
+
+def auroc(scores: Tensor, happened: Tensor) -> float | None:
+    """Probability that a case where it happened scores above one where it did not; None where only one kind occurs.
+
+    scores: [n]; happened: [n] booleans (Mann-Whitney U over the number of pairs)
+    """
+    positive, negative = int(happened.sum()), int((~happened).sum())
+    if not positive or not negative:
+        return None
+    summed = float(ranks(scores)[happened].sum())
+    return (summed - positive * (positive + 1) / 2) / (positive * negative)
