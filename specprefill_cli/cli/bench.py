@@ -41,6 +41,10 @@ def prefill(
         str, typer.Option(help="Modes, with commas.", autocompletion=completion.list_of(*completion.MODES))
     ] = "full,select",
     repeat: Annotated[int, typer.Option(min=1, help="Measured rounds; one more warms up.")] = 5,
+    shapes: Annotated[
+        str | None,
+        typer.Option(help="DRAFT:TARGET, for example qwen2.5-0.5b:qwen2.5-7b: these sizes with random weights."),
+    ] = None,
     scorer: options.Scorer = None,
     recompute: options.Recompute = None,
     accept_risk: options.AcceptRisk = None,
@@ -63,6 +67,8 @@ def prefill(
     Example:
 
       specprefill bench prefill --lengths 4096,8192 --keep 0.1,0.2 --repeat 5 --json
+
+      specprefill bench prefill --shapes qwen2.5-0.5b:qwen2.5-32b --dtype bfloat16 --lengths 32768 --keep 0.1
     """
     flags = {name: value for name, value in locals().items() if name != "keep"}
     settings = options.settings_from({**flags, "max_new_tokens": 1})
@@ -75,9 +81,14 @@ def prefill(
     for configuration in wanted:
         check_names(configuration.settings(settings))
     notes = Notes(quiet)
-    session = open_session(
-        settings, draft=any(loads_draft(configuration.settings(settings)) for configuration in wanted)
-    )
+    if shapes:
+        from specprefill_cli.benchmarks.shapes import shaped_session
+
+        session = shaped_session(shapes, settings)
+    else:
+        session = open_session(
+            settings, draft=any(loads_draft(configuration.settings(settings)) for configuration in wanted)
+        )
     wanted = [configuration.named(session) for configuration in wanted]
     with notes.progress("measuring") as update:
         rows = bench_prefill(session, sizes, wanted, repeat, settings, update)
