@@ -66,7 +66,7 @@ def plan(
         from specprefill_cli.session import check_names, open_session
 
         check_names(settings)
-        session = open_session(settings, SCORERS[settings.scorer].needs_draft, load_draft_side)
+        session = open_session(settings, SCORERS[settings.scorer].needs_draft, load=load_draft_side)
     startup_seconds = time.perf_counter() - context.obj["started"]
     with notes.progress("reading the documents with the draft"):
         run = dry_run(session, collection, question, settings)
