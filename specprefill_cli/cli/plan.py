@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -61,12 +62,12 @@ def plan(
         collection = Collection(tuple(read_documents(documents, stdin=sys.stdin.buffer)))
     with notes.progress("loading the draft, and the target's tokenizer"):
         from specprefill_cli.models.loading import load_draft_side
-        from specprefill_cli.planning import dry_run
-        from specprefill_cli.prefill.scorers import SCORERS
-        from specprefill_cli.session import check_names, open_session
+        from specprefill_cli.planning import PLANNED_MODE, dry_run
+        from specprefill_cli.session import check_names, needs_draft, open_session
 
         check_names(settings)
-        session = open_session(settings, SCORERS[settings.scorer].needs_draft, load=load_draft_side)
+        with_draft = needs_draft(replace(settings, mode=PLANNED_MODE))
+        session = open_session(settings, with_draft, load=load_draft_side)
     startup_seconds = time.perf_counter() - context.obj["started"]
     with notes.progress("reading the documents with the draft"):
         run = dry_run(session, collection, question, settings)
