@@ -29,6 +29,7 @@ class Answer:
     acceptance_rate: proposed tokens that were accepted, over all proposed; None when none was
     accepted_length_mean, accepted_histogram: accepted tokens a round, and rounds by that number
     proposer: who proposed, None when nobody did; speculation: whether it was on at the end, and why not
+    reused: what earlier questions about the same documents had left and was not done again, in words
     """
 
     id: str
@@ -56,3 +57,4 @@ class Answer:
     accepted_histogram: list[int] = field(default_factory=list)
     proposer: str | None = None
     speculation: Verdict = SWITCHED_OFF
+    reused: list[str] = field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from specprefill_cli.resources import packaged_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+DocumentEncoder = Callable[["PreTrainedTokenizerBase", str], tuple[list[int], np.ndarray]]
 VARIABLES = ("document", "question")
 
 
@@ -181,10 +182,15 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
     return head, between, after
 
 
-def encode_prompt(text: PromptText, tokenizer: PreTrainedTokenizerBase) -> Prompt:
-    """Token ids of a prompt, piece by piece, so that head, document, question and tail are known exactly."""
+def encode_prompt(
+    text: PromptText, tokenizer: PreTrainedTokenizerBase, encode_document: DocumentEncoder = encode_text
+) -> Prompt:
+    """Token ids of a prompt, piece by piece, so that head, document, question and tail are known exactly.
+
+    encode_document: `encode_text`, or what remembers its results
+    """
     head = encode_template(tokenizer, text.head)
-    document, offsets = encode_text(tokenizer, text.document)
+    document, offsets = encode_document(tokenizer, text.document)
     before = encode_template(tokenizer, text.before_question)
     question, _ = encode_text(tokenizer, text.question)
     after = encode_template(tokenizer, text.after_question)

@@ -24,12 +24,14 @@ from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.loading import LoadedModel, LoadedPair, load_pair
 from specprefill_cli.models.pairs import BUNDLED, Pair, find_pair
 from specprefill_cli.models.placement import Placement, choose_placement
+from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.choice import AUTOMATIC, automatic_mode, check_fits
 from specprefill_cli.prefill.heads import load_heads
 from specprefill_cli.prefill.kv_map import load_calibration
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.plan import Plan
+from specprefill_cli.prefill.reuse import TOKENS, SharedWork
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
@@ -94,12 +96,15 @@ class Session:
 
     startup_seconds: time from the program's start until it could be asked; set by whoever measures it
     speculation: what its answers have taught about proposing tokens
+    shared: what a question leaves for the next one about the same documents; None: every question starts cold. Where
+        it is set, an answer must have ended before the next question is asked
     """
 
     pair: LoadedPair
     template: Template
     startup_seconds: float = 0.0
     speculation: SpeculationMemory = field(default_factory=SpeculationMemory)
+    shared: SharedWork | None = None
     warm: bool = field(default=False, init=False)
 
     def ask(
@@ -154,14 +159,16 @@ class Session:
         self, collection: Collection, question: str, settings: Settings, clock: PhaseClock, opening: str = ""
     ) -> ScoringRequest:
         """Tokenise the prompt for the target, and for the draft where one may run and has other tokens."""
-        pair = self.pair
+        pair, shared = self.pair, self.shared
+        encode = shared.documents.encode if shared is not None else encode_text
         with clock.phase("tokenize"):
+            known = shared is not None and shared.documents.knows(pair.target.tokenizer, collection.text)
             text = render(self.template, collection.text, question, pair.target.tokenizer, opening)
-            prompt = encode_prompt(text, pair.target.tokenizer)
+            prompt = encode_prompt(text, pair.target.tokenizer, encode)
             draft_prompt = prompt
             if pair.draft is not None and needs_draft(settings) and not pair.same_tokenizer:
                 text = render(self.template, collection.text, question, pair.draft.tokenizer, opening)
-                draft_prompt = encode_prompt(text, pair.draft.tokenizer)
+                draft_prompt = encode_prompt(text, pair.draft.tokenizer, encode)
         return ScoringRequest(
             pair=pair,
             prompt=prompt,
@@ -174,6 +181,9 @@ class Session:
             seed=settings.seed,
             clock=clock,
             keep_draft=draft_may_propose(settings, pair),
+            draft_states=shared.draft if shared is not None else None,
+            target_states=shared.target if shared is not None else None,
+            reused=(TOKENS,) if known else (),
         )
 
     def warm_up(self, settings: Settings) -> None:
@@ -188,7 +198,7 @@ class Session:
 
         self.warm = True
         short = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
-        request = self.prepare(short, "When?", settings, PhaseClock(self.pair.wait))
+        request = replace(self, shared=None).prepare(short, "When?", settings, PhaseClock(self.pair.wait))
         for name in AUTOMATIC if settings.mode == AUTO else [settings.mode]:
             prefilled = MODES[name].prefill(request, settings)
         if settings.speculate != OFF:
@@ -306,6 +316,7 @@ class AnswerStream:
             accepted_histogram=self.rounds.accepted_histogram,
             proposer=" and ".join(self.rounds.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
+            reused=[*self.request.reused, *self.prefilled.reused],
         )
 
 

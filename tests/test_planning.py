@@ -24,7 +24,7 @@ QUESTION = "What do tickets cost?"
 
 @pytest.fixture(scope="module")
 def planner():
-    return open_session(Settings(), True, load_draft_side)
+    return open_session(Settings(), True, load=load_draft_side)
 
 
 def test_the_plan_is_that_of_select(planner, tiny_session):
@@ -41,12 +41,14 @@ def test_the_weights_of_the_target_are_not_loaded(monkeypatch):
     loaded = []
     original = loading.load_model
     monkeypatch.setattr(loading, "load_model", lambda name, *rest: loaded.append(name) or original(name, *rest))
-    session = open_session(Settings(), True, load_draft_side)
+    session = open_session(Settings(), True, load=load_draft_side)
     assert loaded == ["tiny:draft"]
     assert isinstance(session.pair.target, ModelOutline)
     assert session.pair.same_tokenizer
     loaded.clear()
-    assert dry_run(open_session(Settings(), False, load_draft_side), COLLECTION, QUESTION, Settings(scorer="lexical"))
+    assert dry_run(
+        open_session(Settings(), False, load=load_draft_side), COLLECTION, QUESTION, Settings(scorer="lexical")
+    )
     assert loaded == []
 
 

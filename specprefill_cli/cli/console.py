@@ -38,6 +38,13 @@ class Notes:
         if not self.quiet:
             self.console.print(renderable)
 
+    def warn(self, text: str) -> None:
+        """A warning in one line, also where standard error is no terminal; silent when quiet."""
+        if not self.quiet:
+            from specprefill_cli.reporting.safe import plain
+
+            self.console.print(plain(f"warning: {text}", style="yellow"), soft_wrap=True)
+
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[str], None]]:
         """Show what is being done while it takes long; what it yields replaces the text."""

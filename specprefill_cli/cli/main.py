@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli import ask, bench, calibrate, config, doctor, evaluate, pairs, plan, study
+from specprefill_cli.cli import ask, batch, bench, calibrate, config, doctor, evaluate, pairs, plan, study
 from specprefill_cli.cli.console import close_broken_pipe
 from specprefill_cli.errors import SpecprefillError
 
@@ -41,6 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("ask")(ask.ask)
+app.command("batch")(batch.batch)
 app.command("plan")(plan.plan)
 app.add_typer(bench.app, name="bench")
 app.command("calibrate")(calibrate.calibrate)

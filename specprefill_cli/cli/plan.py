@@ -66,7 +66,8 @@ def plan(
         from specprefill_cli.session import check_names, needs_draft, open_session
 
         check_names(settings)
-        session = open_session(settings, needs_draft(replace(settings, mode=PLANNED_MODE)), load_draft_side)
+        with_draft = needs_draft(replace(settings, mode=PLANNED_MODE))
+        session = open_session(settings, with_draft, load=load_draft_side)
     startup_seconds = time.perf_counter() - context.obj["started"]
     with notes.progress("reading the documents with the draft"):
         run = dry_run(session, collection, question, settings)

@@ -352,6 +352,28 @@ def chunked(length: int, size: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + size, length)) for start in range(0, length, size))
 
 
+def layer_tensors(state: PrefillState, length: int, layers: int) -> list[tuple[Tensor, Tensor]]:
+    """Keys and values [1, kv_heads, length, head_size] of the first `length` slots in the lower `layers` layers."""
+    return [(layer.keys[..., :length, :], layer.values[..., :length, :]) for layer in list(state.cache.layers)[:layers]]
+
+
+def restore_state(model: PreTrainedModel, tensors: Sequence[tuple[Tensor, Tensor]]) -> PrefillState:
+    """A state of a prompt's first K tokens from keys and values [1, kv_heads, K, head_size] of the lower layers."""
+    length = tensors[0][0].shape[-2]
+    state = new_state(length)
+    for number, (keys, values) in enumerate(tensors):
+        place = next(model.get_decoder().layers[number].parameters()).device
+        state.cache.update(keys.to(place), values.to(place), number)
+    state.positions = torch.arange(length)
+    return state
+
+
+def state_bytes(state: PrefillState) -> int:
+    """Memory that a state takes, with the room it keeps for growing."""
+    tensors = (tensor for layer in state.cache.layers if layer.is_initialized for tensor in (layer.keys, layer.values))
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+
+
 def layer_keys(state: PrefillState, layer: int) -> Tensor:
     """The keys of one cache layer as attention uses them: [kv_heads, K, head_size], rotated."""
     return state.cache.layers[layer].keys[0]
@@ -365,6 +387,13 @@ def window_layers(config) -> Sequence[int | None]:
         return [None] * text.num_hidden_layers
     kinds = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers
     return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def rotation_depends_on_length(config) -> bool:
+    """Whether the rotary embedding of a token changes with the length of its prompt, as with `longrope` and `dynamic`."""
+    found = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [found, *(part for part in found.values() if isinstance(part, dict))]
+    return any(kind.get("rope_type") in ("longrope", "dynamic") for kind in kinds)
 
 
 def devices(model: PreTrainedModel) -> frozenset[torch.device]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.answer import Answer
+if TYPE_CHECKING:
+    from specprefill_cli.answer import Answer
 
 SCHEMA = 1
 
@@ -37,6 +38,7 @@ def answer_record(answer: Answer) -> dict[str, Any]:
         "speculation": asdict(answer.speculation),
         "peak_memory_bytes": answer.peak_memory_bytes,
         "citations": [asdict(citation) for citation in answer.citations],
+        "reused": answer.reused,
         "warnings": answer.warnings,
         "stopped": answer.stopped,
     }

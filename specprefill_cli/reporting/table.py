@@ -27,6 +27,8 @@ def answer_table(answer: Answer) -> Table:
     for name, value in answer.phases.items():
         if value > 0:
             table.add_row(f"  {PHASE_WORDS.get(name, name)}", seconds(value))
+    if answer.reused:
+        table.add_row("reused", ", ".join(answer.reused))
     table.add_row("start-up", seconds(answer.startup_seconds))
     for fate in Fate:
         chosen = [span for span in answer.spans if span.fate is fate]

@@ -21,6 +21,7 @@ class Prefilled:
 
     importance: [n] of the document's tokens where they were scored
     draft_state: the draft's cache of exactly the prompt, where the draft ran and decoding wants it
+    reused: what of earlier questions' work it stands on, in words
     """
 
     logits: Tensor
@@ -29,6 +30,7 @@ class Prefilled:
     importance: Tensor | None = None
     warnings: tuple[str, ...] = ()
     draft_state: PrefillState | None = None
+    reused: tuple[str, ...] = ()
 
 
 class Mode(Protocol):

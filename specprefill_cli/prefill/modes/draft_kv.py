@@ -105,7 +105,8 @@ def score_and_map(request: ScoringRequest, settings: Settings) -> tuple[Scores, 
     kv_map = find_map(request, settings)
     draft = request.pair.draft
     with StateCapture(draft.model, kv_map.draft_layers) as capture:
-        reaching = replace(request, draft_reach=max(kv_map.draft_layers, default=0))
+        # The map reads states of all tokens, so the draft starts cold whatever an earlier question left.
+        reaching = replace(request, draft_reach=max(kv_map.draft_layers, default=0), draft_states=None)
         scores = SCORERS[settings.scorer].score(reaching)
     with request.clock.phase("mapping"):
         length = request.prompt.length

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
+from specprefill_cli.models.adapter import prefill
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.plan import full_plan
+from specprefill_cli.prefill.reuse import TARGET_STATE, open_state
 from specprefill_cli.prefill.scorers.base import ScoringRequest
-from specprefill_cli.prefill.sparse import sparse_prefill
 
 if TYPE_CHECKING:
     from specprefill_cli.settings import Settings
@@ -21,8 +24,18 @@ class FullMode:
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
         plan = full_plan(request.prompt.length, request.prompt.document)
+        target, prompt = request.pair.target, request.prompt
         with request.clock.phase("target_prefill"):
-            logits, state = sparse_prefill(
-                request.pair.target.model, request.prompt.tokens, plan, settings.prefill_chunk
+            state, keep = open_state(
+                request.target_states, target, prompt, target.config.get_text_config().num_hidden_layers
             )
-        return Prefilled(logits, state, plan)
+            done = state.length
+            logits, _ = prefill(
+                target.model,
+                prompt.tokens[done:],
+                torch.arange(done, prompt.length),
+                settings.prefill_chunk,
+                state=state,
+            )
+            keep()
+        return Prefilled(logits, state, plan, reused=(TARGET_STATE,) if done else ())

@@ -32,4 +32,4 @@ class SelectMode:
                 request.pair.target.model, prompt.tokens, chosen.plan, settings.prefill_chunk
             )
         warnings = (chosen.warning,) if chosen.warning else ()
-        return Prefilled(logits, state, chosen.plan, scores.importance, warnings, scores.draft_state)
+        return Prefilled(logits, state, chosen.plan, scores.importance, warnings, scores.draft_state, scores.reused)

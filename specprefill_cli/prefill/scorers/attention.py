@@ -6,16 +6,17 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import PrefillState, QueryCapture, new_state, prefill, rollback, run, window_layers
+from specprefill_cli.models.adapter import PrefillState, QueryCapture, prefill, rollback, run, window_layers
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
+from specprefill_cli.prefill.reuse import DRAFT_STATE, open_state
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 
 
 def score_with_queries(request: ScoringRequest, wanted: Tensor, decoded_queries: int) -> Scores:
     """Prefill the draft, look ahead greedily, and score with the queries of `wanted` tokens and of decoded ones.
 
-    wanted: indices of prompt tokens, ascending; decoded_queries: how many decoded tokens add a query (fewer when the
-    draft ends its answer first)
+    wanted: indices of tokens in the prompt's tail, ascending; decoded_queries: how many decoded tokens
+    add a query (fewer when the draft ends its answer first)
     """
     draft, prompt, clock = request.pair.draft, request.draft_prompt, request.clock
     layers = usable_layers(window_layers(draft.model.config), prompt.length)
@@ -25,21 +26,25 @@ def score_with_queries(request: ScoringRequest, wanted: Tensor, decoded_queries:
             "use --scorer lexical, --mode full, or another --draft"
         )
     capture = QueryCapture(wanted)
-    state = new_state(prompt.length)
     with clock.phase("draft_prefill"):
+        state, keep = open_state(request.draft_states, draft, prompt, draft.config.get_text_config().num_hidden_layers)
+        done = state.length
         logits, _ = prefill(
-            draft.model, prompt.tokens, torch.arange(prompt.length), request.prefill_chunk, capture, state
+            draft.model, prompt.tokens[done:], torch.arange(done, prompt.length), request.prefill_chunk, capture, state
         )
+        keep()
     with clock.phase("look_ahead"):
         look_ahead(request, logits, state, capture, decoded_queries)
     with clock.phase("scoring"):
         importance = attention_importance(state, capture, prompt.document, layers)
         if request.draft_prompt is not request.prompt:
             importance = transfer(importance, prompt.offsets, request.prompt.offsets)
-    if not request.keep_draft:
-        return Scores(importance)
     rollback(state, prompt.length)
-    return Scores(importance, draft_state=state)
+    return Scores(
+        importance,
+        draft_state=state if request.keep_draft else None,
+        reused=(DRAFT_STATE,) if done else (),
+    )
 
 
 def look_ahead(request: ScoringRequest, logits: Tensor, state: PrefillState, capture: QueryCapture, steps: int) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 from specprefill_cli.models.adapter import PrefillState
+from specprefill_cli.prefill.reuse import DocumentStates
 from specprefill_cli.timing import PhaseClock
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class ScoringRequest:
     document_text, question: the texts behind the tokens, for scorers that need no model
     keep_draft: whether the draft's cache will be wanted for decoding
     draft_reach: the draft layer whose input will be wanted, so that a scorer must not stop below it
+    draft_states, target_states: what earlier questions left of the models' caches; None: start cold, leave nothing
+    reused: what was not done again before scoring, in words
     """
 
     pair: LoadedPair
@@ -36,6 +39,9 @@ class ScoringRequest:
     clock: PhaseClock
     keep_draft: bool = False
     draft_reach: int = 0
+    draft_states: DocumentStates | None = None
+    target_states: DocumentStates | None = None
+    reused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,13 @@ class Scores:
 
     auto_mass: share of its sum that `--keep auto` holds; None for the usual share
     draft_state: the draft's cache of exactly the prompt, where the scorer ran the draft and decoding wants it
+    reused: what of earlier questions' work it stands on, in words
     """
 
     importance: Tensor
     auto_mass: float | None = None
     draft_state: PrefillState | None = None
+    reused: tuple[str, ...] = ()
 
 
 class Scorer(Protocol):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import QueryCapture, new_state, read_keys, window_layers
+from specprefill_cli.models.adapter import QueryCapture, read_keys, window_layers
 from specprefill_cli.prefill.heads import REMEDY, head_importance
 from specprefill_cli.prefill.importance import transfer, usable_layers
+from specprefill_cli.prefill.reuse import DRAFT_STATE, open_state
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 
 
@@ -32,26 +33,33 @@ class HeadsScorer:
                 f"--scorer heads: the layers of draft {draft.name} that hold its scoring heads attend to a window shorter "
                 f"than this prompt of {prompt.length} tokens; use --scorer question"
             )
-        last_layer = max(request.draft_reach, *(head.layer for head in used))
         capture = QueryCapture(asking_tokens(prompt.question, prompt.length))
-        state = new_state(prompt.length)
+        highest = max(request.draft_reach, *(head.layer for head in used))
         with clock.phase("draft_prefill"):
+            state, keep = open_state(request.draft_states, draft, prompt, highest + 1)
+            done = state.length
             read_keys(
                 draft.model,
-                prompt.tokens,
-                torch.arange(prompt.length),
+                prompt.tokens[done:],
+                torch.arange(done, prompt.length),
                 request.prefill_chunk,
-                last_layer,
+                highest,
                 capture,
                 state,
             )
+            keep()
         with clock.phase("scoring"):
             importance = head_importance(state, capture, prompt.document, used)
             if request.draft_prompt is not request.prompt:
                 importance = transfer(importance, prompt.offsets, request.prompt.offsets)
         # Keys and values of every layer are all that decoding wants of the prompt.
-        complete = last_layer == draft.model.config.get_text_config().num_hidden_layers - 1
-        return Scores(importance, heads.auto_mass, state if complete and request.keep_draft else None)
+        complete = highest == draft.model.config.get_text_config().num_hidden_layers - 1
+        return Scores(
+            importance,
+            heads.auto_mass,
+            state if complete and request.keep_draft else None,
+            (DRAFT_STATE,) if done else (),
+        )
 
 
 def asking_tokens(question: tuple[int, int], prompt_tokens: int) -> torch.Tensor:

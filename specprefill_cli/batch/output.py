@@ -1,0 +1,81 @@
+"""Rows of output: written whole, found again after a kill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.reporting.jsonl import line
+
+# Bytes read at once while the end of the last whole row is looked for.
+BLOCK = 2**16
+
+
+class RowWriter:
+    """Writes each row in one piece and hands it on at once."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        self.stream.write(line(record).encode("ascii") + b"\n")
+        self.stream.flush()
+
+
+def open_output(path: Path, resume: bool) -> BinaryIO:
+    """The output file, ready for more rows; what a kill left of an unfinished row is cut off.
+
+    Raises UsageError for a file that holds rows already and is not to be resumed, SpecprefillError when it cannot be
+    written.
+    """
+    if path.is_dir():
+        raise UsageError(f"--out {path}: this is a folder; give a file name")
+    if path.is_file() and path.stat().st_size and not resume:
+        raise UsageError(f"--out {path}: holds something already; give --resume to go on with it, or another name")
+    if path.exists() and not path.is_file() and resume:
+        raise UsageError(f"--resume: {path} is not a file; a pipe or a device cannot be resumed")
+    try:
+        if path.is_file():
+            with path.open("r+b") as stream:
+                stream.truncate(whole_rows_end(stream))
+        return path.open("ab")
+    except OSError as error:
+        raise SpecprefillError(f"--out {path}: cannot be written ({error.strerror}); give another place") from error
+
+
+def whole_rows_end(stream: BinaryIO) -> int:
+    """Where the last line that ends with a line end does, in bytes."""
+    position = stream.seek(0, 2)
+    while position > 0:
+        start = max(0, position - BLOCK)
+        stream.seek(start)
+        found = stream.read(position - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        position = start
+    return 0
+
+
+def finished_rows(path: Path) -> Iterator[tuple[str | int, bool]]:
+    """Identifier of each row that the output holds, and whether it failed; one line is in memory at a time.
+
+    Raises SpecprefillError for a line that is no row of `batch`.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as stream:
+        # What is appended while this reads is not looked at.
+        end = whole_rows_end(stream)
+        stream.seek(0)
+        number = 0
+        while stream.tell() < end:
+            number += 1
+            try:
+                record = json.loads(stream.readline())
+                row = record["id"], "error" in record
+            except (ValueError, KeyError, TypeError) as error:
+                raise SpecprefillError(f"--resume: line {number} of {path} is no row of output; remove it") from error
+            yield row

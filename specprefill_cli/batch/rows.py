@@ -1,0 +1,97 @@
+"""Rows of input: JSON objects, or plain questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specprefill_cli.errors import SpecprefillError
+
+# Settings that a row may have for itself; the others decide what is loaded.
+OVERRIDES = (
+    "mode", "keep", "scorer", "look_ahead", "chunk_size", "prefill_chunk", "max_new_tokens", "temperature", "top_p",
+    "top_k", "seed", "speculate", "proposer",
+)  # fmt: skip
+FIXED = ("pair", "draft", "target", "devices", "dtype", "offline", "prompt", "prompt_folder")
+KEYS = ("id", "question", "document", "documents")
+
+
+class RowError(SpecprefillError):
+    """A row of input that cannot be a question."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question; `identifier` is the row's own, or the number of its line.
+
+    documents: empty where the batch's own are meant; overrides: settings as the row spells them
+    ignored: keys that mean nothing here
+    """
+
+    identifier: str | int
+    question: str
+    documents: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A line that is no question, and why."""
+
+    identifier: str | int
+    error: RowError
+
+
+def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | None:
+    """A line of input; None for a blank one.
+
+    number: of the line, from 1; has_documents: whether rows without documents, and plain questions, are allowed
+    """
+    identifier: str | int = number
+    try:
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        if not text:
+            return None
+        if not text.startswith("{"):
+            if not has_documents:
+                raise RowError("not a JSON object; a plain question needs --document")
+            return Row(number, text)
+        values = json.loads(text)
+        identifier = own_identifier(values, number)
+        return row_of(values, identifier, has_documents)
+    except RowError as error:
+        return BadRow(identifier, error)
+    except (ValueError, RecursionError) as error:
+        return BadRow(identifier, RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"))
+
+
+def own_identifier(values: Mapping[str, Any], number: int) -> str | int:
+    found = values.get("id")
+    if found is None:
+        return number
+    if isinstance(found, bool) or not isinstance(found, str | int):
+        raise RowError("id must be a text or a whole number")
+    return found
+
+
+def row_of(values: Mapping[str, Any], identifier: str | int, has_documents: bool) -> Row:
+    question = values.get("question")
+    if not isinstance(question, str) or not question.strip():
+        raise RowError("question must be a text that is not empty")
+    documents = values.get("documents", values.get("document"))
+    names = [documents] if isinstance(documents, str) else [] if documents is None else documents
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise RowError("documents must be a list of paths")
+    if "-" in names:
+        raise RowError("documents: standard input cannot be a row's document; use --document -")
+    if not names and not has_documents:
+        raise RowError("no documents; give the row documents, or the batch --document")
+    fixed = [key for key in FIXED if key in values]
+    if fixed:
+        raise RowError(f"{fixed[0]} holds for the whole batch; give it on the command line")
+    overrides = {key: values[key] for key in OVERRIDES if values.get(key) is not None}
+    ignored = tuple(key for key in values if key not in (*KEYS, *OVERRIDES))
+    return Row(identifier, question, tuple(names), overrides, ignored)

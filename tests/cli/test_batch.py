@@ -1,0 +1,130 @@
+"""`specprefill batch` with the bundled pair: shared work, overrides, error rows, exit codes, pipes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from specprefill_cli.batch import answering
+from specprefill_cli.resources import packaged_folder
+
+MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")
+SHORT = ("--max-new-tokens", "6", "--mode", "select", "--keep", "0.3")
+
+
+def jsonl(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def test_rows_share_the_document_and_answer_as_ask_does(call):
+    questions = ["What colour is the pump?", "How heavy is the pump?"]
+    code, out, err = call("batch", "--document", MANUAL, *SHORT, stdin="\n".join(questions).encode())
+    assert code == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["id"] for row in rows] == [1, 2]
+    assert [row["question"] for row in rows] == questions
+    assert [row["reused"] for row in rows] == [[], ["document tokens", "draft document KV"]]
+    assert "2 rows in" in err
+    alone = json.loads(call("ask", MANUAL, questions[1], *SHORT, "--json")[1])
+    assert (alone["answer"], alone["spans"], alone["reused"]) == (rows[1]["answer"], rows[1]["spans"], [])
+    assert list(alone) == list(rows[1])
+
+
+def test_failed_rows_and_rows_of_their_own_kind(call, tmp_path):
+    (tmp_path / "gate.md").write_text("The gate of the farm is dark green. " * 20)
+    rows = [
+        {"id": "own", "question": "Which color is the gate?", "documents": [str(tmp_path / "gate.md")], "mode": "full"},
+        {"id": "lost", "question": "Who?", "documents": ["missing.pdf"]},
+        {"id": "mode", "question": "Who?", "mode": "fast"},
+        {"id": "keep", "question": "Who?", "keep": 7},
+        {"id": "odd", "question": "Who?", "look_ahead": 2, "kep": 0.1},
+    ]
+    out = tmp_path / "out.jsonl"
+    arguments = ("batch", str(tmp_path / "in.jsonl"), "--document", MANUAL, *SHORT, "--out", str(out))
+    (tmp_path / "in.jsonl").write_bytes(jsonl(*rows))
+    code, printed, _ = call(*arguments, "--quiet")
+    assert (code, printed) == (3, "")
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["id"] for row in found] == ["own", "lost", "mode", "keep", "odd"]
+    assert found[0]["mode"] == "full"
+    assert [row.get("error", {}).get("type") for row in found[1:4]] == ["DocumentError", "UsageError", "UsageError"]
+    assert "missing.pdf" in found[1]["error"]["message"]
+    assert "key 'kep' of the row" in found[4]["warnings"][-1]
+    whole = out.read_bytes()
+    code, _, err = call(*arguments)
+    assert code == 2
+    assert "--resume" in err
+    code, _, err = call(*arguments, "--resume")
+    assert code == 3
+    assert "0 rows" in err
+    assert "5 were there already, 3 failed" in err
+    assert out.read_bytes() == whole
+
+
+def test_the_draft_reads_a_document_once_ever_with_a_cache_folder(call, tmp_path):
+    arguments = ("batch", "--document", MANUAL, *SHORT, "--cache-dir", str(tmp_path), "--quiet")
+    first, second = (json.loads(call(*arguments, stdin=b"Who?")[1]) for _ in range(2))
+    assert (first["reused"], second["reused"]) == ([], ["draft document KV"])
+    assert (first["answer"], first["spans"]) == (second["answer"], second["spans"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--resume",), 2, "--resume needs --out"),
+        (("-", "--document", "-"), 2, "standard input cannot be both"),
+        (("nothing.jsonl",), 1, "nothing.jsonl: cannot be read"),
+        (("--document", "nothing.pdf"), 1, "nothing.pdf"),
+        (("--mode", "fast"), 2, "--mode fast"),
+        (("--out", "nowhere/out.jsonl"), 1, "nowhere/out.jsonl: cannot be written"),
+    ],
+)
+def test_bad_calls_are_one_line(call, arguments, code, words):
+    ended, out, err = call("batch", *arguments, stdin=b"")
+    assert (ended, out) == (code, "")
+    assert len(err.strip().splitlines()) == 1
+    assert words in err
+
+
+def test_a_row_that_needs_a_draft_that_is_not_there_fails_alone(call):
+    rows = jsonl({"question": "Who?", "mode": "select"}, {"question": "Who?"})
+    code, out, _ = call("batch", "--document", MANUAL, "--mode", "full", "--max-new-tokens", "2", "--quiet", stdin=rows)
+    assert code == 3
+    found = [json.loads(line) for line in out.splitlines()]
+    assert "needs the draft" in found[0]["error"]["message"]
+    assert found[1]["mode"] == "full"
+
+
+def test_ctrl_c_abandons_the_row_and_keeps_the_ones_before(call, monkeypatch):
+    real = answering.SessionAnswerer.__call__
+
+    def second_is_interrupted(self, row):
+        if row.identifier == 2:
+            raise KeyboardInterrupt
+        return real(self, row)
+
+    monkeypatch.setattr(answering.SessionAnswerer, "__call__", second_is_interrupted)
+    code, out, err = call("batch", "--document", MANUAL, *SHORT, stdin=b"Who?\nWhen?\nWhy?\n")
+    assert code == 130
+    assert [json.loads(line)["id"] for line in out.splitlines()] == [1]
+    assert "Traceback" not in err
+
+
+def test_documents_are_read_once_for_each_list_of_paths():
+    read = []
+    shelf = answering.Shelf(lambda names: read.append(names) or object(), most=2)
+    assert shelf(("a",)) is shelf(("a",))
+    shelf(("a", "b"))
+    shelf(("c",))
+    shelf(("a",))
+    assert read == [("a",), ("a", "b"), ("c",), ("a",)]
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    call = f'{sys.executable} -m specprefill_cli batch - --document "{MANUAL}" --max-new-tokens 2 --quiet | head -1'
+    shell = ["bash", "-o", "pipefail", "-c", f"(for n in 1 2 3 4 5; do echo Who?; done) | {call}"]
+    done = subprocess.run(shell, capture_output=True, text=True)
+    assert json.loads(done.stdout)["id"] == 1
+    assert done.stderr == ""
+    assert done.returncode == 0
