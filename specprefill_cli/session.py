@@ -21,13 +21,12 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.memory import PeakMemory
 from specprefill_cli.models.adapter import new_state
 from specprefill_cli.models.calibration import calibration_folder
-from specprefill_cli.models.loading import LoadedModel, LoadedPair, load_pair
+from specprefill_cli.models.loading import LoadedPair, load_pair
 from specprefill_cli.models.pairs import BUNDLED, Pair, find_pair
 from specprefill_cli.models.placement import Placement, choose_placement
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.choice import AUTOMATIC, automatic_mode, check_fits
 from specprefill_cli.prefill.heads import load_heads
-from specprefill_cli.prefill.kv_map import load_calibration
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.plan import Plan
@@ -83,10 +82,7 @@ def open_session(
     placement = choose_placement(settings.devices)
     loaded = load(pair, placement, settings.dtype, settings.offline, with_draft)
     if loaded.draft is not None and calibrated:
-        folder = calibration_folder(pair)
-        loaded.scoring_heads = load_heads(folder, loaded.draft)
-        if isinstance(loaded.target, LoadedModel):
-            loaded.calibration = load_calibration(folder, loaded)
+        loaded.scoring_heads = load_heads(calibration_folder(pair), loaded.draft)
     return Session(loaded, template)
 
 

@@ -11,7 +11,6 @@ import typer
 from specprefill_cli.cli import completion, options
 from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.cli.evaluate import ratios, split
-from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import AUTO
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def prefill(
     """
     flags = {name: value for name, value in locals().items() if name != "keep"}
     settings = options.settings_from({**flags, "max_new_tokens": 1})
-    sizes = [whole_number(text, "--lengths") for text in split(lengths)]
+    sizes = [options.whole_number(text, "--lengths") for text in split(lengths)]
     from specprefill_cli.benchmarks.prefill import bench_prefill
     from specprefill_cli.evaluation.runs import configurations
     from specprefill_cli.session import check_names, loads_draft, open_session
@@ -134,7 +133,7 @@ def decode(
       specprefill bench decode --speculate auto,4 --repeat 5 --json
     """
     settings = options.settings_from({name: value for name, value in locals().items() if name != "speculate"})
-    paces = [pace if pace == AUTO else whole_number(pace, "--speculate") for pace in split(speculate)]
+    paces = [pace if pace == AUTO else options.whole_number(pace, "--speculate") for pace in split(speculate)]
     from dataclasses import replace
 
     from specprefill_cli.benchmarks.decode import bench_decode, check_tasks
@@ -164,13 +163,6 @@ def show(rows: list, json: bool, table: Callable[[list], Table]) -> None:
 
     record = {"schema": 1, "rows": [asdict(row) for row in rows], "host": host(), "versions": versions()}
     print(line(record), flush=True)
-
-
-def whole_number(text: str, option: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise UsageError(f"{option} {text}: not a whole number") from error
 
 
 def bench_table(rows: list[BenchRow]) -> Table:

@@ -62,8 +62,8 @@ def calibrate(
     """
     if heads is None and not text:
         raise UsageError("calibrate: nothing to do; give --heads QUESTIONS.jsonl, or --text FILES")
-    edges = [whole_number(part, "--exact") for part in exact.split(",") if part.strip()]
-    settings = replace(options.settings_from(locals() | {"heads": None}), scorer="question")
+    edges = [options.whole_number(part, "--exact") for part in exact.split(",") if part.strip()]
+    settings = replace(options.settings_from(locals() | {"heads": None}), scorer="question", mode="select")
     from specprefill_cli.models.calibration import calibration_folder
     from specprefill_cli.session import open_session
 
@@ -132,10 +132,3 @@ def fit_maps(session: Session, files: list[str], edges: list[int], folder: Path,
                 f"{name}: target layer {fit.layer} from draft layers {', '.join(map(str, fit.draft_layers)) or 'none'}; "
                 f"share of variance missed: keys {fit.key_error:.3f}, values {fit.value_error:.3f}"
             )
-
-
-def whole_number(text: str, flag: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise UsageError(f"{flag} {text}: not a whole number") from error

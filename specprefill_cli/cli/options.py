@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specprefill_cli.cli import completion
+from specprefill_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.collection import Collection
@@ -141,3 +142,10 @@ def write_html(path: Path, question: str, collection: Collection, results: Seque
     from specprefill_cli.reporting.html import render_page
 
     write_whole(path, render_page(question, collection, results))
+
+
+def whole_number(text: str, option: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: not a whole number") from error

@@ -46,7 +46,7 @@ def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> li
     else:
         rows_used = rows
     contexts = sorted({row["context"] for row in rows if "context" in row})
-    if distractors and len(contexts) <= distractors:
+    if contexts and len(contexts) <= distractors:
         raise SpecprefillError(f"{path}: has {len(contexts)} contexts, too few for --distractors {distractors}")
     cache: dict[tuple[str, ...], Collection] = {}
     items = []

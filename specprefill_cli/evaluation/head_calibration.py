@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from specprefill_cli.evaluation.datasets import Item
 from specprefill_cli.models.adapter import QueryCapture, new_state, read_keys, window_layers
 from specprefill_cli.prefill.head_search import Sighting, combined, search_heads, share_recalls, smallest_mass
 from specprefill_cli.prefill.heads import ScoringHeads, identity, layer_attention
-from specprefill_cli.prefill.importance import usable_layers
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import asking_tokens
 from specprefill_cli.prefill.scorers.question import QuestionScorer
@@ -32,6 +32,10 @@ def calibrate_heads(
 
     Raises SpecprefillError when fewer than 20 questions have an answer that stands in their documents.
     """
+    if all(window is not None for window in window_layers(session.pair.draft.model.config)):
+        raise SpecprefillError(
+            f"{session.pair.draft.name}: every layer has a sliding window, so that no head sees a whole document"
+        )
     sightings = list(sight_all(session, items, settings, step))
     if len(sightings) < FEWEST:
         raise SpecprefillError(
@@ -84,7 +88,8 @@ def sight(request: ScoringRequest, place: tuple[int, int]) -> Sighting:
     """One question's attention by head and chunk; `place` is the answer's character range in the document."""
     draft, prompt = request.pair.draft, request.draft_prompt
     text = draft.model.config.get_text_config()
-    layers = usable_layers(window_layers(draft.model.config), prompt.length)
+    # A longer prompt than those seen here would outgrow any window, so windowed layers are left out at once.
+    layers = [layer for layer, window in enumerate(window_layers(draft.model.config)) if window is None]
     capture = QueryCapture(asking_tokens(prompt.question, prompt.length))
     state = new_state(prompt.length)
     read_keys(
@@ -106,7 +111,8 @@ def sight(request: ScoringRequest, place: tuple[int, int]) -> Sighting:
     width = max(len(row) for row in rows)
     first = int((prompt.offsets[:, 1] <= place[0]).sum())
     last = max(first, int((prompt.offsets[:, 0] < place[1]).sum()) - 1)
-    usual = QuestionScorer().score(request).importance
+    # Gold and heads count in the draft's tokens, so the usual scores must too.
+    usual = QuestionScorer().score(replace(request, prompt=prompt)).importance
     return Sighting(
         scores=np.stack([row if len(row) == width else np.zeros(width) for row in rows]).astype(np.float32),
         gold=np.arange(first // request.chunk_size, last // request.chunk_size + 1),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import new_state, read_keys
-from specprefill_cli.models.keys import StateCapture, key_value_size, layer_count, raw_keys_values
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models.adapter import layer_keys, new_state, read_keys
+from specprefill_cli.models.keys import StateCapture, finished_keys, key_value_size, layer_count, raw_keys_values
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.kv_fit import Gram, fit_map
@@ -20,6 +20,8 @@ SEQUENCE = 1_024
 HELD_OUT = 5
 MOST_CANDIDATES = 6
 FEWEST_SEQUENCES = 10
+# With fewer rows for each input a regression fits noise.
+ROWS_PER_INPUT = 15
 
 
 def sequences(texts: Sequence[str], model: LoadedModel, length: int = SEQUENCE) -> Iterator[Tensor]:
@@ -47,11 +49,17 @@ def calibrate_kv(
     draft_size = pair.draft.model.config.get_text_config().hidden_size
     target_size = pair.target.model.config.get_text_config().hidden_size
     layers = layer_count(pair.target.model)
-    edges = [number for number in exact_layers if 0 < number < layers - 1]
+    edges = sorted(set(exact_layers))
+    if edges and not 0 < edges[0] <= edges[-1] < layers - 1:
+        raise UsageError(
+            f"--exact {','.join(map(str, edges))}: {pair.target.name} can compute 1 to {layers - 2} layers exactly"
+        )
     grams = {edge: (new_gram(pair, edge, candidates), new_gram(pair, edge, candidates)) for edge in [0, *edges]}
     count = 0
     for count, tokens in enumerate(sequences(texts, pair.target), 1):
         step(count)
+        if count == 1:
+            check_keys(pair.target, tokens)
         draft_states = all_states(pair.draft, tokens, candidates)
         target_states = all_states(pair.target, tokens, range(layers))
         for edge, (fitted, held_out) in grams.items():
@@ -67,12 +75,38 @@ def calibrate_kv(
         raise SpecprefillError(
             f"the text gives {count} sequences of {SEQUENCE} tokens; draft KV needs at least {FEWEST_SEQUENCES}"
         )
+    widest = max(gram[0].inputs.shape[0] for gram in grams.values())
+    if grams[0][0].rows < ROWS_PER_INPUT * min(widest, 3 * draft_size + target_size):
+        raise SpecprefillError(
+            f"the text gives {grams[0][0].rows:,} tokens to fit on; this pair needs at least "
+            f"{ROWS_PER_INPUT * min(widest, 3 * draft_size + target_size):,}: give more text"
+        )
     maps = [fit_map(*grams[0], candidates, draft_size, 0, 0)]
     for edge in edges:
         maps += [
             fit_map(*grams[edge], candidates, draft_size, target_size, edge, with_draft) for with_draft in (True, False)
         ]
     return Calibration(pair_identity(pair), sum(gram.rows for gram in grams[0]), {one.name: one for one in maps})
+
+
+@torch.inference_mode()
+def check_keys(model: LoadedModel, tokens: Tensor) -> None:
+    """Whether keys built outside the model are the model's own.
+
+    Raises SpecprefillError for an architecture that makes its keys in another way than the adapter knows.
+    """
+    positions = torch.arange(len(tokens))
+    last = layer_count(model.model) - 1
+    state = new_state(len(tokens))
+    with StateCapture(model.model, range(last + 1)) as capture:
+        read_keys(model.model, tokens, positions, len(tokens), last, None, state)
+    for layer in range(last + 1):
+        raw, _ = raw_keys_values(model.model, layer, capture.states(layer, len(tokens)))
+        built, own = finished_keys(model.model, layer, raw, positions), layer_keys(state, layer)
+        if built.shape != own.shape or (built - own).abs().max() > 0.02 * own.abs().max():
+            raise SpecprefillError(
+                f"{model.name}: its keys are made in a way that draft KV does not know; use --mode select"
+            )
 
 
 def draft_candidates(layers: int) -> list[int]:

@@ -62,6 +62,9 @@ def configurations(modes: Sequence[str], keeps: Sequence[float | None], scorers:
     for mode in modes:
         if mode == "full":
             rows.append(Configuration(mode))
+        elif mode == "draft-kv":
+            # Its budget is --recompute; a keep ratio means nothing to it.
+            rows += [Configuration(mode, None, scorer) for scorer in scorers]
         else:
             rows += [Configuration(mode, keep, scorer) for scorer in scorers for keep in keeps]
     return rows

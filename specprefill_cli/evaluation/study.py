@@ -22,7 +22,7 @@ from specprefill_cli.prefill.checkpoints import (
 )
 from specprefill_cli.prefill.draft_kv import inspect, repair
 from specprefill_cli.prefill.modes import MODES
-from specprefill_cli.prefill.modes.draft_kv import score_and_map, tokens_of
+from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map, tokens_of
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.selection import rank
 from specprefill_cli.session import Session
@@ -75,7 +75,7 @@ def study_item(
     """The figures of one question, and its mapped cache for use as a wrong document."""
     prompt, size = request.prompt, request.chunk_size
     full = MODES["full"].prefill(request, settings)
-    scores, mapped = score_and_map(request, settings)
+    scores, mapped = score_and_map(request, settings, find_map(request, settings))
     everything = torch.arange(prompt.length)
     original = copy_slots(mapped, everything)
     native = copy_slots(full.state, everything)

@@ -1,4 +1,4 @@
-"""The only module that touches transformers' internals: attention, masks, cache layers.
+"""With `keys.py` the only module that touches transformers' internals: attention, masks, cache layers.
 
 transformers derives causality from the place of a token in the cache and sliding windows from cache slots. After a
 sparse prefill neither holds, so the models loaded by specprefill run an attention function of our own, which masks by

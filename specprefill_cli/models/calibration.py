@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specprefill_cli.models.pairs import BUNDLED, Pair
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Numbers of each weight that its fingerprint reads.
+SAMPLED = 16
 FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
 
 
@@ -24,6 +31,26 @@ def user_folder() -> Path:
 
     chosen = os.environ.get(FOLDER_VARIABLE)
     return Path(chosen) if chosen else Path(platformdirs.user_data_dir("specprefill")) / "calibration"
+
+
+def pair_options(pair: Pair) -> str:
+    """The options that name a pair on the command line."""
+    return f"--draft {pair.draft} --target {pair.target}" if pair.name == "custom" else f"--pair {pair.name}"
+
+
+def weights_fingerprint(model: PreTrainedModel) -> str:
+    """A hash of some numbers of every weight, the same in float32, float16 and bfloat16.
+
+    Under one name a folder or a hub id may hold other weights tomorrow.
+    """
+    import torch
+
+    found = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        flat = parameter.detach().flatten()
+        sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).float().cpu()
+        found.update(name.encode() + sample.numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def slug(name: str) -> str:

@@ -105,9 +105,12 @@ def rotary_factors(model: PreTrainedModel, layer: int, like: Tensor, positions: 
     places = positions[None].to(like.device)
     if "layer_type" in inspect.signature(rotary.forward).parameters:
         # Gemma 3 turns its windowed layers at another pace than the others.
-        kinds = model.config.get_text_config().layer_types
-        return rotary(like[None], places, kinds[layer])
-    return rotary(like[None], places)
+        factors = rotary(like[None], places, model.config.get_text_config().layer_types[layer])
+    else:
+        factors = rotary(like[None], places)
+    # Over several GPUs the rotary module lives on one of them, the layer perhaps on another.
+    cos, sin = (factor.to(like.device) for factor in factors)
+    return cos, sin
 
 
 def split_heads(flat: Tensor, heads: int, size: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,15 +19,13 @@ IMPORTANT_SHARE = 0.004
 ALWAYS_EXACT = 16
 
 
-def checkpoint_slots(document: tuple[int, int], importance: Tensor | None) -> Tensor:
+def checkpoint_slots(document: tuple[int, int], importance: Tensor) -> Tensor:
     """Prompt tokens [C], ascending, that serve as checkpoints: every 64th of the document and its most important ones.
 
-    importance: [n] of the document's tokens, or None
+    importance: [n] of the document's tokens
     """
     start, end = document
     regular = torch.arange(start + STRIDE // 2, end, STRIDE)
-    if importance is None:
-        return regular
     count = max(1, int(IMPORTANT_SHARE * (end - start)))
     return torch.unique(torch.cat([regular, start + importance.topk(min(count, end - start)).indices]))
 
@@ -70,12 +69,17 @@ def nearest_errors(errors: Tensor, slots: Tensor, places: Tensor) -> Tensor:
     return errors[:, nearer]
 
 
-def attention_mass(state: PrefillState, capture: QueryCapture, document: tuple[int, int]) -> Tensor:
-    """Share of the captured queries' attention [layers, n] that each document token gets, mean over heads and queries."""
+def attention_mass(
+    state: PrefillState, capture: QueryCapture, document: tuple[int, int], windows: Sequence[int | None]
+) -> Tensor:
+    """Share of the captured queries' attention [layers, n] that each document token gets, mean over heads and queries.
+
+    Pooled over neighbouring tokens like importance; windows: per layer, its sliding window, or None
+    """
     rows = []
-    for layer in range(len(state.cache.layers)):
+    for layer, window in enumerate(windows):
         heads = list(range(capture.layer(layer).shape[0]))
-        rows.append(layer_attention(state, capture, layer, heads, document).mean(0))
+        rows.append(layer_attention(state, capture, layer, heads, document, window).mean(0))
     return torch.stack(rows)
 
 

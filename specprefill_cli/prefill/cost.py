@@ -1,4 +1,4 @@
-"""What a prefill costs: exact floating-point operations, and the speedup they promise."""
+"""What a prefill costs: floating-point operations, exact for full attention, and the speedup they promise."""
 
 from __future__ import annotations
 

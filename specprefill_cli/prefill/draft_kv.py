@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.adapter import PrefillState, QueryCapture, new_state, read_keys, recompute
+from specprefill_cli.models.adapter import PrefillState, QueryCapture, new_state, read_keys, recompute, window_layers
 from specprefill_cli.models.keys import (
     StateCapture,
     embedded_states,
@@ -68,7 +68,7 @@ class Inspection:
 
 
 @torch.inference_mode()
-def inspect(request: ScoringRequest, state: PrefillState, importance: Tensor | None) -> Inspection:
+def inspect(request: ScoringRequest, state: PrefillState, importance: Tensor) -> Inspection:
     """Compute head, tail and checkpoints against the mapped cache, and compare what they had with what they get."""
     prompt = request.prompt
     start, end = prompt.document
@@ -79,12 +79,13 @@ def inspect(request: ScoringRequest, state: PrefillState, importance: Tensor | N
     before = copy_slots(state, checkpoints)
     capture = QueryCapture(tail)
     recompute(request.pair.target.model, prompt.tokens[slots], slots, state, capture, logits=False)
-    errors = checkpoint_errors(before, copy_slots(state, checkpoints))
-    return Inspection(
-        mass=attention_mass(state, capture, prompt.document),
-        errors=nearest_errors(errors, checkpoints, torch.arange(start, end)),
-        computed=slots,
+    errors = nearest_errors(
+        checkpoint_errors(before, copy_slots(state, checkpoints)), checkpoints, torch.arange(start, end)
     )
+    # What was computed just now holds the target's own values: no risk is left in it.
+    errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
+    mass = attention_mass(state, capture, prompt.document, window_layers(request.pair.target.model.config))
+    return Inspection(mass, errors, slots)
 
 
 @torch.inference_mode()

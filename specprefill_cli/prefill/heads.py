@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import PrefillState, QueryCapture, layer_keys
+from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.prefill.importance import POOL_KERNEL, SCORE_ELEMENTS, check_finite, pool
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class ScoringHeads:
     heads: tuple[Head, ...]
     auto_mass: float
     default: bool
-    draft: str
+    weights: str
     tokenizer: str
     layers: int
     hidden_size: int
@@ -64,7 +65,7 @@ def identity(draft: LoadedModel) -> dict[str, str | int]:
     """What a file of heads says of its draft."""
     text = draft.model.config.get_text_config()
     return {
-        "draft": draft.name,
+        "weights": weights_fingerprint(draft.model),
         "tokenizer": draft.fingerprint,
         "layers": text.num_hidden_layers,
         "hidden_size": text.hidden_size,
@@ -116,9 +117,17 @@ def head_importance(
 
 
 def layer_attention(
-    state: PrefillState, capture: QueryCapture, layer: int, heads: list[int], document: tuple[int, int]
+    state: PrefillState,
+    capture: QueryCapture,
+    layer: int,
+    heads: list[int],
+    document: tuple[int, int],
+    window: int | None = None,
 ) -> Tensor:
-    """Mean attention [heads, n] of the captured queries to each document token, pooled; float32 on the CPU."""
+    """Mean attention [heads, n] of the captured queries to each document token, pooled; float32 on the CPU.
+
+    The cache has a slot for every prompt token. window: the layer's sliding window in tokens, where it has one
+    """
     keys = layer_keys(state, layer)
     queries = capture.layer(layer)
     group = queries.shape[0] // keys.shape[0]
@@ -131,7 +140,8 @@ def layer_attention(
         for first in range(0, rows, block):
             picked = queries[head, first : first + block].float() * capture.scaling[layer]
             scores = picked @ keys[head // group].float().T
-            later = torch.arange(total, device=keys.device) > places[first : first + block, None]
-            summed += scores.masked_fill(later, float("-inf")).softmax(-1)[:, document[0] : document[1]].sum(0)
+            distance = places[first : first + block, None] - torch.arange(total, device=keys.device)
+            hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+            summed += scores.masked_fill(hidden, float("-inf")).softmax(-1)[:, document[0] : document[1]].sum(0)
         found.append(summed / rows)
     return pool(torch.stack(found)[:, None], POOL_KERNEL)[:, 0].cpu()

@@ -18,7 +18,7 @@ SMALLEST_GAIN = 0.005
 
 @dataclass
 class Gram:
-    """Sums over rows in float64: inputs x inputs, inputs x outputs, and squares of centred outputs' parts.
+    """Sums over rows in float64: inputs x inputs, inputs x outputs, and squares of outputs.
 
     inputs: [I, I] and outputs: per target layer [I, O], where the last input is the constant 1; squares: per layer [O]
     """
@@ -39,10 +39,11 @@ class Gram:
 
     def add(self, inputs: Tensor, outputs: dict[int, Tensor]) -> None:
         """Count in rows: inputs [N, I], per target layer outputs [N, O]."""
-        wide = torch.cat([inputs.double(), inputs.new_ones(len(inputs), 1).double()], dim=1).cpu()
+        inputs = inputs.cpu().double()
+        wide = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
         self.inputs += wide.T @ wide
         for layer, values in outputs.items():
-            values = values.double().cpu()
+            values = values.cpu().double()
             self.outputs[layer] += wide.T @ values
             self.squares[layer] += values.square().sum(0)
         self.rows += len(inputs)

@@ -18,12 +18,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.calibration import pair_options, weights_fingerprint
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
 
 WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
-REMEDY = "specprefill calibrate --text FILES"
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,10 @@ class KvMap:
         """
         fit = next(fit for fit in self.fits if fit.layer == layer)
         inputs = ([] if edge is None else [edge]) + [states[number] for number in fit.draft_layers]
-        weight = self.weights[layer].to(inputs[0].device, inputs[0].dtype)
-        both = torch.cat(inputs, dim=-1) @ weight[:-1] + weight[-1]
+        # Draft and target may differ in device and dtype.
+        joined = torch.cat([part.to(inputs[0].device, torch.float32) for part in inputs], dim=-1)
+        weight = self.weights[layer].to(joined)
+        both = joined @ weight[:-1] + weight[-1]
         return both.chunk(2, dim=-1)
 
 
@@ -109,8 +111,7 @@ def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
     for role, one in (("draft", pair.draft), ("target", pair.target)):
         text = one.model.config.get_text_config()
         found |= {
-            role: one.name,
-            f"{role}_revision": getattr(one.model.config, "_commit_hash", None) or "",
+            f"{role}_weights": weights_fingerprint(one.model),
             f"{role}_layers": text.num_hidden_layers,
             f"{role}_hidden_size": text.hidden_size,
         }
@@ -136,18 +137,24 @@ def load_calibration(folder: Path, pair: LoadedPair) -> Calibration | None:
         found = Calibration(values["identity"], values["rows"], maps)
     except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
         raise SpecprefillError(
-            f"{path}: not a calibration of draft KV ({error}); make it anew with {REMEDY}"
+            f"{path}: not a calibration of draft KV ({error}); make it anew with {remedy(pair)}"
         ) from error
     for name, value in pair_identity(pair).items():
         if found.identity.get(name) != value:
             raise SpecprefillError(
                 f"{path}: made for another pair ({name} '{found.identity.get(name)}', this one has '{value}'); make it "
-                f"anew with {REMEDY}"
+                f"anew with {remedy(pair)}"
             )
     return found
 
 
 def choose_map(maps: Sequence[KvMap], exact_layers: int) -> KvMap | None:
-    """The map for a number of exactly computed layers, one that reads the draft before one that does not."""
+    """The map for a number of exactly computed layers with the smallest held-out error."""
     fitting = [one for one in maps if one.exact_layers == exact_layers]
-    return max(fitting, key=lambda one: len(one.draft_layers), default=None)
+    return min(fitting, key=lambda one: sum(fit.key_error + fit.value_error for fit in one.fits), default=None)
+
+
+def remedy(pair: LoadedPair, exact_layers: int = 0) -> str:
+    """The command that makes a pair's maps."""
+    which = f" --exact {exact_layers}" if exact_layers else ""
+    return f"specprefill calibrate {pair_options(pair.pair)} --text FILES{which}"

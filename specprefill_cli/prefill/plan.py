@@ -56,7 +56,7 @@ class Plan:
         return self.kept_tokens / self.prompt_tokens
 
     def kept_positions(self) -> Tensor:
-        """Positions [kept_tokens] of all tokens that the target computes, ascending."""
+        """Positions, ascending, of head, tail and all recomputed spans: without checkpoints in other spans."""
         kept = torch.ones(self.prompt_tokens, dtype=torch.bool)
         for span in self.spans:
             if span.fate is not Fate.RECOMPUTE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +19,11 @@ AUTO_MASS = 0.6
 
 @dataclass(frozen=True)
 class Selection:
-    """The chosen chunks as a plan, and a warning when the budget was bent."""
+    """The chosen chunks as a plan and as indices, and a warning when the budget was bent."""
 
     plan: Plan
     warning: str | None = None
+    chunks: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
 
 
 def chunk_scores(importance: Tensor, chunk_size: int) -> Tensor:
@@ -87,7 +88,7 @@ def select(
             f"keep {keep:g} could not be held: question and instruction alone are "
             f"{(prompt_tokens - (end - start)) / prompt_tokens:.2f} of the prompt; kept {plan.kept_ratio:.2f}"
         )
-    return Selection(plan, warning)
+    return Selection(plan, warning, chosen.nonzero()[:, 0])
 
 
 def spans_of(chosen: Tensor, chunk_size: int, document: tuple[int, int]) -> tuple[Span, ...]:

@@ -194,8 +194,10 @@ def test_calibrations_of_other_pairs_and_damaged_files_are_refused(random_pair, 
     random_pair.calibration.save(tmp_path)
     assert load_calibration(tmp_path, random_pair).identity == pair_identity(random_pair)
     assert load_calibration(tmp_path / "none", random_pair) is None
-    other = dataclasses.replace(random_pair, draft=dataclasses.replace(random_pair.draft, name="another"))
-    with pytest.raises(SpecprefillError, match=r"made for another pair \(draft .*calibrate --text"):
+    other = dataclasses.replace(random_pair, draft=random_pair.target)
+    with pytest.raises(
+        SpecprefillError, match=r"made for another pair \(draft_weights .*calibrate --pair random --text"
+    ):
         load_calibration(tmp_path, other)
     description = json.loads((tmp_path / "kv_map.json").read_text())
     (tmp_path / "kv_map.json").write_text("[]")
@@ -210,7 +212,10 @@ def test_calibrations_of_other_pairs_and_damaged_files_are_refused(random_pair, 
 
 def test_without_a_map_or_a_draft_the_mode_says_what_is_missing(random_session):
     settings = Settings(mode="draft-kv", scorer="question")
-    with pytest.raises(SpecprefillError, match=r"no map of draft KV with --exact-layers 2 yet.*calibrate --text"):
+    with pytest.raises(
+        SpecprefillError,
+        match=r"with --exact-layers 2 yet.*calibrate --pair random --text FILES --exact 2",
+    ):
         MODES["draft-kv"].prefill(request_for(random_session), dataclasses.replace(settings, exact_layers=2))
     with pytest.raises(SpecprefillError, match="needs a scorer that runs the draft, not --scorer lexical"):
         MODES["draft-kv"].prefill(request_for(random_session), dataclasses.replace(settings, scorer="lexical"))

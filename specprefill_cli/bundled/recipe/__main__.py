@@ -173,7 +173,7 @@ def score(
 
 @app.command()
 def dry_run(data: Data, run: Run, minutes: Minutes = 2.0) -> None:
-    """All steps with models of the shape `smoke`, to see that they work: about MINUTES, mostly training."""
+    """All steps but `score` with models of the shape `smoke`, to see that they work: about MINUTES, mostly training."""
     tokenizer(data, run, characters=500_000)
     corpus(data, run, characters=500_000)
     pretrain(run, minutes / 3, shape="smoke", tokens_per_batch=2_048, workers=0)

@@ -38,14 +38,16 @@ def needle_rows(prose: Sequence[str], tokenizer: Tokenizer, tokens: int, seed: i
 
 
 def filler(prose: Sequence[str], tokenizer: Tokenizer, tokens: int, generator: random.Random) -> list[str]:
-    """Sentences of random passages, about `tokens` tokens together."""
+    """Sentences of random passages, at most `tokens` tokens together."""
     sentences: list[str] = []
     size = 0
-    while size < tokens:
-        passage = generator.choice(prose)
-        size += len(tokenizer.encode(passage, add_special_tokens=False).ids)
-        sentences += passage.replace("\n", " ").split(". ")
-    return [sentence if sentence.endswith(".") else f"{sentence}." for sentence in sentences]
+    while True:
+        for sentence in generator.choice(prose).replace("\n", " ").split(". "):
+            ended = sentence if sentence.endswith(".") else f"{sentence}."
+            size += len(tokenizer.encode(f" {ended}", add_special_tokens=False).ids)
+            if size > tokens:
+                return sentences
+            sentences.append(ended)
 
 
 def write_rows(rows: Sequence[dict], path: Path) -> None:

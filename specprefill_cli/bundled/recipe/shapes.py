@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,6 @@ class ModelShape:
     rope_theta: float = 500_000.0
     context: int = 16_384
     norm_epsilon: float = 1e-5
-
-    def as_dict(self) -> dict:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

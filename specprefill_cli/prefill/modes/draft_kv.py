@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,17 +10,18 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import PrefillState
+from specprefill_cli.models.adapter import PrefillState, rotation_depends_on_length
+from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.keys import StateCapture
 from specprefill_cli.prefill.checkpoints import chunk_risks
 from specprefill_cli.prefill.draft_kv import inspect, mapped_state, repair, without_slots
-from specprefill_cli.prefill.kv_map import REMEDY, KvMap, choose_map
+from specprefill_cli.prefill.kv_map import KvMap, choose_map, load_calibration, remedy
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.modes.full import FullMode
 from specprefill_cli.prefill.plan import Fate, Plan
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
-from specprefill_cli.prefill.selection import chunk_budget, chunk_scores, rank, spans_of_fates
+from specprefill_cli.prefill.selection import chunk_scores, rank, select, spans_of_fates
 
 if TYPE_CHECKING:
     from specprefill_cli.settings import Settings
@@ -35,28 +37,25 @@ class DraftKvMode:
     speculative = True
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        scores, state = score_and_map(request, settings)
+        kv_map = find_map(request, settings)
+        scores, state = score_and_map(request, settings, kv_map)
         prompt, clock, size = request.prompt, request.clock, request.chunk_size
         with clock.phase("checkpoints"):
             seen = inspect(request, state, scores.importance)
             risks = chunk_risks(seen.mass, seen.errors, size)
         with clock.phase("selection"):
-            order = rank(risks)
-            count = min(len(risks), int(settings.recompute * prompt.length / size + 1e-9))
-            if settings.recompute >= 1:
-                count = len(risks)
-            remaining = risks.sum() - torch.cat([torch.zeros(1), risks[order].cumsum(0)])
+            count = math.ceil(settings.recompute * prompt.length / size - 1e-9)
+            count = len(risks) if settings.recompute >= 1 else min(len(risks), count)
             if settings.accept_risk is not None:
-                enough = int((remaining > settings.accept_risk).sum())
-                if enough > count:
-                    return fall_back(request, settings, float(remaining[count]))
-                count = enough
+                count = min(count, enough_chunks(risks, settings.accept_risk))
             fates = torch.full((len(risks),), int_fate(Fate.ACCEPT))
-            fates[order[:count]] = int_fate(Fate.RECOMPUTE)
-            plan = plan_of(request, fates, risks, seen.computed)
+            fates[rank(risks)[:count]] = int_fate(Fate.RECOMPUTE)
+        if too_risky(risks, fates, settings):
+            return fall_back(request, settings, scores, risks, fates)
         with clock.phase("target_prefill"):
             slots = tokens_of(fates == int_fate(Fate.RECOMPUTE), size, prompt.document)
             logits = repair(request, state, slots)
+        plan = plan_of(request, fates, risks, seen.computed)
         return Prefilled(logits, state, plan, scores.importance, (), scores.draft_state)
 
 
@@ -67,19 +66,20 @@ class HybridMode:
     speculative = True
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        scores, state = score_and_map(request, settings)
+        kv_map = find_map(request, settings)
+        scores, state = score_and_map(request, settings, kv_map)
         prompt, clock, size = request.prompt, request.clock, request.chunk_size
-        start, end = prompt.document
         with clock.phase("checkpoints"):
             seen = inspect(request, state, scores.importance)
             risks = chunk_risks(seen.mass, seen.errors, size)
-            errors = chunk_scores(seen.errors.mean(0), size)
+            # The layers up to there hold the target's own values whatever the draft says.
+            errors = chunk_scores(seen.errors[kv_map.exact_layers + 1 :].mean(0), size)
         with clock.phase("selection"):
-            share = settings.recompute if settings.keep is None else settings.keep
-            count = chunk_budget(share, prompt.length, end - start, size)
+            chosen = select(scores.importance, settings.keep, size, prompt.length, prompt.document, scores.auto_mass)
             fates = torch.where(errors < USELESS_ERROR, int_fate(Fate.ACCEPT), int_fate(Fate.DROP))
-            fates[rank(chunk_scores(scores.importance, size))[:count]] = int_fate(Fate.RECOMPUTE)
-            plan = plan_of(request, fates, risks, seen.computed)
+            fates[chosen.chunks] = int_fate(Fate.RECOMPUTE)
+        if too_risky(risks, fates, settings):
+            return fall_back(request, settings, scores, risks, fates)
         with clock.phase("target_prefill"):
             dropped = tokens_of(fates == int_fate(Fate.DROP), size, prompt.document)
             kept = torch.ones(prompt.length, dtype=torch.bool)
@@ -90,7 +90,9 @@ class HybridMode:
                 state = without_slots(state, kept.nonzero()[:, 0])
             wanted = tokens_of(fates == int_fate(Fate.RECOMPUTE), size, prompt.document)
             logits = repair(request, state, torch.searchsorted(state.positions, wanted))
-        return Prefilled(logits, state, plan, scores.importance, (), scores.draft_state)
+        plan = plan_of(request, fates, risks, seen.computed)
+        warnings = (chosen.warning,) if chosen.warning else ()
+        return Prefilled(logits, state, plan, scores.importance, warnings, scores.draft_state)
 
 
 FATES = (Fate.RECOMPUTE, Fate.ACCEPT, Fate.DROP)
@@ -100,9 +102,24 @@ def int_fate(fate: Fate) -> int:
     return FATES.index(fate)
 
 
-def score_and_map(request: ScoringRequest, settings: Settings) -> tuple[Scores, PrefillState]:
+def enough_chunks(risks: Tensor, limit: float) -> int:
+    """How many of the riskiest chunks must go until the others' risk is at most `limit`."""
+    remaining = risks.sum() - risks[rank(risks)].cumsum(0)
+    remaining[-1:] = 0
+    return 0 if risks.sum() <= limit else int((remaining > limit).sum()) + 1
+
+
+def accepted_risk(risks: Tensor, fates: Tensor) -> float:
+    """Summed risk of the accepted chunks."""
+    return float(risks[fates == int_fate(Fate.ACCEPT)].sum())
+
+
+def too_risky(risks: Tensor, fates: Tensor, settings: Settings) -> bool:
+    return settings.accept_risk is not None and accepted_risk(risks, fates) > settings.accept_risk
+
+
+def score_and_map(request: ScoringRequest, settings: Settings, kv_map: KvMap) -> tuple[Scores, PrefillState]:
     """Score with the draft, keeping the states that the map reads on the way, and fill a target cache from them."""
-    kv_map = find_map(request, settings)
     draft = request.pair.draft
     with StateCapture(draft.model, kv_map.draft_layers) as capture:
         # The map reads states of all tokens, so the draft starts cold whatever an earlier question left.
@@ -130,12 +147,19 @@ def find_map(request: ScoringRequest, settings: Settings) -> KvMap:
             f"--mode {settings.mode}: {pair.draft.name} and {pair.target.name} have different tokenizers, so that one's KV "
             "cannot stand for the other's; use --mode select"
         )
-    calibration = pair.calibration
+    if rotation_depends_on_length(pair.target.model.config):
+        raise SpecprefillError(
+            f"--mode {settings.mode}: {pair.target.name} turns its keys by the length of the prompt, which mapped keys "
+            "cannot follow; use --mode select"
+        )
+    calibration = pair.calibration or load_calibration(calibration_folder(pair.pair), pair)
+    pair.calibration = calibration
     kv_map = choose_map(list(calibration.maps.values()), settings.exact_layers) if calibration is not None else None
     if kv_map is None:
         what = f"with --exact-layers {settings.exact_layers} " if calibration is not None else ""
         raise SpecprefillError(
-            f"--mode {settings.mode}: this pair has no map of draft KV {what}yet; make it with {REMEDY}"
+            f"--mode {settings.mode}: this pair has no map of draft KV {what}yet; make it with "
+            f"{remedy(pair, settings.exact_layers)}"
         )
     return kv_map
 
@@ -155,11 +179,14 @@ def tokens_of(chosen: Tensor, chunk_size: int, document: tuple[int, int]) -> Ten
     return start + chosen.repeat_interleave(chunk_size)[: end - start].nonzero()[:, 0]
 
 
-def fall_back(request: ScoringRequest, settings: Settings, risk: float) -> Prefilled:
+def fall_back(request: ScoringRequest, settings: Settings, scores: Scores, risks: Tensor, fates: Tensor) -> Prefilled:
     """Full prefill, with the reason as a warning."""
     prefilled = FullMode().prefill(request, settings)
+    computed = float((fates == int_fate(Fate.RECOMPUTE)).float().mean())
     reason = (
-        f"fell back to full prefill: after recomputing {settings.recompute:.0%} of the prompt a risk of {risk:.3f} would "
-        f"remain, above --accept-risk {settings.accept_risk:g}"
+        f"fell back to full prefill: with {computed:.0%} of the chunks recomputed a risk of "
+        f"{accepted_risk(risks, fates):.3f} would remain, above --accept-risk {settings.accept_risk:g}"
     )
-    return Prefilled(prefilled.logits, prefilled.state, prefilled.plan, warnings=(reason,))
+    return replace(
+        prefilled, importance=scores.importance, draft_state=scores.draft_state, warnings=(*prefilled.warnings, reason)
+    )

@@ -64,4 +64,4 @@ class HeadsScorer:
 
 def asking_tokens(question: tuple[int, int], prompt_tokens: int) -> torch.Tensor:
     """Indices of the question's tokens and of the prompt's last one, which predicts the answer's first."""
-    return torch.tensor([*range(*question), prompt_tokens - 1])
+    return torch.tensor(sorted({*range(*question), prompt_tokens - 1}))
