@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +15,8 @@ from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from specprefill_cli.documents.collection import Collection
 
 
@@ -98,6 +100,7 @@ def compare(
         from dataclasses import replace
 
         from specprefill_cli.comparing import Comparison
+        from specprefill_cli.memory import loaded_for_good
         from specprefill_cli.session import loads_draft, open_session
 
         wanted = parse_modes(modes, settings)
@@ -112,8 +115,9 @@ def compare(
         typed = sys.stdin.isatty()
         if typed:
             notes.show("Ask about the documents; /help lists commands, /exit leaves.")
-        lines: Iterable[str] = prompted_lines(open_history()) if typed else iter(sys.stdin.readline, "")
-        run_repl(repl, lines, out, notes)
+        lines = prompted_lines(open_history()) if typed else echoed(iter(sys.stdin.readline, ""), out)
+        with loaded_for_good():
+            run_repl(repl, lines, out, notes)
         return
     try:
         with notes.progress("answering") as update:
@@ -129,6 +133,15 @@ def compare(
         print(line(comparison_record(question, compared)), flush=True)
     else:
         out.print(comparison_table(compared))
+
+
+def echoed(lines: Iterable[str], out: Console) -> Iterator[str]:
+    """Lines that nobody types, each shown before its answer."""
+    from specprefill_cli.reporting.safe import plain
+
+    for line in lines:
+        out.print(plain(f"> {line.strip()}", style="dim"))
+        yield line
 
 
 def split_question(arguments: Sequence[str], question: str | None) -> tuple[list[str], str | None]:

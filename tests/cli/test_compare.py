@@ -108,6 +108,15 @@ def test_one_question_is_a_table_a_page_or_an_object(call, tmp_path):
     assert set(record["rows"][1]) >= {"speedup", "first_token_kl", "agreement", "reused", "phases"}
 
 
+def test_a_session_reads_its_lines_from_a_pipe(call):
+    lines = b"/keep 0.3\nHow heavy is the pump?\n/nonsense\n/exit\nnever asked\n"
+    code, out, _ = call("compare", MANUAL, "--modes", "select", "--max-new-tokens", "4", stdin=lines)
+    assert code == 0
+    assert "> How heavy is the pump?" in out
+    assert "error: /nonsense: no such command" in out
+    assert "never asked" not in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
