@@ -94,6 +94,7 @@ def batch(
     from specprefill_cli.batch.interrupts import Interrupts
     from specprefill_cli.batch.output import RowWriter, finished_rows, open_output
     from specprefill_cli.batch.running import NOTHING_FINISHED, run_batch
+    from specprefill_cli.memory import loaded_for_good
 
     interrupts = Interrupts()
     with ExitStack() as stack:
@@ -104,6 +105,7 @@ def batch(
         stack.enter_context(interrupts.caught())
         try:
             answer = answerer(settings, names, cache_dir, cache_limit, notes, context.obj["started"])
+            stack.enter_context(loaded_for_good())
             started = time.perf_counter()
             update = stack.enter_context(notes.progress("waiting for the first row"))
             count = run_batch(

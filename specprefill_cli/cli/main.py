@@ -11,7 +11,19 @@ import typer
 from typer.core import TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli import ask, batch, bench, calibrate, config, doctor, evaluate, pairs, plan, study
+from specprefill_cli.cli import (
+    ask,
+    batch,
+    bench,
+    calibrate,
+    compare,
+    config,
+    doctor,
+    evaluate,
+    pairs,
+    plan,
+    study,
+)
 from specprefill_cli.cli.console import close_broken_pipe
 from specprefill_cli.errors import SpecprefillError
 
@@ -42,6 +54,7 @@ app = typer.Typer(
 )
 app.command("ask")(ask.ask)
 app.command("batch")(batch.batch)
+app.command("compare")(compare.compare)
 app.command("plan")(plan.plan)
 app.add_typer(bench.app, name="bench")
 app.command("calibrate")(calibrate.calibrate)

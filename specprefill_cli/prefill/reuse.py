@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedModel
     from specprefill_cli.prompting import Prompt
 
-# Bytes of states that are kept in memory; the latest one is kept whatever its size.
-MOST_BYTES = 4 * 2**30
+# Bytes of states of one model that are kept in memory; the latest one is kept whatever its size.
+MOST_BYTES = 2**30
 DRAFT_STATE, TARGET_STATE, TOKENS = "draft document KV", "target document KV", "document tokens"
 
 
@@ -69,6 +69,7 @@ class DocumentStates:
             if found is not None:
                 self.remember(name, found)
         if found is None or found.layers < layers:
+            self.make_room(len(tokens))
             return None
         self.kept.move_to_end(name)
         rollback(found.state, found.tokens)
@@ -85,8 +86,18 @@ class DocumentStates:
     def remember(self, name: str, kept: KeptState) -> None:
         self.kept[name] = kept
         self.kept.move_to_end(name)
-        while len(self.kept) > 1 and sum(state_bytes(one.state) for one in self.kept.values()) > self.most_bytes:
+        while len(self.kept) > 1 and self.bytes > self.most_bytes:
             self.kept.popitem(last=False)
+
+    def make_room(self, tokens: int) -> None:
+        """Drop the oldest states before a new one is computed, so that no more than a cold start's memory is needed."""
+        each = max((state_bytes(one.state) / one.state.length for one in self.kept.values()), default=0.0)
+        while self.kept and self.bytes + each * tokens > self.most_bytes:
+            self.kept.popitem(last=False)
+
+    @property
+    def bytes(self) -> int:
+        return sum(state_bytes(one.state) for one in self.kept.values())
 
 
 def shared_tokens(prompt: Prompt) -> Tensor:

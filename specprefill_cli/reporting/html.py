@@ -73,6 +73,7 @@ def answer_result(answer: Answer, cells: Sequence[Cell]) -> PageResult:
         *prompt_facts(answer),
         ("TTFT", seconds(answer.ttft_seconds)),
         ("start-up", seconds(answer.startup_seconds)),
+        *([("reused", ", ".join(answer.reused))] if answer.reused else []),
         *decode_facts(answer),
     ]
     return PageResult(

@@ -86,6 +86,14 @@ def test_kept_states_are_bounded_by_bytes(random_session):
     for document in (COLLECTION, OTHER):
         ask(shared, "Who?", document, mode="full")
     assert len(shared.shared.target.kept) == 1
+    seen = []
+    layer = random_session.pair.target.model.model.layers[0]
+    hook = layer.register_forward_hook(lambda *_: seen.append(len(shared.shared.target.kept)))
+    ask(shared, "Who?", COLLECTION, mode="full")
+    hook.remove()
+    # The old state went before the new one was computed.
+    assert seen[0] == 0
+    ask(shared, "Who?", OTHER, mode="full")
     assert TARGET_STATE not in ask(shared, "Who?", mode="full")[0].result().reused
 
 

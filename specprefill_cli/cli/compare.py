@@ -1,0 +1,169 @@
+"""`specprefill compare`: the modes side by side, for one question or in a session."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specprefill_cli.cli import completion, options
+from specprefill_cli.cli.console import Notes, console
+from specprefill_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from specprefill_cli.documents.collection import Collection
+
+
+def compare(
+    context: typer.Context,
+    documents: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DOCUMENTS... [QUESTION]",
+            help="Files, folders or globs; the last one may be a question, in quotes. Without one, a session begins.",
+            show_default=False,
+        ),
+    ],
+    question: Annotated[
+        str | None, typer.Option(help="The question, where it could be taken for a document.", show_default=False)
+    ] = None,
+    modes: Annotated[
+        str,
+        typer.Option(
+            help="Modes to compare, with commas.",
+            rich_help_panel=options.PREFILL,
+            autocompletion=completion.list_of(*completion.MODES),
+        ),
+    ] = "full,select",
+    cold: Annotated[
+        bool,
+        typer.Option("--cold", help="Do all work again for every question.", rich_help_panel=options.PREFILL),
+    ] = False,
+    keep: options.Keep = None,
+    scorer: options.Scorer = None,
+    look_ahead: options.LookAhead = None,
+    chunk_size: options.ChunkSize = None,
+    prefill_chunk: options.PrefillChunk = None,
+    prompt: options.Prompt = None,
+    pair: options.Pair = None,
+    draft: options.Draft = None,
+    target: options.Target = None,
+    devices: options.Devices = None,
+    dtype: options.Dtype = None,
+    offline: options.Offline = None,
+    max_new_tokens: options.MaxNewTokens = None,
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    seed: options.Seed = None,
+    speculate: options.Speculate = None,
+    proposer: options.Proposer = None,
+    json: options.Json = False,
+    html: options.Html = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Answer in each mode with the same loaded pair, and show answers, times and differences side by side.
+
+    Without a question it is a session: every line is a question, /help lists its commands. A second question about the
+    same documents finds the models' caches of them; the table says so, and --cold turns it off.
+
+    Examples:
+
+      specprefill compare report.pdf "What is the notice period?"
+
+      specprefill compare report.pdf "Who signed it?" --modes full,select --keep 0.1 --html compare.html
+
+      specprefill compare report.pdf
+    """
+    settings = options.settings_from(locals())
+    names, question = split_question(documents, question)
+    if question is None and (json or html):
+        raise UsageError("--json and --html need a question; in a session use /save FILE")
+    if question is None and "-" in names:
+        raise UsageError(
+            "standard input cannot be a document here: the session reads its lines from it; give a question"
+        )
+    options.check_html(html)
+    notes = Notes(quiet)
+    from specprefill_cli.cli.prompt_line import open_history, prompted_lines
+    from specprefill_cli.cli.repl import Repl, parse_modes, run_repl, write_comparison
+
+    with notes.progress("reading documents"):
+        collection = read(names)
+    with notes.progress("loading the models"):
+        from dataclasses import replace
+
+        from specprefill_cli.comparing import Comparison
+        from specprefill_cli.memory import loaded_for_good
+        from specprefill_cli.session import loads_draft, open_session
+
+        wanted = parse_modes(modes, settings)
+        # Within a session any mode may be chosen later.
+        needed = question is None or any(loads_draft(replace(settings, mode=mode)) for mode in wanted)
+        session = open_session(settings, draft=needed)
+        session.startup_seconds = time.perf_counter() - context.obj["started"]
+        comparison = Comparison(session, collection, cold)
+    repl = Repl(comparison, settings, wanted, read)
+    out = console(sys.stdout)
+    if question is None:
+        typed = sys.stdin.isatty()
+        if typed:
+            notes.show("Ask about the documents; /help lists commands, /exit leaves.")
+        lines = prompted_lines(open_history()) if typed else echoed(iter(sys.stdin.readline, ""), out)
+        with loaded_for_good():
+            run_repl(repl, lines, out, notes)
+        return
+    try:
+        with notes.progress("answering") as update:
+            compared = comparison.ask(question, settings, wanted, lambda mode: update(f"answering in mode {mode}"))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if html:
+        write_comparison(html, question, collection, compared)
+    from specprefill_cli.reporting.comparison import comparison_record, comparison_table
+    from specprefill_cli.reporting.jsonl import line
+
+    if json:
+        print(line(comparison_record(question, compared)), flush=True)
+    else:
+        out.print(comparison_table(compared))
+
+
+def echoed(lines: Iterable[str], out: Console) -> Iterator[str]:
+    """Lines that nobody types, each shown before its answer."""
+    from specprefill_cli.reporting.safe import plain
+
+    for line in lines:
+        out.print(plain(f"> {line.strip()}", style="dim"))
+        yield line
+
+
+def split_question(arguments: Sequence[str], question: str | None) -> tuple[list[str], str | None]:
+    """The documents and the question: the last argument is one when it reads like one and does not name a file.
+
+    Raises UsageError for an empty question.
+    """
+    from specprefill_cli.documents import KNOWN_SUFFIXES
+
+    names = list(arguments)
+    last = names[-1]
+    reads_so = len(last.split()) != 1 or last.endswith("?")
+    document = os.path.exists(last) or last.lower().endswith(tuple(KNOWN_SUFFIXES))
+    if question is None and len(names) > 1 and reads_so and not document:
+        question = names.pop()
+    if question is not None and not question.strip():
+        raise UsageError("the question is empty; give it after the documents, in quotes")
+    return names, question
+
+
+def read(names: Sequence[str]) -> Collection:
+    from specprefill_cli.documents import read_documents
+    from specprefill_cli.documents.collection import Collection
+
+    return Collection(tuple(read_documents(names, stdin=sys.stdin.buffer)))

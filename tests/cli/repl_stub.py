@@ -1,0 +1,23 @@
+"""A session at a terminal whose answers never come: for tests of keys. It loads no model."""
+
+import sys
+import threading
+from types import SimpleNamespace
+
+from specprefill_cli.cli.console import Notes, console
+from specprefill_cli.cli.prompt_line import open_history, prompted_lines
+from specprefill_cli.cli.repl import Repl, run_repl
+
+
+class Endless:
+    collection = SimpleNamespace(documents=())
+
+    def ask(self, question, *_):
+        print(f"asked: {question}", flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    repl = Repl(Endless(), settings=None, modes=("full",), read=lambda _names: None)
+    run_repl(repl, prompted_lines(open_history()), console(sys.stdout), Notes(quiet=True))
+    print("left")

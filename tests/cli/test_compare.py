@@ -1,0 +1,248 @@
+"""`specprefill compare`: figures side by side, what is reused, the session's commands, keys at a terminal."""
+
+import json
+import os
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from specprefill_cli.cli.compare import split_question
+from specprefill_cli.cli.prompt_line import completer
+from specprefill_cli.cli.repl import Repl, parse_modes
+from specprefill_cli.comparing import Comparison, divergence
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import UsageError
+from specprefill_cli.reporting.comparison import comparison_table
+from specprefill_cli.resources import packaged_folder
+from specprefill_cli.settings import Settings
+
+MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
+SETTINGS = Settings(keep=0.4, max_new_tokens=4, scorer="question")
+
+
+def collection(text=TEXT):
+    return Collection((one_page_document("doc", text, "text/plain"),))
+
+
+def text_of(shown):
+    console = Console(width=160, record=True, file=StringIO(), color_system=None)
+    console.print(shown)
+    return console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "expected"),
+    [
+        (["a.pdf", "Who signed it?"], None, (["a.pdf"], "Who signed it?")),
+        (["a.pdf", "b.md", "Why?"], None, (["a.pdf", "b.md"], "Why?")),
+        (["a.pdf", "b.pdf"], None, (["a.pdf", "b.pdf"], None)),
+        (["a.pdf", "my old report.pdf"], None, (["a.pdf", "my old report.pdf"], None)),
+        (["a.pdf", __file__], None, (["a.pdf", __file__], None)),
+        (["a.pdf"], None, (["a.pdf"], None)),
+        (["Who is it?"], None, (["Who is it?"], None)),
+        (["a.pdf", "summary"], "Summarise", (["a.pdf", "summary"], "Summarise")),
+    ],
+)
+def test_the_last_argument_is_the_question_when_it_reads_like_one(arguments, given, expected):
+    assert split_question(arguments, given) == expected
+
+
+def test_an_empty_question_is_refused():
+    with pytest.raises(UsageError, match="question is empty"):
+        split_question(["a.pdf", " "], None)
+
+
+def test_modes_are_compared_with_full(random_session):
+    full, select = Comparison(random_session, collection()).ask("When?", SETTINGS, ("full", "select"))
+    assert (full.speedup, full.first_token_kl, full.agreement) == (1, 0, 1)
+    assert select.speedup == full.answer.ttft_seconds / select.answer.ttft_seconds
+    assert select.first_token_kl > 0
+    assert 0 <= select.agreement <= 1
+    assert select.cells
+    (alone,) = Comparison(random_session, collection()).ask("When?", SETTINGS, ("select",))
+    assert (alone.speedup, alone.first_token_kl, alone.agreement) == (None, None, None)
+
+
+def test_the_divergence_is_that_of_full_from_the_other():
+    full, other = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.25, 0.5])
+    expected = float((full * (full / other).log()).sum())
+    assert divergence(full.log() + 3, other.log()) == pytest.approx(expected, rel=1e-6)
+    assert divergence(full, full) == 0
+
+
+def test_every_mode_starts_cold_and_the_second_question_says_what_it_found(random_session):
+    modes = ("full", "select", "auto")
+    comparison = Comparison(random_session, collection())
+    first = comparison.ask("When does it open?", SETTINGS, modes)
+    assert [one.answer.reused for one in first] == [[], [], []]
+    full, select, _ = comparison.ask("What do tickets cost?", SETTINGS, modes)
+    assert full.answer.reused == ["document tokens", "target document KV"]
+    assert select.answer.reused == ["document tokens", "draft document KV"]
+    cold = Comparison(random_session, collection(), cold=True)
+    for question in ("When does it open?", "What do tickets cost?"):
+        answers = cold.ask(question, SETTINGS, modes)
+        assert [one.answer.reused for one in answers] == [[], [], []]
+    assert answers[1].answer.spans == select.answer.spans
+    assert answers[0].answer.answer == full.answer.answer
+    assert "target document KV" in text_of(comparison_table([full, select]))
+
+
+def test_one_question_is_a_table_a_page_or_an_object(call, tmp_path):
+    page = tmp_path / "compare.html"
+    how = ("--keep", "0.3", "--max-new-tokens", "6")
+    code, out, _ = call("compare", MANUAL, "How heavy is the pump?", *how, "--html", str(page))
+    assert code == 0
+    for word in ("full", "select", "answer", "TTFT", "target prefill", "speedup", "kept", "KL", "agreement", "drop"):
+        assert word in out
+    assert "How heavy is the pump?" in page.read_text()
+    code, out, _ = call("compare", MANUAL, "How heavy is the pump?", *how, "--json")
+    record = json.loads(out)
+    assert [row["mode"] for row in record["rows"]] == ["full", "select"]
+    assert record["rows"][0]["speedup"] == 1
+    assert set(record["rows"][1]) >= {"speedup", "first_token_kl", "agreement", "reused", "phases"}
+
+
+def test_a_session_reads_its_lines_from_a_pipe(call):
+    lines = b"/keep 0.3\nHow heavy is the pump?\n/nonsense\n/exit\nnever asked\n"
+    code, out, _ = call("compare", MANUAL, "--modes", "select", "--max-new-tokens", "4", stdin=lines)
+    assert code == 0
+    assert "> How heavy is the pump?" in out
+    assert "error: /nonsense: no such command" in out
+    assert "never asked" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((MANUAL, "--json"), "--json and --html need a question"),
+        (("-",), "standard input cannot be a document here"),
+        ((MANUAL, "Who?", "--modes", "fast"), "--mode fast: unknown"),
+        ((MANUAL, "Who?", "--modes", ","), "give at least one mode"),
+    ],
+)
+def test_bad_calls_are_one_line(call, arguments, words):
+    code, out, err = call("compare", *arguments)
+    assert (code, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+    assert words in err
+
+
+@pytest.fixture
+def repl(random_session):
+    read = lambda names: Collection(tuple(one_page_document(name, TEXT, "text/plain") for name in names))  # noqa: E731
+    return Repl(Comparison(random_session, collection()), SETTINGS, ("full", "select"), read)
+
+
+def test_a_session_of_lines(repl, tmp_path):
+    say = lambda line: text_of(repl.handle(line))  # noqa: E731
+    assert repl.handle("  ") is None
+    for line in ("/sources", "/save x.html", "/plan", "/mode fast", "/keep 7", "/keep x", "/nothing", "/documents '"):
+        assert say(line).startswith("error: "), line
+    assert "speedup" in say("When does it open?")
+    assert "target document KV" in say("What do tickets cost?")
+    assert say("/mode select") == "mode select\n"
+    assert say("/keep 0.2") == "keep 0.2\n"
+    assert say("/keep auto") == "keep auto\n"
+    assert say("/look-ahead 2") == "look-ahead 2\n"
+    assert say("/speculate off") == "speculate off\n"
+    assert (repl.modes, repl.settings.look_ahead, repl.settings.speculate) == (("select",), 2, "off")
+    assert "speedup" not in say("Who lives there?")
+    assert "would keep" in say("/plan")
+    stats = say("/stats").split()
+    assert stats[stats.index("select") + 1] == "3"
+    for name in ("page.html", "rows.json"):
+        assert "written to" in say(f"/save {tmp_path / name}")
+    assert json.loads((tmp_path / "rows.json").read_text())["question"] == "Who lives there?"
+    assert "<html" in (tmp_path / "page.html").read_text()
+    assert "source" in say("/sources")
+    assert "other doc" in say("/documents 'other doc' second")
+    assert repl.compared == []
+    assert all(command in say("/help") for command in ("/mode", "[MODES]", "/exit"))
+    assert not repl.ended
+    assert repl.handle("/exit") is None
+    assert repl.ended
+
+
+def test_ctrl_c_cancels_the_answer_not_the_session(repl):
+    expected = repl.comparison.ask("When?", SETTINGS, ("full",))[0].answer.answer
+
+    def interrupt(_module, arguments, _output):
+        if arguments[0].shape[1] < 3:
+            raise KeyboardInterrupt
+
+    hook = repl.comparison.session.pair.target.model.model.layers[1].mlp.register_forward_hook(interrupt)
+    assert "cancelled" in text_of(repl.handle("When?"))
+    hook.remove()
+    assert repl.compared == []
+    repl.handle("When?")
+    assert repl.compared[0].answer.answer == expected
+
+
+def test_hostile_text_is_shown_and_not_obeyed(repl):
+    from dataclasses import replace
+
+    (one,) = repl.comparison.ask("When?", SETTINGS, ("full",))
+    shown = text_of(comparison_table([replace(one, answer=replace(one.answer, answer="[red]x[/red] \x1b[2J \u202e"))]))
+    assert "[red]x[/red] \\u001b[2J \\u202e" in shown
+
+
+def test_modes_are_each_named_once():
+    assert parse_modes("select, full,select", Settings()) == ("select", "full")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("/st", ["/stats"]), ("/mode se", ["select"]), ("/mode full", ["full"]), ("Who", []), ("/help x", [])],
+)
+def test_a_line_is_completed(line, expected):
+    from prompt_toolkit.completion import CompleteEvent
+    from prompt_toolkit.document import Document
+
+    assert [one.text for one in completer().get_completions(Document(line), CompleteEvent())] == expected
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+def test_keys_at_a_terminal(tmp_path):
+    pexpect = pytest.importorskip("pexpect")
+    environment = {
+        **os.environ, "TERM": "xterm", "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path),
+        "PROMPT_TOOLKIT_NO_CPR": "1",
+    }  # fmt: skip
+    stub = str(Path(__file__).with_name("repl_stub.py"))
+    child = pexpect.spawn(sys.executable, [stub], env=environment, encoding="utf-8", timeout=40, dimensions=(40, 120))
+
+    def prompted():
+        # A new prompt switches bracketed paste on; a redrawn one does not.
+        child.expect(r"\x1b\[\?2004h")
+        child.expect("specprefill>")
+
+    prompted()
+    child.send("Who is it?\r")
+    child.expect("asked: Who is it?")
+    child.sendintr()
+    child.expect("cancelled; the session goes on")
+    prompted()
+    # The last line comes back with the cursor key; at the prompt, Ctrl-C drops it.
+    child.send("\x1b[A")
+    child.expect("Who is it")
+    child.sendintr()
+    prompted()
+    child.send("/sta\t")
+    child.expect("ts")
+    child.send("\r")
+    child.expect("no question was asked yet")
+    prompted()
+    child.sendeof()
+    child.expect("left")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+    history = tmp_path / "specprefill" / "history"
+    assert "Who is it?" in history.read_text()
+    assert history.stat().st_mode & 0o077 == 0
