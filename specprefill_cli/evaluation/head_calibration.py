@@ -12,7 +12,7 @@ from specprefill_cli.citations import occurrences
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.evaluation.datasets import Item
 from specprefill_cli.models.adapter import QueryCapture, new_state, read_keys, window_layers
-from specprefill_cli.prefill.head_search import Sighting, combined, search_heads, share_recalls, smallest_mass
+from specprefill_cli.prefill.head_search import Sighting, auto_mass, combined, search_heads, share_recalls
 from specprefill_cli.prefill.heads import ScoringHeads, identity, layer_attention
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import asking_tokens
@@ -52,7 +52,7 @@ def calibrate_heads(
     everything = [combined(one, chosen, heads) for one in sightings]
     return ScoringHeads(
         heads=chosen,
-        auto_mass=smallest_mass(everything, [one.gold for one in sightings]),
+        auto_mass=auto_mass(everything, [one.gold for one in sightings]),
         default=sum(found.values()) > sum(usual.values()),
         evidence={
             "questions": len(sightings),

@@ -137,8 +137,8 @@ def test_the_search_joins_heads_that_complete_each_other():
 
 def test_the_smallest_mass_keeps_the_answer_as_often_as_asked():
     scores = [np.array([6.0, 3.0, 1.0]), np.array([2.0, 7.0, 1.0])]
-    assert smallest_mass(scores, [np.array([0]), np.array([1])]) == pytest.approx(0.7, abs=1e-4)
-    assert smallest_mass(scores, [np.array([1]), np.array([1])]) == pytest.approx(0.9, abs=1e-4)
+    assert smallest_mass(scores, [np.array([0]), np.array([1])], 0.98) == pytest.approx(0.7, abs=1e-4)
+    assert smallest_mass(scores, [np.array([1]), np.array([1])], 0.98) == pytest.approx(0.9, abs=1e-4)
 
 
 def test_calibration_needs_questions_whose_answers_stand_in_their_documents(random_session):
