@@ -1,6 +1,6 @@
 """The bundled trained pair on the sample documents: meaning, not mechanics.
 
-The bounds lie a little below what the first version of the pair was measured to do.
+The bounds lie a little below what this version of the pair was measured to do.
 """
 
 import json
@@ -50,20 +50,21 @@ def test_the_draft_finds_the_chunk_with_the_answer(tiny_session, answerable):
             share_of_chunks_before_the_answer(tiny_session, item, pages[item.identifier][0], scorer) < 0.1
             for item in answerable
         )
-        for scorer in ("question", "random")
+        for scorer in ("question", "heads", "random")
     }
     assert found["question"] >= 20
+    assert found["heads"] >= 20
     assert found["random"] <= 8
 
 
 def test_the_target_answers_some_questions_about_facts_in_a_document(answered):
     _, (full, _) = answered
-    assert full.right >= 3
+    assert full.right >= 9
 
 
 def test_selection_keeps_the_right_answers(answered):
     _, (full, select) = answered
-    assert select.right >= full.right
+    assert select.right >= max(12, full.right)
     assert select.kept_ratio < 0.32
 
 
