@@ -19,7 +19,7 @@ from specprefill_cli.decoding.warm_up import measure_costs
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.memory import PeakMemory
-from specprefill_cli.models.adapter import new_state
+from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.loading import LoadedPair, load_pair
 from specprefill_cli.models.pairs import BUNDLED, Pair, find_pair

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.adapter import PrefillState, rollback, run
+from specprefill_cli.models.adapter import run
+from specprefill_cli.models.cache import PrefillState, rollback
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -11,7 +11,8 @@ import torch
 from specprefill_cli.citations import occurrences
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.evaluation.datasets import Item
-from specprefill_cli.models.adapter import QueryCapture, new_state, read_keys, window_layers
+from specprefill_cli.models.adapter import QueryCapture, read_keys, window_layers
+from specprefill_cli.models.cache import new_state
 from specprefill_cli.prefill.head_search import Sighting, auto_mass, combined, search_heads, share_recalls
 from specprefill_cli.prefill.heads import ScoringHeads, identity, layer_attention
 from specprefill_cli.prefill.scorers.base import ScoringRequest

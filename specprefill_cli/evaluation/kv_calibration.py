@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.adapter import layer_keys, new_state, read_keys
+from specprefill_cli.models.adapter import read_keys
+from specprefill_cli.models.cache import layer_keys, new_state
 from specprefill_cli.models.keys import StateCapture, finished_keys, key_value_size, layer_count, raw_keys_values
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
 from specprefill_cli.models.tokenizers import encode_text

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specprefill_cli.evaluation.datasets import Item
 from specprefill_cli.evaluation.statistics import auroc, spearman
-from specprefill_cli.models.adapter import PrefillState
+from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.keys import state_of
 from specprefill_cli.prefill.checkpoints import (
     SlotKv,

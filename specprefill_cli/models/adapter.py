@@ -1,4 +1,4 @@
-"""With `keys.py` the only module that touches transformers' internals: attention, masks, cache layers.
+"""With `cache.py` and `keys.py` the only module that touches transformers' internals: attention, masks, passes.
 
 transformers derives causality from the place of a token in the cache and sliding windows from cache slots. After a
 sparse prefill neither holds, so the models loaded by specprefill run an attention function of our own, which masks by
@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from specprefill_cli.models.cache import PrefillState, new_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,8 +29,6 @@ QUERY_BLOCK = 1_024
 # (one token against 1,024, on two cores: 35 tokens for the target of `tiny`, 76 for its draft), and on a GPU reading all
 # weights besides (memory bandwidth against arithmetic of current cards; calculated, not measured).
 PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
-# Tokens that a cache has room for beyond its prompt before it must grow.
-HEADROOM = 256
 
 
 @dataclass
@@ -63,6 +62,7 @@ class PositionContext:
         the keys'
     capture, rows: where to keep queries, and which rows of this pass (None: keep none)
     last_layer: the layer whose queries and keys end the pass (None: run to the end)
+    masks: those built so far, because layers of one kind need the same
     """
 
     query_positions: Tensor
@@ -70,6 +70,7 @@ class PositionContext:
     capture: QueryCapture | None = None
     rows: Tensor | None = None
     last_layer: int | None = None
+    masks: dict[tuple, Tensor] = field(default_factory=dict)
 
     @cached_property
     def largest_distance(self) -> int:
@@ -88,6 +89,17 @@ class PositionContext:
             return slice(0, end)
         oldest = self.query_positions[first] - window + 1
         return slice(int(torch.searchsorted(self.key_positions, oldest)), end)
+
+
+def block_mask(
+    context: PositionContext, first: int, last: int, seen: slice, window: int | None, device: torch.device
+) -> Tensor:
+    """The mask [last - first, seen] of a block of queries, built once a pass for each kind of layer and device."""
+    key = (first, last, window, device)
+    if key not in context.masks:
+        mask = position_mask(context.query_positions[first:last], context.key_positions[seen], window)
+        context.masks[key] = mask.to(device)
+    return context.masks[key]
 
 
 class LayerReached(Exception):
@@ -129,7 +141,7 @@ def attend(
     for first in range(0, length, QUERY_BLOCK):
         last = min(first + QUERY_BLOCK, length)
         seen = context.visible_keys(first, last, window)
-        mask = position_mask(context.query_positions[first:last], context.key_positions[seen], window).to(query.device)
+        mask = block_mask(context, first, last, seen, window, query.device)
         blocks.append(masked_attention(query[:, :, first:last], key[:, :, seen], value[:, :, seen], mask, scaling))
     return torch.cat(blocks, dim=2).transpose(1, 2), None
 
@@ -156,63 +168,6 @@ def no_mask(*_: object, **__: object) -> None:
 
 AttentionInterface.register(ATTENTION, attend)
 AttentionMaskInterface.register(ATTENTION, no_mask)
-
-
-@dataclass
-class PrefillState:
-    """A model's cache with the absolute position of every slot: positions [K] on the CPU, int64."""
-
-    cache: DynamicCache
-    positions: Tensor
-
-    @property
-    def length(self) -> int:
-        return len(self.positions)
-
-
-class BufferedLayer(DynamicLayer):
-    """A cache layer that writes into a buffer with room to spare, so that decoding does not copy the cache each token.
-
-    expected: tokens to allocate for at once; slots: where the next keys and values go instead of behind the others
-    """
-
-    def __init__(self, expected: int) -> None:
-        super().__init__()
-        self.expected = expected
-        self.buffers: tuple[Tensor, Tensor] | None = None
-        self.slots: Tensor | None = None
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Append [1, kv_heads, N, head_size] and return all keys and values: views [1, kv_heads, K, head_size]."""
-        if self.slots is not None:
-            for held, new in ((self.keys, key_states), (self.values, value_states)):
-                held.index_copy_(-2, self.slots.to(held.device), new)
-            return self.keys, self.values
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        length = self.get_seq_length()
-        needed = length + key_states.shape[-2]
-        if self.buffers is None or needed > self.buffers[0].shape[-2]:
-            room = max(self.expected, needed) + max(HEADROOM, length // 4)
-            grown = tuple(new.new_empty(*new.shape[:-2], room, new.shape[-1]) for new in (key_states, value_states))
-            if length:
-                for buffer, old in zip(grown, (self.keys, self.values), strict=True):
-                    buffer[..., :length, :] = old
-            self.buffers = grown
-        for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
-            buffer[..., length:needed, :] = new
-        self.keys, self.values = (buffer[..., :needed, :] for buffer in self.buffers)
-        return self.keys, self.values
-
-
-def new_state(expected: int = 0) -> PrefillState:
-    """An empty cache for about `expected` tokens.
-
-    All its layers grow, those with a sliding window too: they are masked by position, not by what a cache forgets.
-    """
-    cache = DynamicCache()
-    cache.layer_class_to_replicate = partial(BufferedLayer, expected)
-    return PrefillState(cache, torch.empty(0, dtype=torch.long))
 
 
 def recompute(
@@ -295,16 +250,6 @@ def forward(
     return output.logits[0, -1].float() if rows is None else output.logits[0, -rows:].float()
 
 
-def rollback(state: PrefillState, length: int) -> None:
-    """Keep the first `length` slots of every layer and of the positions; the slots behind them are forgotten.
-
-    Also mends a state whose last pass was broken off between two layers.
-    """
-    for layer in state.cache.layers:
-        layer.crop(min(0, length - layer.get_seq_length()))
-    state.positions = state.positions[:length]
-
-
 def prefill(
     model: PreTrainedModel,
     tokens: Tensor,
@@ -350,33 +295,6 @@ def pass_overhead(device_type: str) -> int:
 
 def chunked(length: int, size: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + size, length)) for start in range(0, length, size))
-
-
-def layer_tensors(state: PrefillState, length: int, layers: int) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values [1, kv_heads, length, head_size] of the first `length` slots in the lower `layers` layers."""
-    return [(layer.keys[..., :length, :], layer.values[..., :length, :]) for layer in list(state.cache.layers)[:layers]]
-
-
-def restore_state(model: PreTrainedModel, tensors: Sequence[tuple[Tensor, Tensor]]) -> PrefillState:
-    """A state of a prompt's first K tokens from keys and values [1, kv_heads, K, head_size] of the lower layers."""
-    length = tensors[0][0].shape[-2]
-    state = new_state(length)
-    for number, (keys, values) in enumerate(tensors):
-        place = next(model.get_decoder().layers[number].parameters()).device
-        state.cache.update(keys.to(place), values.to(place), number)
-    state.positions = torch.arange(length)
-    return state
-
-
-def state_bytes(state: PrefillState) -> int:
-    """Memory that a state takes, with the room it keeps for growing."""
-    tensors = (tensor for layer in state.cache.layers if layer.is_initialized for tensor in (layer.keys, layer.values))
-    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
-
-
-def layer_keys(state: PrefillState, layer: int) -> Tensor:
-    """The keys of one cache layer as attention uses them: [kv_heads, K, head_size], rotated."""
-    return state.cache.layers[layer].keys[0]
 
 
 def window_layers(config) -> Sequence[int | None]:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specprefill_cli.models.adapter import PrefillState, new_state
+from specprefill_cli.models.cache import PrefillState, new_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

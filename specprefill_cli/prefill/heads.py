@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import PrefillState, QueryCapture, layer_keys
+from specprefill_cli.models.adapter import QueryCapture
+from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.prefill.importance import POOL_KERNEL, SCORE_ELEMENTS, check_finite, pool
 

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.adapter import PrefillState, new_state, rollback, rotation_depends_on_length, state_bytes
+from specprefill_cli.models.adapter import rotation_depends_on_length
+from specprefill_cli.models.cache import PrefillState, new_state, rollback, state_bytes
 from specprefill_cli.models.tokenizers import encode_text
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from specprefill_cli.models.adapter import PrefillState, prefill
+from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.prefill.plan import Plan
 
 if TYPE_CHECKING:

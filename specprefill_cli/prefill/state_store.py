@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models.adapter import layer_tensors, restore_state
+from specprefill_cli.models.cache import layer_tensors, restore_state
+from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.prefill.reuse import KeptState, token_hash
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ SUFFIX = ".specprefill.safetensors"
 SCRATCH = ".specprefill-partial"
 # A scratch file older than this was left by a process that was killed.
 STALE_SECONDS = 3_600
-# Numbers of each weight that go into a model's revision.
-SAMPLED = 64
 
 
 @dataclass
@@ -150,16 +149,8 @@ def checksum(pairs: Iterable[tuple[Tensor, Tensor]]) -> int:
 
 
 def revision(model: PreTrainedModel) -> str:
-    """A hash of configuration and weights, of which some numbers of each tensor are read.
-
-    A folder may hold other weights tomorrow under the same name and configuration.
-    """
-    found = hashlib.sha256(model.config.to_json_string().encode())
-    for name, parameter in model.named_parameters():
-        flat = parameter.detach().flatten()
-        sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].float().cpu()
-        found.update(name.encode() + sample.numpy().tobytes())
-    return found.hexdigest()
+    """A hash of configuration and weights: a folder may hold other weights tomorrow under the same name."""
+    return hashlib.sha256((model.config.to_json_string() + weights_fingerprint(model)).encode()).hexdigest()
 
 
 def reason(error: Exception) -> str:

@@ -10,7 +10,8 @@ from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, distribution
 from specprefill_cli.decoding.speculative import decode
 from specprefill_cli.decoding.streaming import TextStream
-from specprefill_cli.models.adapter import prefill, rollback
+from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.cache import rollback
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0])
 

@@ -5,17 +5,8 @@ import torch
 from architectures import WINDOW
 from transformers import DynamicCache
 
-from specprefill_cli.models.adapter import (
-    ATTENTION,
-    QueryCapture,
-    layer_keys,
-    new_state,
-    prefill,
-    read_keys,
-    rollback,
-    run,
-    window_layers,
-)
+from specprefill_cli.models.adapter import ATTENTION, QueryCapture, prefill, read_keys, run, window_layers
+from specprefill_cli.models.cache import layer_keys, new_state, rollback
 
 
 def tokens(count, seed=0):

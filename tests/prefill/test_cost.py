@@ -6,7 +6,8 @@ from architectures import SIZES
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
-from specprefill_cli.models.adapter import ATTENTION, new_state, prefill, read_keys
+from specprefill_cli.models.adapter import ATTENTION, prefill, read_keys
+from specprefill_cli.models.cache import new_state
 from specprefill_cli.prefill.cost import ModelCost, compute_limit, promised_speedup
 
 CONFIGS = {

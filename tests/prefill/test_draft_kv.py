@@ -12,7 +12,8 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.evaluation.kv_calibration import all_states, calibrate_kv
-from specprefill_cli.models.adapter import layer_keys, prefill, recompute, run
+from specprefill_cli.models.adapter import prefill, recompute, run
+from specprefill_cli.models.cache import layer_keys
 from specprefill_cli.models.keys import (
     embedded_states,
     finished_keys,

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import PrefillState, rotation_depends_on_length
+from specprefill_cli.models.adapter import rotation_depends_on_length
+from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.keys import StateCapture
 from specprefill_cli.prefill.checkpoints import chunk_risks

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import PrefillState, QueryCapture, prefill, rollback, run, window_layers
+from specprefill_cli.models.adapter import QueryCapture, prefill, run, window_layers
+from specprefill_cli.models.cache import PrefillState, rollback
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.reuse import DRAFT_STATE, open_state
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
