@@ -26,6 +26,11 @@ CURRICULUM = (
 )
 
 
+# Most tokens that count in the loss, as shares of a batch: those of answers, and others of the text.
+ANSWER_SHARE = 1 / 7
+TEXT_SHARE = 1 / 4
+
+
 @dataclass
 class Batch:
     """tokens, positions: [B, S]; answers, texts: flat indices into B*S of tokens that predict their successor."""
@@ -77,15 +82,15 @@ def make_batch(maker: RowMaker, progress: float, tokens_per_batch: int) -> Batch
 
 
 def collate(rows: list[Row], length: int, maker: RowMaker) -> Batch:
-    """Stack rows; into the loss go at most a seventh of all tokens as answers, and a 14th drawn from the text."""
+    """Stack rows; into the loss go at most ANSWER_SHARE of all tokens as answers, and TEXT_SHARE drawn from the text."""
     tokens = np.array([row.tokens for row in rows], dtype=np.int64)
     flat = tokens.reshape(-1)
     answers = np.array(
         [number * length + place for number, row in enumerate(rows) for place in row.answers], dtype=np.int64
     )
     generator = np.random.default_rng(maker.rng.randrange(2**32))
-    budget = flat.size // 7
-    text_budget = flat.size // 14
+    budget = int(flat.size * ANSWER_SHARE)
+    text_budget = int(flat.size * TEXT_SHARE)
     answers = answers if answers.size <= budget else generator.choice(answers, budget, replace=False)
     candidates = np.nonzero((flat != maker.pad) & (np.roll(flat, -1) != maker.pad))[0]
     candidates = candidates[candidates % length != length - 1]

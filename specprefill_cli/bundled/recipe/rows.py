@@ -12,8 +12,9 @@ from itertools import accumulate
 import numpy as np
 from tokenizers import Tokenizer
 
-from specprefill_cli.bundled.recipe.cloze import cloze_block
+from specprefill_cli.bundled.recipe.cloze import cloze_block, thinned
 from specprefill_cli.bundled.recipe.corpus import ContextQuestions
+from specprefill_cli.bundled.recipe.renaming import name_pool, renamed
 from specprefill_cli.bundled.recipe.synthesis import (
     NOT_FOUND,
     Block,
@@ -29,7 +30,9 @@ CHARACTERS_PER_TOKEN = 3.9
 CHUNK = 32
 QUESTION_TOKENS = 24
 FIRST_TOKEN_WEIGHT = 3
-CLOZE_SHARE = 0.4
+CLOZE_SHARE = 0.5
+RENAMED_SHARE = 0.4
+NOISY_SHARE = 0.15
 ABSENT_SHARE = 0.07
 
 
@@ -70,6 +73,7 @@ class RowMaker:
         self.groups = groups
         # Contexts with many questions more often, but not in proportion: some have fifty about one sentence.
         self.group_weights = list(accumulate(min(len(group.questions), 8) ** 0.5 for group in groups))
+        self.names = name_pool(passages)
         self.context = context
         self.rng = random.Random(seed)
         self.book = FactBook()
@@ -156,8 +160,7 @@ class RowMaker:
         while size < characters:
             draw = self.rng.random()
             if real and draw < 0.8:
-                group = self.rng.choices(self.groups, cum_weights=self.group_weights)[0]
-                block = Block(group.context, tuple(Question(*question) for question in group.questions))
+                block = self.real_block()
             elif draw < 0.07:
                 block = table_block(self.book, self.rng)
             elif draw < 0.17:
@@ -175,6 +178,17 @@ class RowMaker:
             size += len(block.text) + 2
         self.rng.shuffle(blocks)
         return blocks
+
+    def real_block(self) -> Block:
+        """A context with its written questions, at times under other names, some questions with words left out."""
+        group = self.rng.choices(self.groups, cum_weights=self.group_weights)[0]
+        questions = [Question(*question) for question in group.questions]
+        for place, question in enumerate(questions):
+            if self.rng.random() < NOISY_SHARE:
+                words = thinned(question.text.split(), 0.15, self.rng)
+                questions[place] = Question(" ".join(words) or question.text, question.answer, question.start)
+        block = Block(group.context, tuple(questions))
+        return renamed(block, self.names, self.rng) if self.rng.random() < RENAMED_SHARE else block
 
     def ask(
         self, row: Row, questions: list[Question], length: int, text: str, encoding, starts: list[int], place_of: dict

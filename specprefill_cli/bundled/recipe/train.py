@@ -26,6 +26,7 @@ class TrainSettings:
     """`minutes` is the length of the whole run, resumed parts included; the schedule follows the clock.
 
     draft_every: the draft, which learns its part sooner, is updated at every n-th step only
+    draft_text_every: of the batch's text tokens every n-th counts in the draft's loss; its logits cost more than its layers
     curriculum_from: progress at which the curriculum of rows begins; later for weights that have learnt to copy
     """
 
@@ -36,11 +37,12 @@ class TrainSettings:
     weight_decay: float = 0.05
     warmup: float = 0.01
     cooldown: float = 0.35
-    text_weight: float = 0.3
+    text_weight: float = 0.4
     region_weight: float = 0.1
     pointer_weight: float = 1.0
     distill_weight: float = 0.5
-    draft_every: int = 2
+    draft_every: int = 3
+    draft_text_every: int = 3
     curriculum_from: float = 0.0
     workers: int = 1
     seed: int = 1
@@ -150,7 +152,8 @@ class Trainer:
         settings = self.settings
         model = self.models[name]
         states, region, pointer = model(batch.tokens, batch.positions, batch.probes)
-        chosen = torch.cat([batch.answers, batch.texts])
+        texts = batch.texts if teacher is None else batch.texts[:: settings.draft_text_every]
+        chosen = torch.cat([batch.answers, texts])
         logits = model.logits(states.flatten(0, 1)[chosen]).float()
         each = F.cross_entropy(logits, batch.tokens.flatten()[chosen + 1], reduction="none")
         size = batch.answers.numel()

@@ -1,0 +1,58 @@
+"""Real questions under new names: numbers and proper names of a block are exchanged wherever they occur.
+
+The few thousand contexts with written questions are seen many times. With names that change, an answer cannot be
+learnt by heart: it has to be found in the text (entity replacement, Longpre et al., arXiv 2109.05052).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+from specprefill_cli.bundled.recipe.synthesis import Block, Question
+from specprefill_cli.bundled.recipe.values import MONTHS, WEEKDAYS
+
+NAME_OR_NUMBER = re.compile(r"\b(?:[A-Z][a-z]{2,}|\d{2,})\b")
+NAME_INSIDE_SENTENCE = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
+KEPT = frozenset((*MONTHS, *WEEKDAYS))
+
+
+def name_pool(passages: Sequence[str], most: int = 2_000) -> list[str]:
+    """Capitalised words from inside the sentences of about `most` passages, as often as they occur there."""
+    spread = passages[:: max(1, len(passages) // most)]
+    return [name for passage in spread for name in NAME_INSIDE_SENTENCE.findall(passage)]
+
+
+def renamed(block: Block, pool: Sequence[str], rng: random.Random) -> Block:
+    """The block with other names and numbers, alike in text, questions and answers; as it was where that fails."""
+    names = set(NAME_INSIDE_SENTENCE.findall(block.text)) - KEPT
+    exchanged: dict[str, str] = {}
+
+    def other(match: re.Match) -> str:
+        word = match.group()
+        if word.isdigit():
+            return exchanged.setdefault(word, other_number(word, rng))
+        if word not in names or not pool:
+            return word
+        return exchanged.setdefault(word, rng.choice(pool))
+
+    def changed(text: str) -> str:
+        return NAME_OR_NUMBER.sub(other, text)
+
+    text = changed(block.text)
+    questions = []
+    for question in block.questions:
+        answer = changed(question.answer)
+        start = len(changed(block.text[: question.start]))
+        if text[start : start + len(answer)] != answer:
+            return block
+        questions.append(Question(changed(question.text), answer, start))
+    return Block(text, tuple(questions))
+
+
+def other_number(digits: str, rng: random.Random) -> str:
+    """A number of as many digits; a year stays a year."""
+    if len(digits) == 4 and digits[:2] in ("17", "18", "19", "20"):
+        return str(rng.randint(1700, 2029))
+    return str(rng.randint(1, 9)) + "".join(str(rng.randint(0, 9)) for _ in digits[1:])
