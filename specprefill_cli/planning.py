@@ -114,7 +114,7 @@ def estimate(
     pair, prompt = request.pair, request.prompt
     target = cost_of(pair.target)
     full_seconds = None
-    scoring = scoring_flops(settings, pair, request.draft_prompt.length, with_overhead=True)
+    scoring = scoring_flops(settings, request, with_overhead=True)
     if scoring:
         pace = (request.clock.seconds["draft_prefill"] + request.clock.seconds.get("look_ahead", 0.0)) / scoring
         full_seconds = pace * (target.prefill_flops(prompt.length) + target.overhead_flops())

@@ -25,7 +25,7 @@ from specprefill_cli.models.loading import LoadedPair, load_pair
 from specprefill_cli.models.pairs import BUNDLED, Pair, find_pair
 from specprefill_cli.models.placement import Placement, choose_placement
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.choice import AUTOMATIC, automatic_mode, check_fits
+from specprefill_cli.prefill.choice import AUTOMATIC, automatic_mode, check_fits, draft_window
 from specprefill_cli.prefill.heads import load_heads
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
@@ -177,6 +177,7 @@ class Session:
             seed=settings.seed,
             clock=clock,
             keep_draft=draft_may_propose(settings, pair),
+            draft_window=draft_window(settings, pair),
             draft_states=shared.draft if shared is not None else None,
             target_states=shared.target if shared is not None else None,
             reused=(TOKENS,) if known else (),

@@ -14,6 +14,7 @@ from specprefill_cli.errors import UsageError
 ENVIRONMENT_PREFIX = "SPECPREFILL_"
 AUTO = "auto"
 OFF = "off"
+OFF_AUTO_OR_NUMBER = ("speculate", "draft_window")
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Settings:
     keep: ratio of prompt tokens that the target computes, or None for `auto`
     look_ahead: tokens that the draft decodes before scoring; chunk_size: document tokens a chunk
     prefill_chunk: tokens a forward pass reads at once
+    draft_window: how far back the draft sees while it reads the document: `auto`, `off`, or tokens
     recompute: most of the prompt that draft KV may recompute; accept_risk: risk that may remain, None for any
     exact_layers: first target layers that draft KV computes exactly for all tokens
     speculate: `off`, `auto`, or how many tokens are proposed at once while decoding
@@ -40,6 +42,7 @@ class Settings:
     look_ahead: int = 8
     chunk_size: int = 32
     prefill_chunk: int = 16_384
+    draft_window: str | int = AUTO
     recompute: float = 0.15
     accept_risk: float | None = None
     exact_layers: int = 0
@@ -77,8 +80,10 @@ class Settings:
             raise UsageError(f"--temperature {self.temperature:g}: must be between 0 and 10")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"--top-p {self.top_p:g}: must be above 0 and at most 1")
-        if isinstance(self.speculate, int) and self.speculate < 1:
-            raise UsageError(f"--speculate {self.speculate}: must be at least 1, or 'off' or 'auto'")
+        for name in OFF_AUTO_OR_NUMBER:
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise UsageError(f"{flag(name)} {value}: must be at least 1, or 'off' or 'auto'")
 
 
 def flag(name: str) -> str:
@@ -166,7 +171,7 @@ def convert(name: str, value: Any, place: str) -> Any:
     try:
         if name == "keep":
             return None if value == AUTO else float(value)
-        if name == "speculate" and value in (AUTO, OFF):
+        if name in OFF_AUTO_OR_NUMBER and value in (AUTO, OFF):
             return value
         if kind == "bool":
             return (
@@ -182,7 +187,7 @@ def convert(name: str, value: Any, place: str) -> Any:
             return float(value)
         return str(value)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        words = {"keep": "a number or 'auto'", "speculate": "'off', 'auto' or a whole number"}
+        words = {"keep": "a number or 'auto'"} | dict.fromkeys(OFF_AUTO_OR_NUMBER, "'off', 'auto' or a whole number")
         kinds_in_words = {"int": "a whole number", "bool": "true or false"}
         wanted = words.get(name) or kinds_in_words.get(kind, "a number")
         raise UsageError(f"{place}: '{value}' is not {wanted} (setting {name})") from error

@@ -3,7 +3,7 @@
 import torch
 import transformers
 
-from specprefill_cli.models.adapter import ATTENTION
+from specprefill_cli.models.attention import ATTENTION
 
 VOCABULARY = 8_192
 SIZES = {

@@ -16,6 +16,7 @@ from specprefill_cli.reporting.jsonl import line
 from specprefill_cli.reporting.plan_report import plan_cells, plan_record
 from specprefill_cli.session import Session, open_session
 from specprefill_cli.settings import Settings
+from specprefill_cli.timing import PhaseClock
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 20
 COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
@@ -59,7 +60,8 @@ def test_estimates_are_the_cost_models(planner):
     assert run.estimates[0].kept_tokens == run.plan.kept_tokens
     target = cost_of(planner.pair.target)
     named = planner.with_scorer(settings)
-    scoring = scoring_flops(named, planner.pair, run.plan.prompt_tokens, with_overhead=True)
+    request = planner.prepare(COLLECTION, QUESTION, named, PhaseClock())
+    scoring = scoring_flops(named, request, with_overhead=True)
     for one in run.estimates:
         promised = promised_speedup(target, scoring, run.plan.prompt_tokens, one.kept_tokens)
         assert one.speedup == pytest.approx(promised)

@@ -10,7 +10,8 @@ from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, Page, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.adapter import ATTENTION, prefill
+from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.loading import LoadedPair
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.plan import Fate

@@ -11,8 +11,8 @@ from specprefill_cli.errors import SpecprefillError
 
 # Settings that a row may have for itself; the others decide what is loaded.
 OVERRIDES = (
-    "mode", "keep", "scorer", "look_ahead", "chunk_size", "prefill_chunk", "max_new_tokens", "temperature", "top_p",
-    "top_k", "seed", "speculate", "proposer",
+    "mode", "keep", "scorer", "look_ahead", "chunk_size", "draft_window", "prefill_chunk", "max_new_tokens",
+    "temperature", "top_p", "top_k", "seed", "speculate", "proposer",
 )  # fmt: skip
 FIXED = ("pair", "draft", "target", "devices", "dtype", "offline", "prompt", "prompt_folder")
 KEYS = ("id", "question", "document", "documents")

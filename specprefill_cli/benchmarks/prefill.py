@@ -111,7 +111,7 @@ def limit(stream: AnswerStream) -> float | None:
     if stream.mode != "select":
         return None
     pair, request, plan = stream.session.pair, stream.request, stream.prefilled.plan
-    scoring = scoring_flops(stream.settings, pair, request.draft_prompt.length)
+    scoring = scoring_flops(stream.settings, request)
     return compute_limit(cost_of(pair.target), scoring, plan.prompt_tokens, plan.kept_tokens)
 
 

@@ -115,7 +115,7 @@ def random_model(name: str, tokenizer: PreTrainedTokenizerBase, device: str, dty
     import torch
     from transformers import AutoModelForCausalLM
 
-    from specprefill_cli.models.adapter import ATTENTION
+    from specprefill_cli.models.attention import ATTENTION
 
     torch.manual_seed(0)
     with torch.device(device):

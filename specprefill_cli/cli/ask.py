@@ -30,6 +30,7 @@ def ask(
     exact_layers: options.ExactLayers = None,
     look_ahead: options.LookAhead = None,
     chunk_size: options.ChunkSize = None,
+    draft_window: options.DraftWindow = None,
     prefill_chunk: options.PrefillChunk = None,
     prompt: options.Prompt = None,
     pair: options.Pair = None,

@@ -49,6 +49,7 @@ def compare(
     scorer: options.Scorer = None,
     look_ahead: options.LookAhead = None,
     chunk_size: options.ChunkSize = None,
+    draft_window: options.DraftWindow = None,
     prefill_chunk: options.PrefillChunk = None,
     prompt: options.Prompt = None,
     pair: options.Pair = None,

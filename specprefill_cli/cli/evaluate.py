@@ -53,6 +53,7 @@ def evaluate(
     accept_risk: options.AcceptRisk = None,
     exact_layers: options.ExactLayers = None,
     look_ahead: options.LookAhead = None,
+    draft_window: options.DraftWindow = None,
     prefill_chunk: options.PrefillChunk = None,
     chunk_size: options.ChunkSize = None,
     prompt: options.Prompt = None,

@@ -81,6 +81,12 @@ ExactLayers = Annotated[
 LookAhead = Annotated[
     int | None, typer.Option(help="Tokens the draft decodes before scoring.", rich_help_panel=PREFILL)
 ]
+DraftWindow = Annotated[
+    str | None,
+    typer.Option(
+        help="Tokens the draft sees back while it reads the documents: off, auto or a number.", rich_help_panel=PREFILL
+    ),
+]
 ChunkSize = Annotated[int | None, typer.Option(help="Document tokens chosen together.", rich_help_panel=PREFILL)]
 PrefillChunk = Annotated[int | None, typer.Option(help="Tokens a forward pass reads at once.", rich_help_panel=PREFILL)]
 Prompt = Annotated[

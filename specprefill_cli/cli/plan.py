@@ -24,6 +24,7 @@ def plan(
     scorer: options.Scorer = None,
     look_ahead: options.LookAhead = None,
     chunk_size: options.ChunkSize = None,
+    draft_window: options.DraftWindow = None,
     prefill_chunk: options.PrefillChunk = None,
     prompt: options.Prompt = None,
     pair: options.Pair = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,10 +11,11 @@ import torch
 from specprefill_cli.citations import occurrences
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.evaluation.datasets import Item
-from specprefill_cli.models.adapter import QueryCapture, read_keys, window_layers
-from specprefill_cli.models.cache import new_state
+from specprefill_cli.models.adapter import read_keys, window_layers
+from specprefill_cli.models.attention import QueryCapture
+from specprefill_cli.models.cache import PrefillState, new_state
 from specprefill_cli.prefill.head_search import Sighting, auto_mass, combined, search_heads, share_recalls
-from specprefill_cli.prefill.heads import ScoringHeads, identity, layer_attention
+from specprefill_cli.prefill.heads import Head, ScoringHeads, head_importance, identity, layer_attention
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import asking_tokens
 from specprefill_cli.prefill.scorers.question import QuestionScorer
@@ -24,6 +25,9 @@ from specprefill_cli.settings import Settings
 from specprefill_cli.timing import PhaseClock
 
 FEWEST = 20
+# Windows for reading that are tried, and the share of the recall without a window that the one taken must reach.
+WINDOWS = (256, 512, 1_024, 2_048)
+WINDOW_RECALL = 0.99
 
 
 def calibrate_heads(
@@ -37,20 +41,25 @@ def calibrate_heads(
         raise SpecprefillError(
             f"{session.pair.draft.name}: every layer has a sliding window, so that no head sees a whole document"
         )
-    sightings = list(sight_all(session, items, settings, step))
-    if len(sightings) < FEWEST:
+    cases = list(usable_cases(session, items, settings))
+    if len(cases) < FEWEST:
         raise SpecprefillError(
-            f"only {len(sightings)} of {len(items)} questions have an answer that stands in their documents and fit the "
+            f"only {len(cases)} of {len(items)} questions have an answer that stands in their documents and fit the "
             f"draft; scoring heads need at least {FEWEST}"
         )
     draft = session.pair.draft
     heads = draft.model.config.get_text_config().num_attention_heads
+    sightings = []
+    for number, case in enumerate(cases):
+        step(number)
+        sightings.append(sight(case))
     searched, held_out = sightings[::2], sightings[1::2]
     chosen = search_heads(searched, heads)
     golds = [one.gold for one in held_out]
     ours = [combined(one, chosen, heads) for one in held_out]
     found, usual = share_recalls(ours, golds), share_recalls([one.usual for one in held_out], golds)
     everything = [combined(one, chosen, heads) for one in sightings]
+    window, recalls = smallest_window(cases, sightings, chosen, everything)
     return ScoringHeads(
         heads=chosen,
         auto_mass=auto_mass(everything, [one.gold for one in sightings]),
@@ -59,17 +68,24 @@ def calibrate_heads(
             "questions": len(sightings),
             **{f"heads_{name}": round(value, 4) for name, value in found.items()},
             **{f"question_{name}": round(value, 4) for name, value in usual.items()},
+            **{f"mean_recall_window_{name}": round(value, 4) for name, value in recalls.items()},
         },
+        window=window,
         **identity(draft),
     )
 
 
-def sight_all(
-    session: Session, items: Sequence[Item], settings: Settings, step: Callable[[int], None]
-) -> Iterator[Sighting]:
-    """What every head of the draft looks at for each question whose answer stands in its own context."""
-    for number, item in enumerate(items):
-        step(number)
+@dataclass(frozen=True)
+class Case:
+    """A question whose answer stands in its own context; place: the answer's character range in the document."""
+
+    request: ScoringRequest
+    place: tuple[int, int]
+
+
+def usable_cases(session: Session, items: Sequence[Item], settings: Settings) -> Iterator[Case]:
+    """The questions that fit the draft and whose answer stands in their own context."""
+    for item in items:
         start, end = item.evidence
         places = [
             (start + low, start + high)
@@ -79,29 +95,70 @@ def sight_all(
         if not places:
             continue
         request = session.prepare(item.collection, item.question, settings, PhaseClock())
-        if request.draft_prompt.length + settings.look_ahead > session.pair.draft.context:
-            continue
-        yield sight(request, places[0])
+        if request.draft_prompt.length + settings.look_ahead <= session.pair.draft.context:
+            yield Case(request, places[0])
+
+
+def smallest_window(
+    cases: Sequence[Case], sightings: Sequence[Sighting], chosen: Sequence[Head], whole: Sequence[np.ndarray]
+) -> tuple[int | None, dict[str, float]]:
+    """The smallest of WINDOWS with which the chosen heads find answers as often as WINDOW_RECALL asks, and all recalls.
+
+    whole: their chunk scores [chunks] without a window. A window is tried where half the prompts are twice as long.
+    """
+    golds = [one.gold for one in sightings]
+    recalls = {"off": mean_recall(whole, golds)}
+    found = None
+    typical = np.median([case.request.draft_prompt.length for case in cases])
+    for window in sorted((one for one in WINDOWS if 2 * one <= typical), reverse=True):
+        scores = [windowed_scores(case.request, chosen, window) for case in cases]
+        recalls[str(window)] = mean_recall(scores, golds)
+        if recalls[str(window)] < WINDOW_RECALL * recalls["off"]:
+            break
+        found = window
+    return found, recalls
+
+
+def mean_recall(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> float:
+    shares = share_recalls(scores, golds).values()
+    return sum(shares) / len(shares)
 
 
 @torch.inference_mode()
-def sight(request: ScoringRequest, place: tuple[int, int]) -> Sighting:
-    """One question's attention by head and chunk; `place` is the answer's character range in the document."""
+def windowed_scores(request: ScoringRequest, heads: Sequence[Head], window: int) -> np.ndarray:
+    """Chunk scores [chunks] of the heads when the draft reads with a window."""
+    narrow = replace(request, prompt=request.draft_prompt, draft_window=window)
+    state, capture = read_for(narrow, max(head.layer for head in heads))
+    importance = head_importance(state, capture, narrow.prompt.document, tuple(heads))
+    return chunk_scores(importance, request.chunk_size).numpy()
+
+
+def read_for(request: ScoringRequest, highest: int) -> tuple[PrefillState, QueryCapture]:
+    """The draft's pass over a prompt up to layer `highest`, and the queries of the tokens that ask."""
+    prompt = request.draft_prompt
+    capture, state = QueryCapture(asking_tokens(prompt.question, prompt.length)), new_state(prompt.length)
+    read_keys(
+        request.pair.draft.model,
+        prompt.tokens,
+        torch.arange(prompt.length),
+        request.prefill_chunk,
+        highest,
+        capture,
+        state,
+        request.local_reading,
+    )
+    return state, capture
+
+
+@torch.inference_mode()
+def sight(case: Case) -> Sighting:
+    """One question's attention by head and chunk."""
+    request, place = case.request, case.place
     draft, prompt = request.pair.draft, request.draft_prompt
     text = draft.model.config.get_text_config()
     # A longer prompt than those seen here would outgrow any window, so windowed layers are left out at once.
     layers = [layer for layer, window in enumerate(window_layers(draft.model.config)) if window is None]
-    capture = QueryCapture(asking_tokens(prompt.question, prompt.length))
-    state = new_state(prompt.length)
-    read_keys(
-        draft.model,
-        prompt.tokens,
-        torch.arange(prompt.length),
-        request.prefill_chunk,
-        text.num_hidden_layers - 1,
-        capture,
-        state,
-    )
+    state, capture = read_for(replace(request, draft_window=None), text.num_hidden_layers - 1)
     rows = []
     for layer in range(text.num_hidden_layers):
         if layer in layers:

@@ -1,173 +1,26 @@
-"""With `cache.py` and `keys.py` the only module that touches transformers' internals: attention, masks, passes.
+"""With `attention.py`, `cache.py` and `keys.py` the only module that touches transformers' internals: forward passes.
 
-transformers derives causality from the place of a token in the cache and sliding windows from cache slots. After a
-sparse prefill neither holds, so the models loaded by specprefill run an attention function of our own, which masks by
-position; `tests/models/test_adapter.py` pins what it relies on (seen in transformers 5.23, 2026-11).
+`tests/models/test_adapter.py` pins what they rely on (seen in transformers 5.23, 2026-11).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface
 
+from specprefill_cli.models.attention import LayerReached, LocalReading, PositionContext, QueryCapture
 from specprefill_cli.models.cache import PrefillState, new_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ATTENTION = "specprefill"
-# Queries a masked attention call handles at once: bounds its mask to QUERY_BLOCK x keys.
-QUERY_BLOCK = 1_024
 # A forward pass costs at least as much as this many tokens do, however short it is: Python and kernel launches on a CPU
 # (one token against 1,024, on two cores: 35 tokens for the target of `tiny`, 76 for its draft), and on a GPU reading all
 # weights besides (memory bandwidth against arithmetic of current cards; calculated, not measured).
 PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
-
-
-@dataclass
-class QueryCapture:
-    """Keeps the queries of chosen tokens as attention sees them: after q-norm and rotary embedding.
-
-    wanted:  token indices in the prompt whose queries are kept, ascending
-    queries: per layer index, tensors [heads, rows, head_size], in the order of the tokens
-    scaling: per layer index, the factor that the layer puts on query-key products
-    """
-
-    wanted: Tensor
-    queries: dict[int, list[Tensor]] = field(default_factory=dict)
-    scaling: dict[int, float] = field(default_factory=dict)
-
-    def keep(self, module: torch.nn.Module, queries: Tensor, rows: Tensor, scaling: float) -> None:
-        layer = module.layer_idx
-        self.queries.setdefault(layer, []).append(queries[0].index_select(1, rows.to(queries.device)))
-        self.scaling[layer] = scaling
-
-    def layer(self, number: int) -> Tensor:
-        """All kept queries of a layer: [heads, rows, head_size]."""
-        return torch.cat(self.queries[number], dim=1)
-
-
-@dataclass
-class PositionContext:
-    """What our attention function must know of one forward pass.
-
-    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the queries' own are among
-        the keys'
-    capture, rows: where to keep queries, and which rows of this pass (None: keep none)
-    last_layer: the layer whose queries and keys end the pass (None: run to the end)
-    masks: those built so far, because layers of one kind need the same
-    """
-
-    query_positions: Tensor
-    key_positions: Tensor
-    capture: QueryCapture | None = None
-    rows: Tensor | None = None
-    last_layer: int | None = None
-    masks: dict[tuple, Tensor] = field(default_factory=dict)
-
-    @cached_property
-    def largest_distance(self) -> int:
-        """Positions from the first key to the last query."""
-        return int(self.query_positions[-1] - self.key_positions[0])
-
-    @property
-    def reads_everything(self) -> bool:
-        """Whether the queries are the keys' last ones, so that causality by slot is causality by position."""
-        return bool(self.query_positions[-1] == self.key_positions[-1])
-
-    def visible_keys(self, first: int, last: int, window: int | None) -> slice:
-        """The keys that one of the queries [first, last) can see."""
-        end = int(torch.searchsorted(self.key_positions, self.query_positions[last - 1], right=True))
-        if window is None:
-            return slice(0, end)
-        oldest = self.query_positions[first] - window + 1
-        return slice(int(torch.searchsorted(self.key_positions, oldest)), end)
-
-
-def block_mask(
-    context: PositionContext, first: int, last: int, seen: slice, window: int | None, device: torch.device
-) -> Tensor:
-    """The mask [last - first, seen] of a block of queries, built once a pass for each kind of layer and device."""
-    key = (first, last, window, device)
-    if key not in context.masks:
-        mask = position_mask(context.query_positions[first:last], context.key_positions[seen], window)
-        context.masks[key] = mask.to(device)
-    return context.masks[key]
-
-
-class LayerReached(Exception):
-    """Raised inside attention to end a pass whose upper layers nobody needs."""
-
-
-def attend(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    context: PositionContext | None = None,
-    **others: object,
-) -> tuple[Tensor, None]:
-    """Attention by position: query [1, heads, Q, d], key and value [1, kv_heads, K, d] -> [1, Q, heads, d].
-
-    Raises ValueError for a variant of attention that it does not compute.
-    """
-    unknown = [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]
-    if context is None or attention_mask is not None or unknown:
-        raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unknown) or 'bias'}")
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if context.capture is not None and context.rows is not None and len(context.rows):
-        context.capture.keep(module, query, context.rows, scaling)
-    if context.last_layer == module.layer_idx:
-        raise LayerReached
-    length, total = query.shape[2], key.shape[2]
-    window = sliding_window if sliding_window is not None and context.largest_distance >= sliding_window else None
-    if window is None and length in (1, total) and context.reads_everything:
-        grouped = query.shape[1] != key.shape[1]
-        mixed = F.scaled_dot_product_attention(
-            query, key, value, is_causal=length > 1, scale=scaling, enable_gqa=grouped
-        )
-        return mixed.transpose(1, 2), None
-    blocks = []
-    for first in range(0, length, QUERY_BLOCK):
-        last = min(first + QUERY_BLOCK, length)
-        seen = context.visible_keys(first, last, window)
-        mask = block_mask(context, first, last, seen, window, query.device)
-        blocks.append(masked_attention(query[:, :, first:last], key[:, :, seen], value[:, :, seen], mask, scaling))
-    return torch.cat(blocks, dim=2).transpose(1, 2), None
-
-
-def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
-    """Attention [1, heads, Q, d] under a boolean mask [Q, K]."""
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1 and query.is_cuda:
-        # With a mask, CUDA has no fused kernel for grouped keys and would build all scores at once.
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    grouped = query.shape[1] != key.shape[1]
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped)
-
-
-def position_mask(query_positions: Tensor, key_positions: Tensor, window: int | None) -> Tensor:
-    """Boolean [Q, K]: a key is seen when it is not later than the query, and inside the window counted in positions."""
-    seen = key_positions[None] <= query_positions[:, None]
-    return seen if window is None else seen & (key_positions[None] > query_positions[:, None] - window)
-
-
-def no_mask(*_: object, **__: object) -> None:
-    """Registered with the attention function, so that transformers builds no mask for it."""
-
-
-AttentionInterface.register(ATTENTION, attend)
-AttentionMaskInterface.register(ATTENTION, no_mask)
 
 
 def recompute(
@@ -201,17 +54,19 @@ def run(
     logits: bool = True,
     last_layer: int | None = None,
     rows: int | None = None,
+    local: LocalReading | None = None,
 ) -> Tensor | None:
     """One forward pass of tokens [N] at positions [N] behind the state, which grows by N.
 
     last_layer: end the pass when this layer has its queries, keys and values; those above it get none for these tokens
+    local: how far back a document's tokens see (None: to the start)
 
     Returns the logits [V] of the last token in float32; those of the last `rows` tokens [rows, V] where `rows` is
     given; or None where `logits` is false or the pass ends early: then the head over the vocabulary is not computed.
     """
     slots = torch.arange(state.length, state.length + len(tokens))
     state.positions = torch.cat([state.positions, positions])
-    return forward(model, tokens, positions, state, slots, capture, logits, last_layer, rows)
+    return forward(model, tokens, positions, state, slots, capture, logits, last_layer, rows, local)
 
 
 @torch.inference_mode()
@@ -225,6 +80,7 @@ def forward(
     logits: bool,
     last_layer: int | None = None,
     rows: int | None = None,
+    local: LocalReading | None = None,
 ) -> Tensor | None:
     """The pass behind `run` and `recompute`; the state knows the positions of all slots already."""
     captured = None
@@ -240,7 +96,7 @@ def forward(
             position_ids=positions[None].to(device),
             past_key_values=state.cache,
             use_cache=True,
-            context=PositionContext(positions, state.positions, capture, captured, last_layer),
+            context=PositionContext(positions, state.positions, capture, captured, last_layer, local),
             **({"logits_to_keep": rows or 1} if whole else {}),
         )
     except LayerReached:
@@ -257,6 +113,7 @@ def prefill(
     chunk: int,
     capture: QueryCapture | None = None,
     state: PrefillState | None = None,
+    local: LocalReading | None = None,
 ) -> tuple[Tensor, PrefillState]:
     """Run tokens [N] at positions [N] through the model, `chunk` at a time; logits [V] of the last one, and the state.
 
@@ -266,11 +123,12 @@ def prefill(
     state = new_state(len(tokens)) if state is None else state
     layers = model.config.get_text_config().num_hidden_layers
     if len(tokens) > layers * pass_overhead(model.get_input_embeddings().weight.device.type):
-        read_keys(model, tokens[:-1], positions[:-1], chunk, layers - 1, capture, state)
+        read_keys(model, tokens[:-1], positions[:-1], chunk, layers - 1, capture, state, local)
         return run(model, tokens[-1:], positions[-1:], state, capture), state
     result = None
     for start, end in chunked(len(tokens), chunk):
-        result = run(model, tokens[start:end], positions[start:end], state, capture, logits=end == len(tokens))
+        ends = end == len(tokens)
+        result = run(model, tokens[start:end], positions[start:end], state, capture, logits=ends, local=local)
     return result, state
 
 
@@ -282,10 +140,11 @@ def read_keys(
     last_layer: int,
     capture: QueryCapture | None,
     state: PrefillState,
+    local: LocalReading | None = None,
 ) -> None:
     """Run tokens [N] as far as the queries, keys and values of `last_layer`; the layers above stay without them."""
     for start, end in chunked(len(tokens), chunk):
-        run(model, tokens[start:end], positions[start:end], state, capture, last_layer=last_layer)
+        run(model, tokens[start:end], positions[start:end], state, capture, last_layer=last_layer, local=local)
 
 
 def pass_overhead(device_type: str) -> int:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import ATTENTION, devices, synchronize
+from specprefill_cli.models.adapter import devices, synchronize
+from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.pairs import BUNDLED, Pair
 from specprefill_cli.models.placement import Placement, choose_dtype, roomiest
 from specprefill_cli.models.tokenizers import check_fast, fingerprint

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.adapter import QueryCapture
+from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.prefill.heads import layer_attention
 

@@ -11,10 +11,11 @@ from specprefill_cli.prefill.importance import usable_layers
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
+from specprefill_cli.prefill.scorers.paper import PaperScorer
+from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
-    from specprefill_cli.settings import Settings
 
 
 # The modes that `auto` chooses between; draft KV is taken by name only.
@@ -33,7 +34,7 @@ def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, st
             return "full", f"auto: the draft's context of {draft.context:,} tokens is too short for the prompt"
     speedup = promised_speedup(
         cost_of(pair.target),
-        scoring_flops(settings, pair, request.draft_prompt.length, with_overhead=True),
+        scoring_flops(settings, request, with_overhead=True),
         prompt.length,
         expected_kept(settings, prompt.length, prompt.document[1] - prompt.document[0]),
     )
@@ -42,20 +43,35 @@ def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, st
     return "full", f"auto: select promises only {speedup:.1f}x at {prompt.length:,} tokens ({WORTHWHILE}x is worth it)"
 
 
-def scoring_flops(settings: Settings, pair: LoadedPair, tokens: int, with_overhead: bool = False) -> float:
-    """Operations of the draft while the scorer runs over a prompt of `tokens`; 0 for a scorer that needs no draft.
+def draft_window(settings: Settings, pair: LoadedPair) -> int | None:
+    """How far back the draft sees while it reads the document, in tokens; None: to the start.
+
+    `auto` is the window with which the pair's scoring heads were found to work as well, and none for other scorers;
+    `paper` reads as published.
+    """
+    if settings.scorer == PaperScorer.name:
+        return None
+    if settings.draft_window == AUTO:
+        heads = pair.scoring_heads if settings.scorer == HeadsScorer.name else None
+        return heads.window if heads is not None else None
+    return None if settings.draft_window == OFF else int(settings.draft_window)
+
+
+def scoring_flops(settings: Settings, request: ScoringRequest, with_overhead: bool = False) -> float:
+    """Operations of the draft while the scorer runs over the request's prompt; 0 for a scorer that needs no draft.
 
     with_overhead: count the fixed cost of each pass too, in operations
     """
-    scorer = SCORERS[settings.scorer]
+    scorer, pair = SCORERS[settings.scorer], request.pair
+    tokens, local = request.draft_prompt.length, request.local_reading
     if not scorer.needs_draft or pair.draft is None:
         return 0.0
     cost = cost_of(pair.draft)
     overhead = cost.overhead_flops() if with_overhead else 0.0
     if scorer.name == HeadsScorer.name and pair.scoring_heads is not None:
-        return cost.reading_flops(tokens, max(head.layer for head in pair.scoring_heads.heads)) + overhead
+        return cost.reading_flops(tokens, max(head.layer for head in pair.scoring_heads.heads), local) + overhead
     return (
-        cost.prefill_flops(tokens)
+        cost.prefill_flops(tokens, local)
         + cost.prefill_passes(tokens) * overhead
         + looked_ahead(settings) * (cost.pass_flops(1, tokens) + overhead)
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specprefill_cli.models.adapter import pass_overhead
+from specprefill_cli.models.attention import SINKS, LocalReading
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -57,21 +58,22 @@ class ModelCost:
         pairs = tokens * past + tokens * (tokens + 1) / 2
         return 4.0 * pairs * self.layers * self.heads * self.head_size
 
-    def reading_flops(self, tokens: int, last_layer: int) -> float:
+    def reading_flops(self, tokens: int, last_layer: int, local: LocalReading | None = None) -> float:
         """A pass over `tokens` that ends with queries, keys and values of `last_layer` (`adapter.read_keys`)."""
         below = last_layer / self.layers
         projections = self.hidden_size * self.head_size * (self.heads + 2 * self.key_value_heads)
-        return below * (self.linear_flops(tokens) + self.attention_flops(tokens)) + 2.0 * tokens * projections
+        attention = self.attention_flops(tokens) * attended_share(tokens, local)
+        return below * (self.linear_flops(tokens) + attention) + 2.0 * tokens * projections
 
     def pass_flops(self, tokens: int, past: int = 0) -> float:
         """One whole forward pass over `tokens`, with the vocabulary's logits for the last one."""
         return self.linear_flops(tokens) + self.attention_flops(tokens, past) + 2.0 * self.hidden_size * self.vocabulary
 
-    def prefill_flops(self, tokens: int) -> float:
+    def prefill_flops(self, tokens: int, local: LocalReading | None = None) -> float:
         """Prefill as `adapter.prefill` does it: where it pays, only the last token runs through the whole last layer."""
         if tokens <= self.layers * self.overhead_tokens:
-            return self.pass_flops(tokens)
-        return self.reading_flops(tokens - 1, self.layers - 1) + self.pass_flops(1, tokens - 1)
+            return self.pass_flops(tokens) - self.attention_flops(tokens) * (1 - attended_share(tokens, local))
+        return self.reading_flops(tokens - 1, self.layers - 1, local) + self.pass_flops(1, tokens - 1)
 
     def overhead_flops(self) -> float:
         """What the fixed cost of a pass amounts to in operations."""
@@ -79,6 +81,17 @@ class ModelCost:
 
     def prefill_passes(self, tokens: int) -> int:
         return 1 if tokens <= self.layers * self.overhead_tokens else 2
+
+
+def attended_share(tokens: int, local: LocalReading | None) -> float:
+    """Pairs of query and key that local reading computes, of those of causal attention over `tokens`."""
+    if local is None or min(tokens, local.until) <= local.window:
+        return 1.0
+    near = min(tokens, local.until) - local.window
+    sinks = min(SINKS, near)
+    inside = local.window * (local.window + 1) / 2 + near * (local.window + sinks) - sinks * (sinks - 1) / 2
+    behind = tokens - min(tokens, local.until)
+    return (inside + behind * (tokens - (behind - 1) / 2)) / (tokens * (tokens + 1) / 2)
 
 
 def promised_speedup(target: ModelCost, scoring: float, prompt_tokens: int, kept_tokens: int) -> float:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.adapter import QueryCapture, read_keys, recompute, window_layers
+from specprefill_cli.models.adapter import read_keys, recompute, window_layers
+from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, new_state
 from specprefill_cli.models.keys import (
     StateCapture,

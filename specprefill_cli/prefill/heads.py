@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import QueryCapture
+from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.prefill.importance import POOL_KERNEL, SCORE_ELEMENTS, check_finite, pool
@@ -40,6 +40,7 @@ class ScoringHeads:
     """The heads of one draft, with what tells whether they belong to it.
 
     auto_mass: share of the importance mass that `--keep auto` holds with these heads
+    window: tokens that the draft must see back while it reads, for these heads to point as well; None: all of them
     default: whether they found the passage better than the scorer `question` on held-out rows
     evidence: figures of the search
     """
@@ -52,6 +53,7 @@ class ScoringHeads:
     layers: int
     hidden_size: int
     evidence: Mapping[str, float | int]
+    window: int | None = None
 
     def save(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)

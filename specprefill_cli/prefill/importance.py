@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import QueryCapture
+from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, layer_keys
 
 POOL_KERNEL = 13

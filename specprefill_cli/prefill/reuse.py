@@ -41,11 +41,11 @@ class KeptState:
 
 
 class StateStore(Protocol):
-    """Where states outlive the process."""
+    """Where states outlive the process; `window` is the one that the document was read with."""
 
-    def load(self, loaded: LoadedModel, tokens: Tensor, layers: int) -> KeptState | None: ...
+    def load(self, loaded: LoadedModel, tokens: Tensor, layers: int, window: int | None) -> KeptState | None: ...
 
-    def save(self, loaded: LoadedModel, tokens: Tensor, kept: KeptState) -> None: ...
+    def save(self, loaded: LoadedModel, tokens: Tensor, kept: KeptState, window: int | None) -> None: ...
 
 
 class DocumentStates:
@@ -60,13 +60,16 @@ class DocumentStates:
         self.most_bytes = most_bytes
         self.kept: OrderedDict[str, KeptState] = OrderedDict()
 
-    def open(self, loaded: LoadedModel, prompt: Prompt, layers: int) -> PrefillState | None:
-        """The state of exactly the prompt's head and document in at least `layers` layers; None where there is none."""
+    def open(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> PrefillState | None:
+        """The state of exactly the prompt's head and document in at least `layers` layers; None where there is none.
+
+        window: how far back the model saw while it read them
+        """
         tokens = shared_tokens(prompt)
-        name = state_name(loaded, tokens)
+        name = state_name(loaded, tokens, window)
         found = self.kept.get(name)
         if (found is None or found.layers < layers) and self.store is not None:
-            found = self.store.load(loaded, tokens, layers)
+            found = self.store.load(loaded, tokens, layers, window)
             if found is not None:
                 self.remember(name, found)
         if found is None or found.layers < layers:
@@ -76,13 +79,13 @@ class DocumentStates:
         rollback(found.state, found.tokens)
         return found.state
 
-    def keep(self, loaded: LoadedModel, prompt: Prompt, state: PrefillState, layers: int) -> None:
+    def keep(self, loaded: LoadedModel, prompt: Prompt, state: PrefillState, layers: int, window: int | None) -> None:
         """Keep a state that holds head and document, whatever stands behind them, in its lower `layers` layers."""
         tokens = shared_tokens(prompt)
         kept = KeptState(state, len(tokens), layers)
-        self.remember(state_name(loaded, tokens), kept)
+        self.remember(state_name(loaded, tokens, window), kept)
         if self.store is not None:
-            self.store.save(loaded, tokens, kept)
+            self.store.save(loaded, tokens, kept, window)
 
     def remember(self, name: str, kept: KeptState) -> None:
         self.kept[name] = kept
@@ -110,25 +113,25 @@ def token_hash(tokens: Tensor) -> str:
     return hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).hexdigest()
 
 
-def state_name(loaded: LoadedModel, tokens: Tensor) -> str:
-    return f"{loaded.name} {loaded.dtype} {token_hash(tokens)}"
+def state_name(loaded: LoadedModel, tokens: Tensor, window: int | None) -> str:
+    return f"{loaded.name} {loaded.dtype} {window} {token_hash(tokens)}"
 
 
 def open_state(
-    states: DocumentStates | None, loaded: LoadedModel, prompt: Prompt, layers: int
+    states: DocumentStates | None, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None = None
 ) -> tuple[PrefillState, Callable[[], None]]:
     """A state to prefill the prompt into, from token `state.length` on; and what to call when that is done.
 
-    layers: how many layers, from the lowest, the prefill will fill
+    layers: how many layers, from the lowest, the prefill will fill; window: how far back the document's tokens will see
     """
     if rotation_depends_on_length(loaded.config):
         # A longer question could turn the document's keys otherwise.
         states = None
-    found = states.open(loaded, prompt, layers) if states is not None else None
+    found = states.open(loaded, prompt, layers, window) if states is not None else None
     if found is not None:
         return found, nothing_to_keep
     state = new_state(prompt.length)
-    return state, partial(states.keep, loaded, prompt, state, layers) if states is not None else nothing_to_keep
+    return state, partial(states.keep, loaded, prompt, state, layers, window) if states is not None else nothing_to_keep
 
 
 def nothing_to_keep() -> None:

@@ -52,11 +52,11 @@ class DiskStates:
         except OSError as error:
             raise UsageError(f"--cache-dir {self.folder}: cannot be made ({error.strerror}); give another") from error
 
-    def load(self, loaded: LoadedModel, tokens: Tensor, layers: int) -> KeptState | None:
+    def load(self, loaded: LoadedModel, tokens: Tensor, layers: int, window: int | None) -> KeptState | None:
         """The state of these tokens in at least `layers` layers; None where there is none, or it is damaged."""
         from safetensors import SafetensorError, safe_open
 
-        identity = self.identity(loaded, tokens)
+        identity = self.identity(loaded, tokens, window)
         path = self.path(identity)
         try:
             with safe_open(path, framework="pt") as file:
@@ -80,7 +80,7 @@ class DiskStates:
             return None
         return KeptState(state, len(tokens), facts["layers"])
 
-    def save(self, loaded: LoadedModel, tokens: Tensor, kept: KeptState) -> None:
+    def save(self, loaded: LoadedModel, tokens: Tensor, kept: KeptState, window: int | None) -> None:
         """Write a state so that its file is whole at any moment; then remove what exceeds the limit."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
@@ -93,7 +93,7 @@ class DiskStates:
         if size > self.most_bytes:
             self.warn(f"{self.folder}: a document state of {size / 2**30:.1f} GiB exceeds --cache-limit; not stored")
             return
-        identity = self.identity(loaded, tokens)
+        identity = self.identity(loaded, tokens, window)
         facts = {"identity": identity, "layers": kept.layers, "checksum": checksum(pairs)}
         tensors = {f"{n}.keys": keys for n, (keys, _) in enumerate(pairs)}
         tensors |= {f"{n}.values": values for n, (_, values) in enumerate(pairs)}
@@ -122,7 +122,7 @@ class DiskStates:
             if total > self.most_bytes and total > stat.st_size:
                 path.unlink(missing_ok=True)
 
-    def identity(self, loaded: LoadedModel, tokens: Tensor) -> dict[str, str]:
+    def identity(self, loaded: LoadedModel, tokens: Tensor, window: int | None) -> dict[str, str]:
         """All that decides the keys and values of a document."""
         if loaded.name not in self.revisions:
             self.revisions[loaded.name] = revision(loaded.model)
@@ -131,6 +131,7 @@ class DiskStates:
             "revision": self.revisions[loaded.name],
             "dtype": loaded.dtype,
             "tokenizer": loaded.fingerprint,
+            "window": str(window),
             "content": token_hash(tokens),
         }
 

@@ -5,7 +5,8 @@ import torch
 from architectures import WINDOW
 from transformers import DynamicCache
 
-from specprefill_cli.models.adapter import ATTENTION, QueryCapture, prefill, read_keys, run, window_layers
+from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
+from specprefill_cli.models.attention import ATTENTION, SINKS, LocalReading, QueryCapture
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
 
 
@@ -54,6 +55,48 @@ def test_gapped_prefill_equals_dense_mask_by_position(model, chunk):
     assert state.positions.tolist() == positions.tolist()
 
 
+def local_masks(length, until, reach, windows):
+    """Dense masks by kind of layer: a document's tokens see `reach` back and the first SINKS, the tail everything."""
+    query, key = torch.arange(length)[:, None], torch.arange(length)[None]
+    near = (key > query - reach) | (key < SINKS) | (query >= until)
+    found = {}
+    for window in set(windows):
+        seen = (key <= query) & (near if window is None or reach < window else key > query - window)
+        if window is not None:
+            seen &= (key > query - window) | ((query < until) & (key < SINKS) & (reach < window))
+        found[window] = torch.zeros(length, length).masked_fill(~seen, float("-inf"))[None, None]
+    return found
+
+
+@pytest.mark.parametrize("chunk", [1_000, 90])
+@pytest.mark.parametrize("reach", [20, 64])
+def test_local_reading_equals_a_dense_mask_and_leaves_the_tail_alone(model, reach, chunk):
+    ids, until = tokens(300), 280
+    ours, _ = prefill(model, ids, torch.arange(300), chunk, local=LocalReading(reach, until))
+    windows = window_layers(model.config)
+    masks = local_masks(300, until, reach, windows)
+    kinds = {"full_attention": masks.get(None), "sliding_attention": masks.get(WINDOW)}
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        dense = model(
+            ids[None],
+            position_ids=torch.arange(300)[None],
+            attention_mask=kinds if len(set(windows)) > 1 else masks[windows[0]],
+            use_cache=False,
+        ).logits[0, -1]
+    model.set_attn_implementation(ATTENTION)
+    torch.testing.assert_close(ours, dense, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(ours, prefill(model, ids, torch.arange(300), chunk)[0], atol=1e-3) or set(windows) == {
+        WINDOW
+    }
+
+
+def test_a_window_as_long_as_the_prompt_changes_nothing(model):
+    ids = tokens(200)
+    plain, _ = prefill(model, ids, torch.arange(200), 1_000)
+    assert torch.equal(prefill(model, ids, torch.arange(200), 1_000, local=LocalReading(200, 190))[0], plain)
+
+
 def test_decoding_after_gapped_prefill_goes_on_at_the_full_prompts_length(model):
     positions = torch.cat([torch.arange(10), torch.arange(60, 100)])
     ids = tokens(150)[positions]
@@ -95,14 +138,14 @@ def test_captured_queries_and_keys_give_the_models_own_attention(model):
 def test_no_mask_is_built_and_context_reaches_every_layer(model):
     """Contract: transformers passes our keyword to each attention call, and None as mask."""
     seen = []
-    import specprefill_cli.models.adapter as adapter
+    import specprefill_cli.models.attention as attention
 
     def spy(module, query, key, value, attention_mask, **keywords):
         seen.append((module.layer_idx, attention_mask, keywords["context"] is not None))
-        return adapter.attend(module, query, key, value, attention_mask, **keywords)
+        return attention.attend(module, query, key, value, attention_mask, **keywords)
 
-    adapter.AttentionInterface.register("spy", spy)
-    adapter.AttentionMaskInterface.register("spy", adapter.no_mask)
+    attention.AttentionInterface.register("spy", spy)
+    attention.AttentionMaskInterface.register("spy", attention.no_mask)
     model.set_attn_implementation("spy")
     prefill(model, tokens(20), torch.arange(20), 8)
     assert [layer for layer, _, _ in seen] == [0, 1, 2] * 3

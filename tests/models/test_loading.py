@@ -6,7 +6,8 @@ import transformers
 from architectures import SIZES, build_model
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.adapter import ATTENTION, prefill
+from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement

@@ -6,9 +6,10 @@ from architectures import SIZES
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
-from specprefill_cli.models.adapter import ATTENTION, prefill, read_keys
+from specprefill_cli.models.adapter import prefill, read_keys
+from specprefill_cli.models.attention import ATTENTION, SINKS, LocalReading
 from specprefill_cli.models.cache import new_state
-from specprefill_cli.prefill.cost import ModelCost, compute_limit, promised_speedup
+from specprefill_cli.prefill.cost import ModelCost, attended_share, compute_limit, promised_speedup
 
 CONFIGS = {
     "llama": lambda: LlamaConfig(**SIZES),
@@ -64,3 +65,11 @@ def test_the_limit_ignores_overhead_and_grows_with_what_is_dropped():
     assert compute_limit(cost, 0.0, 4_000, 400) > compute_limit(cost, 0.0, 4_000, 800) > 5
     scoring = cost.prefill_flops(4_000) / 4
     assert promised_speedup(cost, scoring, 4_000, 400) < compute_limit(cost, scoring, 4_000, 400) < 4
+
+
+@pytest.mark.parametrize(("tokens", "window", "until"), [(500, 64, 460), (500, 64, 500), (60, 64, 50), (500, 480, 460)])
+def test_local_reading_is_counted_pair_by_pair(tokens, window, until):
+    query, key = torch.arange(tokens)[:, None], torch.arange(tokens)[None]
+    seen = (key <= query) & ((key > query - window) | (key < SINKS) | (query >= until))
+    counted = int(seen.sum()) / (tokens * (tokens + 1) / 2)
+    assert attended_share(tokens, LocalReading(window, until)) == pytest.approx(counted, rel=0.002)

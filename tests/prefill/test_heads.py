@@ -1,6 +1,7 @@
 """Scoring heads: their scores against eager attention, their search, and the files they are kept in."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ import torch.nn.functional as F
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.evaluation import head_calibration
 from specprefill_cli.evaluation.datasets import Item
 from specprefill_cli.evaluation.head_calibration import calibrate_heads
 from specprefill_cli.models.adapter import window_layers
+from specprefill_cli.prefill.choice import draft_window
 from specprefill_cli.prefill.head_search import Sighting, gold_rank, search_heads, smallest_mass
 from specprefill_cli.prefill.heads import Head, ScoringHeads, identity, load_heads
 from specprefill_cli.prefill.scorers import SCORERS
@@ -150,3 +153,45 @@ def test_calibration_needs_questions_whose_answers_stand_in_their_documents(rand
     found = calibrate_heads(random_session, present, Settings(look_ahead=1), lambda _: None)
     assert found.evidence["questions"] == 20
     assert found.weights == identity(random_session.pair.draft)["weights"]
+    # The prompt is shorter than two of the smallest windows: nothing could be learnt about them.
+    assert found.window is None
+    assert "mean_recall_window_off" in found.evidence
+
+
+def test_the_window_taken_is_the_smallest_that_loses_no_answers(random_session, monkeypatch):
+    collection = Collection((one_page_document("doc", TEXT * 15, "text/plain"),))
+    items = [Item("1", "When does the gate open?", ("nine",), collection, (0, len(TEXT)))]
+    cases = list(head_calibration.usable_cases(random_session, items, Settings(look_ahead=1)))
+    chunks = -(-len(cases[0].request.prompt.offsets) // 32)
+    gold = Sighting(np.zeros((12, chunks), np.float32), np.array([0]), np.zeros(chunks))
+    whole = [np.arange(chunks, 0, -1.0)]
+    asked = []
+
+    def scores(request, heads, window):
+        asked.append(window)
+        return whole[0] if window >= 512 else -whole[0]
+
+    monkeypatch.setattr(head_calibration, "windowed_scores", scores)
+    monkeypatch.setattr(head_calibration, "WINDOWS", (128, 256, 512, 1_024))
+    window, recalls = head_calibration.smallest_window(cases, [gold], (Head(1, 0, 1.0),), whole)
+    assert window == 512
+    assert asked == [1_024, 512, 256]
+    assert recalls == {"off": 1.0, "1024": 1.0, "512": 1.0, "256": 0.0}
+
+
+def test_a_window_changes_what_the_draft_reads_and_is_kept_apart(random_session):
+    pair = random_session.pair
+    heads = Settings(scorer="heads")
+    assert draft_window(heads, pair) is None
+    pair.scoring_heads = replace(pair.scoring_heads, window=64)
+    assert [draft_window(replace(heads, draft_window=value), pair) for value in ("auto", "off", 80)] == [64, None, 80]
+    assert draft_window(Settings(scorer="question"), pair) is None
+    assert draft_window(Settings(scorer="paper", draft_window=80), pair) is None
+    collection = Collection((one_page_document("doc", TEXT * 8, "text/plain"),))
+    scores = []
+    for value in ("off", 64, 10_000):
+        settings = replace(heads, draft_window=value, look_ahead=0)
+        request = random_session.prepare(collection, "When?", settings, PhaseClock())
+        scores.append(SCORERS["heads"].score(request).importance)
+    assert torch.equal(scores[0], scores[2])
+    assert not torch.allclose(scores[0], scores[1])

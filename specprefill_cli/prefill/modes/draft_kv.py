@@ -123,8 +123,10 @@ def score_and_map(request: ScoringRequest, settings: Settings, kv_map: KvMap) ->
     """Score with the draft, keeping the states that the map reads on the way, and fill a target cache from them."""
     draft = request.pair.draft
     with StateCapture(draft.model, kv_map.draft_layers) as capture:
-        # The map reads states of all tokens, so the draft starts cold whatever an earlier question left.
-        reaching = replace(request, draft_reach=max(kv_map.draft_layers, default=0), draft_states=None)
+        # The map reads states of all tokens, made by full attention, so the draft starts cold whatever an earlier
+        # question left, and reads without a window.
+        reach = max(kv_map.draft_layers, default=0)
+        reaching = replace(request, draft_reach=reach, draft_states=None, draft_window=None)
         scores = SCORERS[settings.scorer].score(reaching)
     with request.clock.phase("mapping"):
         length = request.prompt.length

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import QueryCapture, prefill, run, window_layers
+from specprefill_cli.models.adapter import prefill, run, window_layers
+from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, rollback
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.reuse import DRAFT_STATE, open_state
@@ -28,10 +29,17 @@ def score_with_queries(request: ScoringRequest, wanted: Tensor, decoded_queries:
         )
     capture = QueryCapture(wanted)
     with clock.phase("draft_prefill"):
-        state, keep = open_state(request.draft_states, draft, prompt, draft.config.get_text_config().num_hidden_layers)
+        filled = draft.config.get_text_config().num_hidden_layers
+        state, keep = open_state(request.draft_states, draft, prompt, filled, request.draft_window)
         done = state.length
         logits, _ = prefill(
-            draft.model, prompt.tokens[done:], torch.arange(done, prompt.length), request.prefill_chunk, capture, state
+            draft.model,
+            prompt.tokens[done:],
+            torch.arange(done, prompt.length),
+            request.prefill_chunk,
+            capture,
+            state,
+            request.local_reading,
         )
         keep()
     with clock.phase("look_ahead"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from specprefill_cli.models.attention import LocalReading
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.prefill.reuse import DocumentStates
 from specprefill_cli.timing import PhaseClock
@@ -22,6 +23,7 @@ class ScoringRequest:
 
     document_text, question: the texts behind the tokens, for scorers that need no model
     keep_draft: whether the draft's cache will be wanted for decoding
+    draft_window: how far back the draft sees while it reads the document, in tokens; None: to the start
     draft_reach: the draft layer whose input will be wanted, so that a scorer must not stop below it
     draft_states, target_states: what earlier questions left of the models' caches; None: start cold, leave nothing
     reused: what was not done again before scoring, in words
@@ -38,10 +40,18 @@ class ScoringRequest:
     seed: int
     clock: PhaseClock
     keep_draft: bool = False
+    draft_window: int | None = None
     draft_reach: int = 0
     draft_states: DocumentStates | None = None
     target_states: DocumentStates | None = None
     reused: tuple[str, ...] = ()
+
+    @property
+    def local_reading(self) -> LocalReading | None:
+        """The draft's window as the adapter wants it: the tail sees everything."""
+        if self.draft_window is None:
+            return None
+        return LocalReading(self.draft_window, self.draft_prompt.document[1])
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import QueryCapture, read_keys, window_layers
+from specprefill_cli.models.adapter import read_keys, window_layers
+from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.prefill.heads import REMEDY, head_importance
 from specprefill_cli.prefill.importance import transfer, usable_layers
 from specprefill_cli.prefill.reuse import DRAFT_STATE, open_state
@@ -36,7 +37,7 @@ class HeadsScorer:
         capture = QueryCapture(asking_tokens(prompt.question, prompt.length))
         highest = max(request.draft_reach, *(head.layer for head in used))
         with clock.phase("draft_prefill"):
-            state, keep = open_state(request.draft_states, draft, prompt, highest + 1)
+            state, keep = open_state(request.draft_states, draft, prompt, highest + 1, request.draft_window)
             done = state.length
             read_keys(
                 draft.model,
@@ -46,6 +47,7 @@ class HeadsScorer:
                 highest,
                 capture,
                 state,
+                request.local_reading,
             )
             keep()
         with clock.phase("scoring"):
