@@ -14,10 +14,19 @@ from specprefill_cli.evaluation.datasets import Item
 from specprefill_cli.models.adapter import read_keys, window_layers
 from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, new_state
-from specprefill_cli.prefill.head_search import Sighting, auto_mass, combined, search_heads, share_recalls
-from specprefill_cli.prefill.heads import Head, ScoringHeads, head_importance, identity, layer_attention
+from specprefill_cli.prefill.head_search import (
+    Sighting,
+    auto_mass,
+    combined,
+    mean_recall,
+    search_heads,
+    search_lexical,
+    share_recalls,
+)
+from specprefill_cli.prefill.heads import Head, ScoringHeads, blend, head_importance, identity, layer_attention
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import asking_tokens
+from specprefill_cli.prefill.scorers.lexical import lexical_importance
 from specprefill_cli.prefill.scorers.question import QuestionScorer
 from specprefill_cli.prefill.selection import chunk_scores
 from specprefill_cli.session import Session
@@ -55,20 +64,26 @@ def calibrate_heads(
         sightings.append(sight(case))
     searched, held_out = sightings[::2], sightings[1::2]
     chosen = search_heads(searched, heads)
+    lexical = search_lexical(searched, chosen, heads)
     golds = [one.gold for one in held_out]
-    ours = [combined(one, chosen, heads) for one in held_out]
-    found, usual = share_recalls(ours, golds), share_recalls([one.usual for one in held_out], golds)
-    everything = [combined(one, chosen, heads) for one in sightings]
-    window, recalls = smallest_window(cases, sightings, chosen, everything)
+    ways = {
+        "heads": [combined(one, chosen, heads, lexical) for one in held_out],
+        "attention": [combined(one, chosen, heads) for one in held_out],
+        "lexical": [one.lexical for one in held_out],
+        "question": [one.usual for one in held_out],
+    }
+    recalls = {name: share_recalls(scores, golds) for name, scores in ways.items()}
+    everything = [combined(one, chosen, heads, lexical) for one in sightings]
+    window, by_window = smallest_window(cases, sightings, chosen, lexical, everything)
     return ScoringHeads(
         heads=chosen,
+        lexical=lexical,
         auto_mass=auto_mass(everything, [one.gold for one in sightings]),
-        default=sum(found.values()) > sum(usual.values()),
+        default=sum(recalls["heads"].values()) > sum(recalls["question"].values()),
         evidence={
             "questions": len(sightings),
-            **{f"heads_{name}": round(value, 4) for name, value in found.items()},
-            **{f"question_{name}": round(value, 4) for name, value in usual.items()},
-            **{f"mean_recall_window_{name}": round(value, 4) for name, value in recalls.items()},
+            **{f"{way}_{name}": round(value, 4) for way, found in recalls.items() for name, value in found.items()},
+            **{f"mean_recall_window_{name}": round(value, 4) for name, value in by_window.items()},
         },
         window=window,
         **identity(draft),
@@ -100,28 +115,31 @@ def usable_cases(session: Session, items: Sequence[Item], settings: Settings) ->
 
 
 def smallest_window(
-    cases: Sequence[Case], sightings: Sequence[Sighting], chosen: Sequence[Head], whole: Sequence[np.ndarray]
+    cases: Sequence[Case],
+    sightings: Sequence[Sighting],
+    chosen: Sequence[Head],
+    lexical: float,
+    whole: Sequence[np.ndarray],
 ) -> tuple[int | None, dict[str, float]]:
     """The smallest of WINDOWS with which the chosen heads find answers as often as WINDOW_RECALL asks, and all recalls.
 
-    whole: their chunk scores [chunks] without a window. A window is tried where half the prompts are twice as long.
+    lexical: the weight of words beside them; whole: chunk scores [chunks] without a window.
+    A window is tried where half the prompts are twice as long.
     """
     golds = [one.gold for one in sightings]
     recalls = {"off": mean_recall(whole, golds)}
     found = None
     typical = np.median([case.request.draft_prompt.length for case in cases])
     for window in sorted((one for one in WINDOWS if 2 * one <= typical), reverse=True):
-        scores = [windowed_scores(case.request, chosen, window) for case in cases]
+        scores = [
+            blend(windowed_scores(case.request, chosen, window), one.lexical, lexical)
+            for case, one in zip(cases, sightings, strict=True)
+        ]
         recalls[str(window)] = mean_recall(scores, golds)
         if recalls[str(window)] < WINDOW_RECALL * recalls["off"]:
             break
         found = window
     return found, recalls
-
-
-def mean_recall(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> float:
-    shares = share_recalls(scores, golds).values()
-    return sum(shares) / len(shares)
 
 
 @torch.inference_mode()
@@ -170,9 +188,11 @@ def sight(case: Case) -> Sighting:
     first = int((prompt.offsets[:, 1] <= place[0]).sum())
     last = max(first, int((prompt.offsets[:, 0] < place[1]).sum()) - 1)
     # Gold and heads count in the draft's tokens, so the usual scores must too.
-    usual = QuestionScorer().score(replace(request, prompt=prompt)).importance
+    own = replace(request, prompt=prompt, draft_window=None)
+    usual = QuestionScorer().score(own).importance
     return Sighting(
         scores=np.stack([row if len(row) == width else np.zeros(width) for row in rows]).astype(np.float32),
         gold=np.arange(first // request.chunk_size, last // request.chunk_size + 1),
         usual=chunk_scores(usual, request.chunk_size).numpy(),
+        lexical=chunk_scores(lexical_importance(own), request.chunk_size).numpy(),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specprefill_cli.prefill.heads import Head
+from specprefill_cli.prefill.heads import Head, blend
 
 # Shares of the chunks in which the answer's must be found: the keep ratios that people use.
 KEPT_SHARES = (0.03, 0.1, 0.2)
@@ -16,6 +16,7 @@ MOST_HEADS = 8
 MOST_CANDIDATES = 24
 # A further head must add this much to the mean recall, else it is noise.
 SMALLEST_GAIN = 0.002
+LEXICAL_WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 # `--keep auto` takes the smallest share of mass that keeps the answer this much as often as the best fifth of the chunks
 # does: some answers are found by no share short of everything.
 AUTO_RECALL = 0.98
@@ -27,12 +28,13 @@ class Sighting:
     """One question with a known answer.
 
     scores: [layers x heads, chunks] mean attention of each head to each chunk; gold: chunks that hold the answer;
-    usual: [chunks] scores of the scorer `question`
+    usual, lexical: [chunks] scores of the scorer `question`, and of words alone (BM25)
     """
 
     scores: np.ndarray
     gold: np.ndarray
     usual: np.ndarray
+    lexical: np.ndarray
 
 
 def gold_rank(scores: np.ndarray, gold: np.ndarray) -> int:
@@ -71,11 +73,28 @@ def search_heads(sightings: Sequence[Sighting], heads: int) -> tuple[Head, ...]:
     return tuple(Head(row // heads, row % heads, 1.0 / len(chosen)) for row in sorted(chosen))
 
 
-def combined(sighting: Sighting, chosen: Sequence[Head], heads: int) -> np.ndarray:
-    """Chunk scores [chunks] of the chosen heads together."""
+def combined(sighting: Sighting, chosen: Sequence[Head], heads: int, lexical: float = 0.0) -> np.ndarray:
+    """Chunk scores [chunks] of the chosen heads together, and of words at a weight."""
     rows = [head.layer * heads + head.head for head in chosen]
     weights = np.array([head.weight for head in chosen])
-    return weights @ sighting.scores[rows]
+    return blend(weights @ sighting.scores[rows], sighting.lexical, lexical)
+
+
+def search_lexical(sightings: Sequence[Sighting], chosen: Sequence[Head], heads: int) -> float:
+    """The weight of words, of LEXICAL_WEIGHTS, with which the chosen heads find most; 0 where words add only noise."""
+    golds = [one.gold for one in sightings]
+    found = {
+        weight: mean_recall([combined(one, chosen, heads, weight) for one in sightings], golds)
+        for weight in LEXICAL_WEIGHTS
+    }
+    best = max(found, key=found.get)
+    return best if found[best] >= found[0.0] + SMALLEST_GAIN else 0.0
+
+
+def mean_recall(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> float:
+    """Mean of `share_recalls`."""
+    shares = share_recalls(scores, golds).values()
+    return sum(shares) / len(shares)
 
 
 def share_recalls(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> dict[str, float]:

@@ -9,8 +9,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedModel
 
 FILE = "heads.json"
+Scored = TypeVar("Scored", Tensor, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Head:
 class ScoringHeads:
     """The heads of one draft, with what tells whether they belong to it.
 
+    lexical: weight of what words alone say (BM25), against 1 for the heads
     auto_mass: share of the importance mass that `--keep auto` holds with these heads
     window: tokens that the draft must see back while it reads, for these heads to point as well; None: all of them
     default: whether they found the passage better than the scorer `question` on held-out rows
@@ -54,6 +57,7 @@ class ScoringHeads:
     hidden_size: int
     evidence: Mapping[str, float | int]
     window: int | None = None
+    lexical: float = 0.0
 
     def save(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,6 +121,16 @@ def head_importance(
         weights = torch.tensor([head.weight for head in chosen])
         total += (weights[:, None] * shares).sum(0)
     return check_finite(total)
+
+
+def blend(importance: Scored, lexical: Scored, weight: float) -> Scored:
+    """Importance [n] as a mixture of two distributions over the document: 1 part the heads', `weight` parts BM25's."""
+    return share(importance) + weight * share(lexical)
+
+
+def share(scores: Scored) -> Scored:
+    """Scores [n], 0 or more, as shares of their sum."""
+    return scores / max(float(scores.sum()), 1e-12)
 
 
 def layer_attention(

@@ -16,7 +16,7 @@ from specprefill_cli.evaluation.datasets import Item
 from specprefill_cli.evaluation.head_calibration import calibrate_heads
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.prefill.choice import draft_window
-from specprefill_cli.prefill.head_search import Sighting, gold_rank, search_heads, smallest_mass
+from specprefill_cli.prefill.head_search import Sighting, gold_rank, search_heads, search_lexical, smallest_mass
 from specprefill_cli.prefill.heads import Head, ScoringHeads, identity, load_heads
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.settings import Settings
@@ -115,8 +115,8 @@ def test_gold_rank_counts_the_chunks_before_the_worst_gold_one():
     assert gold_rank(scores, np.array([1, 2])).tolist() == [1, 3]
 
 
-def sightings(good, count=60, heads=6, chunks=40, seed=0):
-    """Heads are noise, but each of `good` sees the gold chunk in its own share of the cases."""
+def sightings(good, count=60, heads=6, chunks=40, seed=0, lexical=False):
+    """Heads are noise, but each of `good` sees the gold chunk in its own share of the cases; words in every other one."""
     generator = np.random.default_rng(seed)
     found = []
     for number in range(count):
@@ -125,7 +125,8 @@ def sightings(good, count=60, heads=6, chunks=40, seed=0):
         for head, (low, high) in good.items():
             if low <= number / count < high:
                 scores[head, gold] = 5
-        found.append(Sighting(scores, np.array([gold]), scores[0]))
+        words = np.eye(chunks)[gold if lexical and number % 2 else 0]
+        found.append(Sighting(scores, np.array([gold]), scores[0], words))
     return found
 
 
@@ -136,6 +137,21 @@ def test_the_search_finds_the_head_that_points_at_answers_and_no_noise():
 def test_the_search_joins_heads_that_complete_each_other():
     chosen = search_heads(sightings({1: (0, 0.5), 5: (0.5, 1)}), heads=3)
     assert chosen == (Head(0, 1, 0.5), Head(1, 2, 0.5))
+
+
+def test_words_get_a_weight_where_they_find_what_the_heads_miss():
+    blind, chosen = {3: (0, 0.4)}, (Head(1, 1, 1.0),)
+    assert search_lexical(sightings(blind, lexical=True), chosen, heads=2) > 0
+    assert search_lexical(sightings(blind), chosen, heads=2) == 0
+
+
+def test_words_are_mixed_into_the_importance_at_their_weight(random_session):
+    pair = random_session.pair
+    alone = SCORERS["heads"].score(request_for(random_session)).importance
+    lexical = SCORERS["lexical"].score(request_for(random_session)).importance
+    pair.scoring_heads = replace(pair.scoring_heads, lexical=0.5)
+    mixed = SCORERS["heads"].score(request_for(random_session)).importance
+    torch.testing.assert_close(mixed, alone / alone.sum() + 0.5 * lexical / lexical.sum())
 
 
 def test_the_smallest_mass_keeps_the_answer_as_often_as_asked():
@@ -163,17 +179,17 @@ def test_the_window_taken_is_the_smallest_that_loses_no_answers(random_session, 
     items = [Item("1", "When does the gate open?", ("nine",), collection, (0, len(TEXT)))]
     cases = list(head_calibration.usable_cases(random_session, items, Settings(look_ahead=1)))
     chunks = -(-len(cases[0].request.prompt.offsets) // 32)
-    gold = Sighting(np.zeros((12, chunks), np.float32), np.array([0]), np.zeros(chunks))
+    gold = Sighting(np.zeros((12, chunks), np.float32), np.array([0]), np.zeros(chunks), np.zeros(chunks))
     whole = [np.arange(chunks, 0, -1.0)]
     asked = []
 
     def scores(request, heads, window):
         asked.append(window)
-        return whole[0] if window >= 512 else -whole[0]
+        return whole[0] if window >= 512 else whole[0][::-1]
 
     monkeypatch.setattr(head_calibration, "windowed_scores", scores)
     monkeypatch.setattr(head_calibration, "WINDOWS", (128, 256, 512, 1_024))
-    window, recalls = head_calibration.smallest_window(cases, [gold], (Head(1, 0, 1.0),), whole)
+    window, recalls = head_calibration.smallest_window(cases, [gold], (Head(1, 0, 1.0),), 0.0, whole)
     assert window == 512
     assert asked == [1_024, 512, 256]
     assert recalls == {"off": 1.0, "1024": 1.0, "512": 1.0, "256": 0.0}

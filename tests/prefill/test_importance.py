@@ -14,9 +14,9 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
+from specprefill_cli.prefill.bm25 import bm25, words
 from specprefill_cli.prefill.importance import transfer
 from specprefill_cli.prefill.scorers import SCORERS
-from specprefill_cli.prefill.scorers.lexical import bm25, words
 from specprefill_cli.settings import Settings
 from specprefill_cli.timing import PhaseClock
 
@@ -100,7 +100,8 @@ def test_lexical_scores_prefer_the_passage_with_the_questions_rare_words(random_
 
 
 def test_bm25_matches_the_formula_by_hand():
-    scores = bm25(words("red fox"), [words("red red dog"), words("blue cat"), words("fox")])
+    found = words("red red dog blue cat fox")
+    scores = bm25(words("Red fox"), found, np.array([0, 0, 0, 1, 1, 2]), 3)
     idf = np.log(1 + 2.5 / 1.5)
     norm = 1.2 * (0.25 + 0.75 * 3 / 2)
     assert scores[0] == pytest.approx(idf * 2 * 2.2 / (2 + norm))

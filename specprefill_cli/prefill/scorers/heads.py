@@ -1,4 +1,7 @@
-"""Scorer `heads`: only the draft's heads that were found to point at answers; no look-ahead, and no layer above them."""
+"""Scorer `heads`: only the draft's heads that were found to point at answers; no look-ahead, and no layer above them.
+
+Where calibration found that words help (BM25), they are mixed in: attention and words miss different passages.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import torch
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import read_keys, window_layers
 from specprefill_cli.models.attention import QueryCapture
-from specprefill_cli.prefill.heads import REMEDY, head_importance
+from specprefill_cli.prefill.heads import REMEDY, blend, head_importance
 from specprefill_cli.prefill.importance import transfer, usable_layers
 from specprefill_cli.prefill.reuse import DRAFT_STATE, open_state
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
+from specprefill_cli.prefill.scorers.lexical import lexical_importance
 
 
 class HeadsScorer:
@@ -54,6 +58,8 @@ class HeadsScorer:
             importance = head_importance(state, capture, prompt.document, used)
             if request.draft_prompt is not request.prompt:
                 importance = transfer(importance, prompt.offsets, request.prompt.offsets)
+            if heads.lexical:
+                importance = blend(importance, lexical_importance(request), heads.lexical)
         # Keys and values of every layer are all that decoding wants of the prompt.
         complete = highest == draft.model.config.get_text_config().num_hidden_layers - 1
         return Scores(
