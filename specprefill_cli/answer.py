@@ -30,6 +30,7 @@ class Answer:
     accepted_length_mean, accepted_histogram: accepted tokens a round, and rounds by that number
     proposer: who proposed, None when nobody did; speculation: whether it was on at the end, and why not
     reused: what earlier questions about the same documents had left and was not done again, in words
+    scorer: who judged the document's tokens, None in `full`; draft_window: tokens that the draft saw back while it read
     """
 
     id: str
@@ -58,3 +59,5 @@ class Answer:
     proposer: str | None = None
     speculation: Verdict = SWITCHED_OFF
     reused: list[str] = field(default_factory=list)
+    scorer: str | None = None
+    draft_window: int | None = None

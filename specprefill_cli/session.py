@@ -314,6 +314,8 @@ class AnswerStream:
             proposer=" and ".join(self.rounds.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             reused=[*self.request.reused, *self.prefilled.reused],
+            scorer=self.settings.scorer if MODES[self.mode].speculative else None,
+            draft_window=self.prefilled.draft_window,
         )
 
 

@@ -79,6 +79,17 @@ def test_the_same_question_gives_the_same_plan_and_answer(random_session):
     assert first[1] == second[1]
 
 
+def test_a_window_of_the_draft_is_said(random_session):
+    wanted = {"mode": "select", "keep": 0.3, "scorer": "question"}
+    _, _, narrow = ask(random_session, **wanted, draft_window=40)
+    _, _, wide = ask(random_session, **wanted)
+    _, _, without = ask(random_session, **wanted | {"scorer": "lexical"}, draft_window=40)
+    assert [(one.scorer, one.draft_window) for one in (narrow, wide, without)] == [
+        ("question", 40), ("question", None), ("lexical", None),
+    ]  # fmt: skip
+    assert ask(random_session, mode="full")[2].scorer is None
+
+
 def test_prefill_in_chunks_changes_nothing_but_rounding(random_session):
     whole, _, _ = ask(random_session, mode="full")
     pieces, _, _ = ask(random_session, mode="full", prefill_chunk=50)

@@ -39,6 +39,8 @@ def answer_record(answer: Answer) -> dict[str, Any]:
         "peak_memory_bytes": answer.peak_memory_bytes,
         "citations": [asdict(citation) for citation in answer.citations],
         "reused": answer.reused,
+        "scorer": answer.scorer,
+        "draft_window": answer.draft_window,
         "warnings": answer.warnings,
         "stopped": answer.stopped,
     }

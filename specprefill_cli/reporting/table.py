@@ -45,11 +45,15 @@ def answer_table(answer: Answer) -> Table:
 
 def prompt_facts(answer: Answer) -> list[tuple[str, str]]:
     """What was asked of which models, in words."""
-    return [
+    facts = [
         ("pair", f"{answer.draft or 'no draft'} -> {answer.target}"),
         ("prompt", f"{answer.prompt_tokens:,} tokens"),
         ("kept", f"{answer.kept_tokens:,} tokens, ratio {answer.kept_ratio:.3f}"),
     ]
+    if answer.scorer is not None:
+        window = f", the draft reading with a window of {answer.draft_window:,} tokens" if answer.draft_window else ""
+        facts.append(("scorer", answer.scorer + window))
+    return facts
 
 
 def decode_facts(answer: Answer) -> list[tuple[str, str]]:

@@ -22,6 +22,7 @@ class Prefilled:
     importance: [n] of the document's tokens where they were scored
     draft_state: the draft's cache of exactly the prompt, where the draft ran and decoding wants it
     reused: what of earlier questions' work it stands on, in words
+    draft_window: how far back the draft saw while it read the document; None: to the start, or no draft ran
     """
 
     logits: Tensor
@@ -31,6 +32,7 @@ class Prefilled:
     warnings: tuple[str, ...] = ()
     draft_state: PrefillState | None = None
     reused: tuple[str, ...] = ()
+    draft_window: int | None = None
 
 
 class Mode(Protocol):

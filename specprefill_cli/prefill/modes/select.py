@@ -32,4 +32,13 @@ class SelectMode:
                 request.pair.target.model, prompt.tokens, chosen.plan, settings.prefill_chunk
             )
         warnings = (chosen.warning,) if chosen.warning else ()
-        return Prefilled(logits, state, chosen.plan, scores.importance, warnings, scores.draft_state, scores.reused)
+        return Prefilled(
+            logits,
+            state,
+            chosen.plan,
+            scores.importance,
+            warnings,
+            scores.draft_state,
+            scores.reused,
+            request.draft_window if SCORERS[settings.scorer].needs_draft else None,
+        )
