@@ -28,7 +28,7 @@ from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.choice import AUTOMATIC, automatic_mode, check_fits, draft_window
 from specprefill_cli.prefill.heads import load_heads
 from specprefill_cli.prefill.modes import MODES
-from specprefill_cli.prefill.modes.base import Prefilled
+from specprefill_cli.prefill.modes.base import Mode, Prefilled
 from specprefill_cli.prefill.plan import Plan
 from specprefill_cli.prefill.reuse import TOKENS, SharedWork
 from specprefill_cli.prefill.scorers import SCORERS
@@ -104,11 +104,19 @@ class Session:
     warm: bool = field(default=False, init=False)
 
     def ask(
-        self, collection: Collection, question: str, settings: Settings, identifier: str = "", opening: str = ""
+        self,
+        collection: Collection,
+        question: str,
+        settings: Settings,
+        identifier: str = "",
+        opening: str = "",
+        strategy: Mode | None = None,
     ) -> AnswerStream:
         """Prefill for a question; the answer's text then comes from iterating over the stream.
 
         opening: text that the answer is made to begin with; it becomes the prompt's end, and no part of the answer
+        strategy: prefills in place of the mode that the settings name, as a control of it; settings and answer keep that
+            mode's name
 
         Raises UsageError for an empty question or a proposer that the pair cannot have, SpecprefillError when the
         prompt does not fit the pair.
@@ -123,7 +131,7 @@ class Session:
         request = self.prepare(collection, question, settings, clock, opening)
         mode, reason = automatic_mode(settings, request) if settings.mode == AUTO else (settings.mode, None)
         check_fits(request, settings, needs_draft(replace(settings, mode=mode)))
-        prefilled = MODES[mode].prefill(request, settings)
+        prefilled = (strategy or MODES[mode]).prefill(request, settings)
         sampler = Sampler(settings.temperature, settings.top_k, settings.top_p, settings.seed)
         with clock.phase("first_token"):
             first = sampler(prefilled.logits)

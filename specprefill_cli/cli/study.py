@@ -1,22 +1,39 @@
-"""`specprefill study`: where draft KV breaks, in numbers."""
+"""`specprefill study`: where draft KV breaks, and what it wins: numbers, pictures, one page."""
 
 from __future__ import annotations
 
-import json as json_format
-from dataclasses import replace
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specprefill_cli.cli import options
-from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.console import Notes, console
+from specprefill_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from specprefill_cli.evaluation.kinship import Kin
+    from specprefill_cli.session import Session
+    from specprefill_cli.settings import Settings
 
 
 def study(
     questions: Annotated[Path, typer.Argument(help="JSONL (or .xz) of questions, as for `evaluate`.")],
-    out: Annotated[Path, typer.Option(help="Folder for study.json.")],
-    limit: Annotated[int, typer.Option(min=2, help="Questions to draw at random.")] = 50,
+    out: Annotated[Path, typer.Option(help="Folder for study.json, study.html and the pictures (.svg).")],
+    limit: Annotated[int, typer.Option(min=2, help="Questions to study, drawn at random.")] = 50,
+    answers: Annotated[
+        int, typer.Option(min=0, help="Questions to answer in all modes and controls at equal time to first token.")
+    ] = 0,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(help="Text files, or folders: fit maps of several drafts' KV on them, and compare."),
+    ] = None,
+    draft_compare: Annotated[
+        list[str] | None, typer.Option(help="Hub id or folder of another draft to compare; needs --text.")
+    ] = None,
     distractors: Annotated[
         int, typer.Option(min=0, help="Other contexts of the file around each question's own.")
     ] = 19,
@@ -35,30 +52,85 @@ def study(
     offline: options.Offline = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Map where the draft's KV fails in the target: true errors by layer and depth, what checkpoints foretell, what mends.
+    """Map where the draft's KV fails in the target, what foretells it, what mends it, and what it wins.
 
-    Example:
+    True errors by layer and depth; what checkpoints foretell; with --text, how much the kinship of draft and target
+    matters; with --answers, F1 at equal time to first token against the draft alone, `select` and controls.
+
+    Examples:
 
       specprefill study squad.jsonl.xz --out study --limit 100
+
+      specprefill study squad.jsonl.xz --out study --answers 500 --text corpus/ --draft-compare Qwen/Qwen3-1.7B
     """
+    if draft_compare and not text:
+        raise UsageError("--draft-compare needs text to fit on; give --text FILES too")
     settings = replace(options.settings_from(locals()), mode="draft-kv")
+    make_folder(out)
     from specprefill_cli.evaluation.datasets import read_items
+    from specprefill_cli.evaluation.equal_cost import equal_cost
     from specprefill_cli.evaluation.study import study as run_study
-    from specprefill_cli.evaluation.study import summary
+    from specprefill_cli.evaluation.study_summary import summary
     from specprefill_cli.session import open_session
 
     notes = Notes(quiet)
-    items = read_items(questions, limit, distractors, sample_seed)
+    items = read_items(questions, max(limit, answers), distractors, sample_seed)
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True)
+    kin = compare_drafts(session, text, draft_compare or [], settings, notes) if text else None
+    studied = items[:limit]
     with notes.progress("studying") as update:
-        found = summary(
-            run_study(session, items, settings, lambda number: update(f"question {number} of {len(items)}"))
-        )
-    out.mkdir(parents=True, exist_ok=True)
-    record = {"schema": 1, "pair": {"draft": session.pair.draft.name, "target": session.pair.target.name}, **found}
-    path = out / "study.json"
-    path.write_text(json_format.dumps(record, indent=1) + "\n", encoding="utf-8")
-    notes.show(f"wrote {path}")
-    for name, figures in found["variants"].items():
-        print(f"{name}: first token kept {figures['same_first_token']:.0%}, median KL {figures['kl_median']:.3f}")
+        found = run_study(session, studied, settings, lambda number: update(f"studying {number} of {len(studied)}"))
+    cost = None
+    if answers:
+        with notes.progress("answering") as update:
+            cost = equal_cost(session, items[:answers], settings, update)
+    record = {
+        "schema": 1,
+        "pair": {"draft": session.pair.draft.name, "target": session.pair.target.name},
+        **summary(found, cost.answer_changed if cost is not None else ()),
+        "kinship": [asdict(one) for one in kin] if kin is not None else None,
+        "equal_cost": cost.record() if cost is not None else None,
+    }
+    write_study(out, record, notes)
+
+
+def make_folder(out: Path) -> None:
+    """Raises UsageError, before any work is done, for a folder that cannot be."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out}: cannot be made ({error.strerror or error}); give another folder") from error
+
+
+def compare_drafts(
+    session: Session, text: Sequence[Path], names: Sequence[str], settings: Settings, notes: Notes
+) -> list[Kin]:
+    """The kinship of the pair's own draft, of those named, and of an unrelated one; each is loaded in its turn."""
+    from specprefill_cli.documents import read_documents
+    from specprefill_cli.evaluation.kinship import kinship
+    from specprefill_cli.models.loading import load_model
+    from specprefill_cli.models.placement import choose_placement, roomiest
+
+    texts = [document.text for document in read_documents([str(path) for path in text])]
+    place = roomiest(choose_placement(settings.devices))
+    others = (load_model(name, place, settings.dtype, settings.offline) for name in names)
+    with notes.progress("comparing drafts") as update:
+        return kinship(session.pair, texts, others, update)
+
+
+def write_study(out: Path, record: dict[str, Any], notes: Notes) -> None:
+    """study.json, study.html and the pictures into a folder, and the tables on standard output."""
+    import json as json_format
+
+    from specprefill_cli.files import write_whole
+    from specprefill_cli.reporting.study_page import finite, render_study, study_plots, study_tables
+    from specprefill_cli.reporting.study_plots import standalone
+
+    record = finite(record)
+    write_whole(out / "study.json", json_format.dumps(record, indent=1, allow_nan=False) + "\n")
+    write_whole(out / "study.html", render_study(record))
+    for name, svg in study_plots(record).items():
+        write_whole(out / f"{name}.svg", standalone(svg))
+    notes.show(f"wrote study.json, study.html and pictures to {out}")
+    console(sys.stdout).print(study_tables(record))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,6 +179,17 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool) -> Lo
         )
     check_model(model, name)
     return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stop_tokens(model, outline.tokenizer))
+
+
+def random_like(loaded: LoadedModel, seed: int) -> LoadedModel:
+    """A model of the same shape and tokenizer with random weights: it has learnt nothing."""
+    import torch
+
+    config = deepcopy(loaded.config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = auto_class(config).from_config(config, attn_implementation=ATTENTION, dtype=loaded.model.dtype)
+    return replace(loaded, name=f"{loaded.name} with random weights", model=model.to(loaded.device).eval())
 
 
 def source_of(name: str, offline: bool) -> dict[str, Any]:

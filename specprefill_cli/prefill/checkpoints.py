@@ -47,19 +47,26 @@ def copy_slots(state: PrefillState, slots: Tensor) -> SlotKv:
     return SlotKv(slots, layers)
 
 
+def key_value_errors(mapped: SlotKv, computed: SlotKv) -> tuple[Tensor, Tensor]:
+    """Relative squared error of mapped keys, and of mapped values: [layers, C] each, float32 on the CPU."""
+    shares = [
+        [
+            ((old.float() - new.float()).square().sum((0, 2)) / new.float().square().sum((0, 2)).clamp(min=1e-12)).cpu()
+            for old, new in zip(before, after, strict=True)
+        ]
+        for before, after in zip(mapped.layers, computed.layers, strict=True)
+    ]
+    keys, values = zip(*shares, strict=True)
+    return torch.stack(keys), torch.stack(values)
+
+
 def checkpoint_errors(mapped: SlotKv, computed: SlotKv) -> Tensor:
     """Relative squared error [layers, C] of mapped keys and values, their mean; float32 on the CPU.
 
     What was computed is itself only nearly exact: above the first layer its context was mapped.
     """
-    rows = []
-    for before, after in zip(mapped.layers, computed.layers, strict=True):
-        shares = [
-            (old.float() - new.float()).square().sum((0, 2)) / new.float().square().sum((0, 2)).clamp(min=1e-12)
-            for old, new in zip(before, after, strict=True)
-        ]
-        rows.append(((shares[0] + shares[1]) / 2).cpu())
-    return torch.stack(rows)
+    keys, values = key_value_errors(mapped, computed)
+    return (keys + values) / 2
 
 
 def nearest_errors(errors: Tensor, slots: Tensor, places: Tensor) -> Tensor:

@@ -148,8 +148,13 @@ def environment() -> Environment:
     return Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
-        finalize=lambda value: printable(value) if isinstance(value, str) else value,
+        finalize=shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def shown(value: Any) -> Any:
+    """A text made printable; markup of our own making (which was, where it was made) and numbers as they are."""
+    return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,8 +15,8 @@ from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.keys import StateCapture
 from specprefill_cli.prefill.checkpoints import chunk_risks
-from specprefill_cli.prefill.draft_kv import inspect, mapped_state, repair, without_slots
-from specprefill_cli.prefill.kv_map import KvMap, choose_map, load_calibration, remedy
+from specprefill_cli.prefill.draft_kv import Inspection, inspect, mapped_state, repair, without_slots
+from specprefill_cli.prefill.kv_map import Calibration, KvMap, choose_map, load_calibration, remedy
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.modes.full import FullMode
 from specprefill_cli.prefill.plan import Fate, Plan
@@ -25,6 +25,7 @@ from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 from specprefill_cli.prefill.selection import chunk_scores, rank, select, spans_of_fates
 
 if TYPE_CHECKING:
+    from specprefill_cli.models.loading import LoadedPair
     from specprefill_cli.settings import Settings
 
 # In `hybrid`, KV whose error is this large a share of itself is worse than none.
@@ -38,26 +39,12 @@ class DraftKvMode:
     speculative = True
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        kv_map = find_map(request, settings)
-        scores, state = score_and_map(request, settings, kv_map)
-        prompt, clock, size = request.prompt, request.clock, request.chunk_size
-        with clock.phase("checkpoints"):
-            seen = inspect(request, state, scores.importance)
-            risks = chunk_risks(seen.mass, seen.errors, size)
-        with clock.phase("selection"):
-            count = math.ceil(settings.recompute * prompt.length / size - 1e-9)
-            count = len(risks) if settings.recompute >= 1 else min(len(risks), count)
-            if settings.accept_risk is not None:
-                count = min(count, enough_chunks(risks, settings.accept_risk))
-            fates = torch.full((len(risks),), int_fate(Fate.ACCEPT))
-            fates[rank(risks)[:count]] = int_fate(Fate.RECOMPUTE)
-        if too_risky(risks, fates, settings):
-            return fall_back(request, settings, scores, risks, fates)
-        with clock.phase("target_prefill"):
-            slots = tokens_of(fates == int_fate(Fate.RECOMPUTE), size, prompt.document)
-            logits = repair(request, state, slots)
-        plan = plan_of(request, fates, risks, seen.computed)
-        return Prefilled(logits, state, plan, scores.importance, (), scores.draft_state)
+        checked = map_and_check(request, settings, find_map(request, settings))
+        with request.clock.phase("selection"):
+            fates = riskiest(checked.risks, request, settings)
+        if too_risky(checked.risks, fates, settings):
+            return fall_back(request, settings, checked.scores, checked.risks, fates)
+        return recomputed(request, checked, fates)
 
 
 class HybridMode:
@@ -68,14 +55,12 @@ class HybridMode:
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
         kv_map = find_map(request, settings)
-        scores, state = score_and_map(request, settings, kv_map)
+        checked = map_and_check(request, settings, kv_map)
+        scores, state, seen, risks = checked.scores, checked.state, checked.seen, checked.risks
         prompt, clock, size = request.prompt, request.clock, request.chunk_size
-        with clock.phase("checkpoints"):
-            seen = inspect(request, state, scores.importance)
-            risks = chunk_risks(seen.mass, seen.errors, size)
+        with clock.phase("selection"):
             # The layers up to there hold the target's own values whatever the draft says.
             errors = chunk_scores(seen.errors[kv_map.exact_layers + 1 :].mean(0), size)
-        with clock.phase("selection"):
             chosen = select(scores.importance, settings.keep, size, prompt.length, prompt.document, scores.auto_mass)
             fates = torch.where(errors < USELESS_ERROR, int_fate(Fate.ACCEPT), int_fate(Fate.DROP))
             fates[chosen.chunks] = int_fate(Fate.RECOMPUTE)
@@ -101,6 +86,44 @@ FATES = (Fate.RECOMPUTE, Fate.ACCEPT, Fate.DROP)
 
 def int_fate(fate: Fate) -> int:
     return FATES.index(fate)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A prompt scored and mapped, and what the checkpoints told: risks [chunks] before any recompute."""
+
+    scores: Scores
+    state: PrefillState
+    seen: Inspection
+    risks: Tensor
+
+
+def map_and_check(request: ScoringRequest, settings: Settings, kv_map: KvMap) -> Checked:
+    """Score, map, and compute head, tail and checkpoints against the mapped cache."""
+    scores, state = score_and_map(request, settings, kv_map)
+    with request.clock.phase("checkpoints"):
+        seen = inspect(request, state, scores.importance)
+        return Checked(scores, state, seen, chunk_risks(seen.mass, seen.errors, request.chunk_size))
+
+
+def riskiest(risks: Tensor, request: ScoringRequest, settings: Settings) -> Tensor:
+    """Fates [chunks]: those with the highest risk are recomputed, as many as the budget and the limit of risk ask."""
+    count = math.ceil(settings.recompute * request.prompt.length / request.chunk_size - 1e-9)
+    count = len(risks) if settings.recompute >= 1 else min(len(risks), count)
+    if settings.accept_risk is not None:
+        count = min(count, enough_chunks(risks, settings.accept_risk))
+    fates = torch.full((len(risks),), int_fate(Fate.ACCEPT))
+    fates[rank(risks)[:count]] = int_fate(Fate.RECOMPUTE)
+    return fates
+
+
+def recomputed(request: ScoringRequest, checked: Checked, fates: Tensor) -> Prefilled:
+    """The checked cache with the chunks of fate recompute [chunks] repaired; the others stay as mapped."""
+    with request.clock.phase("target_prefill"):
+        slots = tokens_of(fates == int_fate(Fate.RECOMPUTE), request.chunk_size, request.prompt.document)
+        logits = repair(request, checked.state, slots)
+    plan = plan_of(request, fates, checked.risks, checked.seen.computed)
+    return Prefilled(logits, checked.state, plan, checked.scores.importance, (), checked.scores.draft_state)
 
 
 def enough_chunks(risks: Tensor, limit: float) -> int:
@@ -155,8 +178,7 @@ def find_map(request: ScoringRequest, settings: Settings) -> KvMap:
             f"--mode {settings.mode}: {pair.target.name} turns its keys by the length of the prompt, which mapped keys "
             "cannot follow; use --mode select"
         )
-    calibration = pair.calibration or load_calibration(calibration_folder(pair.pair), pair)
-    pair.calibration = calibration
+    calibration = known_calibration(pair)
     kv_map = choose_map(list(calibration.maps.values()), settings.exact_layers) if calibration is not None else None
     if kv_map is None:
         what = f"with --exact-layers {settings.exact_layers} " if calibration is not None else ""
@@ -165,6 +187,13 @@ def find_map(request: ScoringRequest, settings: Settings) -> KvMap:
             f"{remedy(pair, settings.exact_layers)}"
         )
     return kv_map
+
+
+def known_calibration(pair: LoadedPair) -> Calibration | None:
+    """The pair's maps, read from its folder the first time; None where there are none."""
+    if pair.calibration is None:
+        pair.calibration = load_calibration(calibration_folder(pair.pair), pair)
+    return pair.calibration
 
 
 def plan_of(request: ScoringRequest, fates: Tensor, risks: Tensor, computed: Tensor) -> Plan:

@@ -1,0 +1,100 @@
+"""The registry of what is compared at equal cost: modes, the draft alone, and the controls of draft KV."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from specprefill_cli.evaluation.controls import (
+    MappedOnly,
+    RandomRecomputed,
+    RestDropped,
+    WithMap,
+    WrongDocument,
+    ZeroKv,
+)
+from specprefill_cli.evaluation.study import BUDGETS
+from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.loading import LoadedPair
+from specprefill_cli.prefill.modes.base import Mode
+from specprefill_cli.prefill.modes.draft_kv import known_calibration
+from specprefill_cli.session import Session
+from specprefill_cli.settings import OFF, Settings
+
+FULL, DRAFT_ALONE, SELECT, DRAFT_KV, HYBRID = "full", "draft alone", "select", "draft-kv", "hybrid"
+REST_DROPPED, MAPPED, WRONG = "same tokens, rest dropped", "mapped only", "wrong document's KV"
+# Share of the prompt that the reference recomputes.
+RECOMPUTE = 0.15
+LONGEST_ANSWER = 32
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way to answer: who is asked, with which settings, and what prefills in place of their mode (None: it itself).
+
+    budget, chosen_by: for draft KV with a budget, the share of the prompt recomputed and how its chunks are chosen
+    """
+
+    name: str
+    session: Session
+    settings: Settings
+    strategy: Mode | None = None
+    budget: float | None = None
+    chosen_by: str | None = None
+
+
+def reference_settings(settings: Settings) -> Settings:
+    """Draft KV with the reference's budget: greedy short answers without speculation, whose time is that of prefill."""
+    return replace(
+        settings,
+        mode="draft-kv",
+        recompute=RECOMPUTE,
+        accept_risk=None,
+        temperature=0.0,
+        speculate=OFF,
+        max_new_tokens=LONGEST_ANSWER,
+    )
+
+
+def draft_session(session: Session) -> Session:
+    """A session in which the pair's draft answers by itself."""
+    pair = session.pair
+    return Session(LoadedPair(pair.pair, target=pair.draft, draft=None), session.template)
+
+
+def conditions(
+    session: Session, alone: Session, settings: Settings, keeps: dict[str, float], wrong: PrefillState | None
+) -> list[Condition]:
+    """All conditions, the baseline `full` first.
+
+    alone: the draft's own session; settings: the reference's; keeps: keep ratio by mode; wrong: another document's
+    mapped cache, None where there is no other document
+    """
+
+    def budgeted(name: str, chosen_by: str, budget: float, strategy: Mode | None = None) -> Condition:
+        return Condition(name, session, replace(settings, recompute=budget), strategy, budget, chosen_by)
+
+    found = [
+        Condition(FULL, session, replace(settings, mode="full")),
+        Condition(DRAFT_ALONE, alone, replace(settings, mode="full")),
+        Condition(SELECT, session, replace(settings, mode="select", keep=keeps["select"])),
+        budgeted(DRAFT_KV, "risk", RECOMPUTE),
+        Condition(HYBRID, session, replace(settings, mode="hybrid", keep=keeps["hybrid"])),
+        Condition(MAPPED, session, settings, MappedOnly()),
+        Condition(REST_DROPPED, session, settings, RestDropped()),
+        budgeted("random tokens recomputed", "random", RECOMPUTE, RandomRecomputed()),
+    ]
+    calibration = known_calibration(session.pair)
+    for kv_map in calibration.maps.values() if calibration is not None else ():
+        if kv_map.exact_layers:
+            drafted = "with draft" if kv_map.draft_layers else "without draft"
+            name = f"exact {kv_map.exact_layers} layers, {drafted}"
+            found.append(Condition(name, session, settings, WithMap(kv_map)))
+    if wrong is not None:
+        found.append(Condition(WRONG, session, settings, WrongDocument(wrong)))
+    found.append(Condition("zero KV", session, settings, ZeroKv()))
+    for budget in BUDGETS:
+        if budget != RECOMPUTE:
+            found.append(budgeted(f"draft-kv, recompute {budget:g}", "risk", budget))
+            if budget:
+                found.append(budgeted(f"random tokens, recompute {budget:g}", "random", budget, RandomRecomputed()))
+    return found

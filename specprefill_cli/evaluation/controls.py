@@ -1,0 +1,184 @@
+"""Controls of draft KV: the same cache with other contents, and the same budget spent otherwise.
+
+Each control prefills as a mode does, with the product's own parts, so that it can be timed and can answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.keys import state_of
+from specprefill_cli.prefill.checkpoints import SlotKv, copy_slots
+from specprefill_cli.prefill.draft_kv import repair
+from specprefill_cli.prefill.kv_map import KvMap
+from specprefill_cli.prefill.modes import MODES
+from specprefill_cli.prefill.modes.base import Prefilled
+from specprefill_cli.prefill.modes.draft_kv import (
+    find_map,
+    map_and_check,
+    plan_of,
+    recomputed,
+    riskiest,
+    score_and_map,
+)
+from specprefill_cli.prefill.plan import Fate, Plan, Span
+from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
+from specprefill_cli.timing import PhaseClock
+
+if TYPE_CHECKING:
+    from specprefill_cli.evaluation.datasets import Item
+    from specprefill_cli.session import Session
+    from specprefill_cli.settings import Settings
+
+
+class MappedOnly:
+    """All KV but the tail's is mapped: no checkpoints, nothing recomputed."""
+
+    name = "draft-kv"
+    speculative = True
+
+    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
+        scores, state = score_and_map(request, settings, find_map(request, settings))
+        return tail_alone(request, scores, state)
+
+
+class ZeroKv:
+    """As mapped only, but every key and value is zero."""
+
+    name = "draft-kv"
+    speculative = True
+
+    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
+        scores, state = score_and_map(request, settings, find_map(request, settings))
+        with request.clock.phase("mapping"):
+            state = fresh(zeroed(everything_of(state)))
+        return tail_alone(request, scores, state)
+
+
+@dataclass(frozen=True)
+class WrongDocument:
+    """As mapped only, but the document's KV is that of another document."""
+
+    other: PrefillState
+    name = "draft-kv"
+    speculative = True
+
+    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
+        scores, state = score_and_map(request, settings, find_map(request, settings))
+        with request.clock.phase("mapping"):
+            state = fresh(spliced(everything_of(state), self.other, request.prompt.document))
+        return tail_alone(request, scores, state)
+
+
+class RandomRecomputed:
+    """Draft KV whose budget is spent on chunks drawn at random in place of the riskiest."""
+
+    name = "draft-kv"
+    speculative = True
+
+    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
+        checked = map_and_check(request, settings, find_map(request, settings))
+        with request.clock.phase("selection"):
+            fates = riskiest(checked.risks, request, settings)
+            fates = fates[random_order(len(fates), request.seed)]
+        return recomputed(request, checked, fates)
+
+
+class RestDropped:
+    """The tokens that draft KV computes (recomputed chunks and checkpoints) are prefilled, and all others dropped."""
+
+    name = "draft-kv"
+    speculative = True
+
+    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
+        checked = map_and_check(request, settings, find_map(request, settings))
+        prompt = request.prompt
+        with request.clock.phase("selection"):
+            fates = riskiest(checked.risks, request, settings)
+            plan = plan_of(request, fates, checked.risks, checked.seen.computed)
+            spans = tuple(span if span.fate is Fate.RECOMPUTE else replace(span, fate=Fate.DROP) for span in plan.spans)
+            positions = torch.unique(torch.cat([plan.kept_positions(), checked.seen.computed]))
+        with request.clock.phase("target_prefill"):
+            logits, state = prefill(
+                request.pair.target.model, prompt.tokens[positions], positions, settings.prefill_chunk
+            )
+        return Prefilled(logits, state, replace(plan, spans=spans), checked.scores.importance)
+
+
+@dataclass(frozen=True)
+class WithMap:
+    """Draft KV with one map of the pair's, whether or not it is the best of its kind."""
+
+    kv_map: KvMap
+    name = "draft-kv"
+    speculative = True
+
+    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
+        calibration = replace(request.pair.calibration, maps={self.kv_map.name: self.kv_map})
+        pair = replace(request.pair, calibration=calibration)
+        settings = replace(settings, exact_layers=self.kv_map.exact_layers)
+        return MODES["draft-kv"].prefill(replace(request, pair=pair), settings)
+
+
+def tail_alone(request: ScoringRequest, scores: Scores, state: PrefillState) -> Prefilled:
+    """The tail computed on a cache that is taken as it is."""
+    with request.clock.phase("target_prefill"):
+        logits = repair(request, state, torch.arange(0))
+    prompt = request.prompt
+    plan = Plan(prompt.length, prompt.document, (Span(*prompt.document, Fate.ACCEPT),))
+    return Prefilled(logits, state, plan, scores.importance)
+
+
+def other_document(items: Sequence[Item], number: int) -> Item | None:
+    """The next question, in a circle, that is asked about another text; None where all ask about the same."""
+    text = items[number].collection.text
+    circle = (items[(number + step) % len(items)] for step in range(1, len(items)))
+    return next((item for item in circle if item.collection.text != text), None)
+
+
+def mapped_kv(session: Session, item: Item, settings: Settings) -> PrefillState:
+    """The mapped cache of a question's prompt, as it is before anything is computed by the target."""
+    request = session.prepare(item.collection, item.question, settings, PhaseClock())
+    return score_and_map(request, settings, find_map(request, settings))[1]
+
+
+def random_order(count: int, seed: int) -> Tensor:
+    """The numbers below `count`, shuffled by the seed."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+
+
+def everything_of(state: PrefillState) -> SlotKv:
+    return copy_slots(state, torch.arange(state.length))
+
+
+def at(held: SlotKv, slots: Tensor) -> SlotKv:
+    """The part of a copy that lies in slots [C] of it."""
+    return SlotKv(slots, tuple((keys[:, slots], values[:, slots]) for keys, values in held.layers))
+
+
+def fresh(held: SlotKv) -> PrefillState:
+    """A cache of its own with what was copied."""
+    return state_of([(keys.clone(), values.clone()) for keys, values in held.layers], held.slots)
+
+
+def zeroed(held: SlotKv) -> SlotKv:
+    return SlotKv(held.slots, tuple((torch.zeros_like(keys), torch.zeros_like(values)) for keys, values in held.layers))
+
+
+def spliced(held: SlotKv, wrong: PrefillState, document: tuple[int, int]) -> SlotKv:
+    """The copy with another document's keys and values in the document's slots, as far as they reach."""
+    end = min(document[1], wrong.length)
+    layers = []
+    for (keys, values), other in zip(held.layers, wrong.cache.layers, strict=True):
+        keys, values = keys.clone(), values.clone()
+        keys[:, document[0] : end] = other.keys[0, :, document[0] : end]
+        values[:, document[0] : end] = other.values[0, :, document[0] : end]
+        layers.append((keys, values))
+    return SlotKv(held.slots, tuple(layers))
