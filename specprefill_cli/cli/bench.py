@@ -75,6 +75,7 @@ def prefill(
     target: options.Target = None,
     devices: options.Devices = None,
     dtype: options.Dtype = None,
+    quantization: options.Quantization = None,
     offline: options.Offline = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -98,6 +99,7 @@ def prefill(
     from specprefill_cli.benchmarks.peers import transformers_peer
     from specprefill_cli.benchmarks.prefill import bench_prefill
     from specprefill_cli.evaluation.runs import configurations
+    from specprefill_cli.models.quantization import NONE
     from specprefill_cli.session import check_names, loads_draft, open_session
 
     wanted = configurations(split(modes), ratios(keep, settings), [settings.scorer])
@@ -105,6 +107,8 @@ def prefill(
         check_names(configuration.settings(settings))
     notes = Notes(quiet)
     if shapes:
+        if settings.quantization != NONE:
+            raise UsageError("--shapes makes random weights in --dtype; --quantization needs a checkpoint")
         from specprefill_cli.benchmarks.shapes import shaped_session
 
         session = shaped_session(shapes, settings)
@@ -163,6 +167,7 @@ def decode(
     target: options.Target = None,
     devices: options.Devices = None,
     dtype: options.Dtype = None,
+    quantization: options.Quantization = None,
     offline: options.Offline = None,
     json: options.Json = False,
     quiet: options.Quiet = False,

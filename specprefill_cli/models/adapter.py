@@ -1,4 +1,4 @@
-"""With `cache.py` and `keys.py` the only module that touches transformers' internals: attention, masks, passes.
+"""With `cache.py`, `keys.py` and `masks.py` the only module that touches transformers' internals: attention, masks, passes.
 
 transformers derives causality from the place of a token in the cache and sliding windows from cache slots. After a
 sparse prefill neither holds, so the models loaded by specprefill run an attention function of our own, which masks by
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,13 +17,12 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from specprefill_cli.models.cache import PrefillState, new_state
+from specprefill_cli.models.masks import PositionContext, block_mask, query_block, trailing_mask
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ATTENTION = "specprefill"
-# Queries a masked attention call handles at once: bounds its mask to QUERY_BLOCK x keys.
-QUERY_BLOCK = 1_024
 # A forward pass costs at least as much as this many tokens do, however short it is: Python and kernel launches on a CPU
 # (one token against 1,024, on two cores: 35 tokens for the target of `tiny`, 76 for its draft), and on a GPU reading all
 # weights besides (memory bandwidth against arithmetic of current cards; calculated, not measured).
@@ -52,54 +50,6 @@ class QueryCapture:
     def layer(self, number: int) -> Tensor:
         """All kept queries of a layer: [heads, rows, head_size]."""
         return torch.cat(self.queries[number], dim=1)
-
-
-@dataclass
-class PositionContext:
-    """What our attention function must know of one forward pass.
-
-    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the queries' own are among
-        the keys'
-    capture, rows: where to keep queries, and which rows of this pass (None: keep none)
-    last_layer: the layer whose queries and keys end the pass (None: run to the end)
-    masks: those built so far, because layers of one kind need the same
-    """
-
-    query_positions: Tensor
-    key_positions: Tensor
-    capture: QueryCapture | None = None
-    rows: Tensor | None = None
-    last_layer: int | None = None
-    masks: dict[tuple, Tensor] = field(default_factory=dict)
-
-    @cached_property
-    def largest_distance(self) -> int:
-        """Positions from the first key to the last query."""
-        return int(self.query_positions[-1] - self.key_positions[0])
-
-    @property
-    def reads_everything(self) -> bool:
-        """Whether the queries are the keys' last ones, so that causality by slot is causality by position."""
-        return bool(self.query_positions[-1] == self.key_positions[-1])
-
-    def visible_keys(self, first: int, last: int, window: int | None) -> slice:
-        """The keys that one of the queries [first, last) can see."""
-        end = int(torch.searchsorted(self.key_positions, self.query_positions[last - 1], right=True))
-        if window is None:
-            return slice(0, end)
-        oldest = self.query_positions[first] - window + 1
-        return slice(int(torch.searchsorted(self.key_positions, oldest)), end)
-
-
-def block_mask(
-    context: PositionContext, first: int, last: int, seen: slice, window: int | None, device: torch.device
-) -> Tensor:
-    """The mask [last - first, seen] of a block of queries, built once a pass for each kind of layer and device."""
-    key = (first, last, window, device)
-    if key not in context.masks:
-        mask = position_mask(context.query_positions[first:last], context.key_positions[seen], window)
-        context.masks[key] = mask.to(device)
-    return context.masks[key]
 
 
 class LayerReached(Exception):
@@ -138,10 +88,14 @@ def attend(
         )
         return mixed.transpose(1, 2), None
     blocks = []
-    for first in range(0, length, QUERY_BLOCK):
-        last = min(first + QUERY_BLOCK, length)
+    size = query_block(total)
+    for first in range(0, length, size):
+        last = min(first + size, length)
         seen = context.visible_keys(first, last, window)
-        mask = block_mask(context, first, last, seen, window, query.device)
+        if window is None and context.trailing:
+            mask = trailing_mask(context, first, last, query.device)
+        else:
+            mask = block_mask(context, first, last, seen, window, query.device)
         blocks.append(masked_attention(query[:, :, first:last], key[:, :, seen], value[:, :, seen], mask, scaling))
     return torch.cat(blocks, dim=2).transpose(1, 2), None
 
@@ -154,12 +108,6 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sc
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     grouped = query.shape[1] != key.shape[1]
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped)
-
-
-def position_mask(query_positions: Tensor, key_positions: Tensor, window: int | None) -> Tensor:
-    """Boolean [Q, K]: a key is seen when it is not later than the query, and inside the window counted in positions."""
-    seen = key_positions[None] <= query_positions[:, None]
-    return seen if window is None else seen & (key_positions[None] > query_positions[:, None] - window)
 
 
 def no_mask(*_: object, **__: object) -> None:
@@ -317,6 +265,16 @@ def rotation_depends_on_length(config) -> bool:
 def devices(model: PreTrainedModel) -> frozenset[torch.device]:
     """The devices that hold a model's parameters."""
     return frozenset(parameter.device for parameter in model.parameters())
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that new tensors can have on a device, those included that torch holds ready."""
+    if device.type == "cuda":
+        ready = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + ready
+    import psutil
+
+    return psutil.virtual_memory().available
 
 
 def synchronize(used: Iterable[torch.device]) -> None:

@@ -125,6 +125,8 @@ def bad_inputs(tmp_path):
         (HANDBOOK, "Who?", ("--devices", "cuda:99"), 2, "cuda:99"),
         (HANDBOOK, "Who?", ("--target", "some/model"), 2, "--target needs a --draft"),
         (HANDBOOK, "Who?", ("--dtype", "int3"), 2, "--dtype int3"),
+        (HANDBOOK, "Who?", ("--quantization", "int3"), 2, "--quantization int3: unknown; use one of none, int8"),
+        (HANDBOOK, "Who?", ("--quantization", "nf4", "--devices", "cpu"), 1, "nf4 needs a CUDA device"),
         (
             HANDBOOK,
             "Who?",
@@ -212,6 +214,30 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
         (("--plot", "a.svg", "--modes", "full", "--no-baseline"), "--modes must have full and another mode"),
     ],
 )
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("batch", "-", "--document", HANDBOOK),
+        ("compare", HANDBOOK, "--question", "Who?"),
+        ("evaluate", str(packaged_folder("sample_docs") / "questions.jsonl")),
+        ("bench", "prefill"),
+        ("bench", "decode"),
+        ("doctor",),
+    ],
+)
+def test_every_command_that_loads_a_target_honours_quantization(call, command):
+    code, out, err = call(*command, "--quantization", "fp8", "--devices", "cpu", stdin=b"Who?")
+    assert code == 1
+    assert "--quantization fp8 needs a CUDA device" in " ".join((out + err).split())
+    assert "Traceback" not in err
+
+
+def test_random_weights_are_not_quantised(call):
+    code, _, err = call("bench", "prefill", "--shapes", "tiny:tiny", "--quantization", "int8")
+    assert code == 2
+    assert "--quantization needs a checkpoint" in err
+
+
 def test_a_plot_that_cannot_be_is_refused_before_anything_is_loaded(call, tmp_path, monkeypatch, flags, words):
     monkeypatch.chdir(tmp_path)
     code, out, err = call("bench", "prefill", *flags)
