@@ -51,8 +51,12 @@ def has_kernels() -> bool:
 
 def int8(_dtype: torch.dtype) -> QuantizationConfigMixin:
     """LLM.int8() (arXiv 2208.07339)."""
+    import logging
+
     from transformers import BitsAndBytesConfig
 
+    # In another dtype than float16 it warns of a cast in every layer of every pass.
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     return BitsAndBytesConfig(load_in_8bit=True)
 
 

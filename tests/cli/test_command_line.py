@@ -207,14 +207,6 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--plot", "missing/a.svg"), "--plot missing/a.svg: the folder missing does not exist; create it first"),
-        (("--plot", "a.svg", "--modes", "select"), "--modes must have full and another mode"),
-        (("--plot", "a.svg", "--modes", "full", "--no-baseline"), "--modes must have full and another mode"),
-    ],
-)
-@pytest.mark.parametrize(
     "command",
     [
         ("batch", "-", "--document", HANDBOOK),
@@ -238,6 +230,14 @@ def test_random_weights_are_not_quantised(call):
     assert "--quantization needs a checkpoint" in err
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--plot", "missing/a.svg"), "--plot missing/a.svg: the folder missing does not exist; create it first"),
+        (("--plot", "a.svg", "--modes", "select"), "--modes must have full and another mode"),
+        (("--plot", "a.svg", "--modes", "full", "--no-baseline"), "--modes must have full and another mode"),
+    ],
+)
 def test_a_plot_that_cannot_be_is_refused_before_anything_is_loaded(call, tmp_path, monkeypatch, flags, words):
     monkeypatch.chdir(tmp_path)
     code, out, err = call("bench", "prefill", *flags)
