@@ -152,9 +152,11 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
     from specprefill_cli.models.need import cache_bytes, weight_bytes
     from specprefill_cli.models.pairs import find_pair
     from specprefill_cli.models.placement import choose_dtype, choose_placement
+    from specprefill_cli.models.quantization import NONE, check_quantization
 
     pair = find_pair(settings.pair, settings.draft, settings.target)
     placement = choose_placement(settings.devices)
+    check_quantization(settings.quantization, placement)
     needed = 0
     for role, name in (("draft", pair.draft), ("target", pair.target)):
         try:
@@ -166,9 +168,11 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
             return
         text = outline.config.get_text_config()
         dtype = choose_dtype(settings.dtype, placement, text.hidden_size)
-        weights, cache = weight_bytes(outline.config, dtype), cache_bytes(outline.config, tokens, dtype)
+        packing = settings.quantization if role == "target" else NONE
+        weights, cache = weight_bytes(outline.config, dtype, packing), cache_bytes(outline.config, tokens, dtype)
         needed += weights + cache
-        detail = f"{str(dtype).removeprefix('torch.')}: weights {gibibytes(weights)}, KV of {tokens:,} tokens {gibibytes(cache)}"
+        kind = str(dtype).removeprefix("torch.") + ("" if packing == NONE else f" and {packing}")
+        detail = f"{kind}: weights {gibibytes(weights)}, KV of {tokens:,} tokens {gibibytes(cache)}"
         yield Check(f"{role} {name}", State.OK, detail)
     yield memory(f"pair {pair.name}", needed, placement)
 

@@ -29,6 +29,7 @@ from specprefill_cli.prefill.choice import AUTOMATIC, automatic_mode, check_fits
 from specprefill_cli.prefill.heads import load_heads
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Mode, Prefilled
+from specprefill_cli.prefill.pass_size import pass_size
 from specprefill_cli.prefill.plan import Plan
 from specprefill_cli.prefill.reuse import TOKENS, SharedWork
 from specprefill_cli.prefill.scorers import SCORERS
@@ -39,7 +40,7 @@ from specprefill_cli.prompting import Prompt, Template, encode_prompt, load_temp
 from specprefill_cli.settings import AUTO, OFF, Settings, prompt_folder
 from specprefill_cli.timing import PhaseClock
 
-PairLoader = Callable[[Pair, Placement, str, bool, bool], LoadedPair]
+PairLoader = Callable[[Pair, Placement, str, bool, bool, str], LoadedPair]
 
 
 def check_names(settings: Settings) -> None:
@@ -80,7 +81,7 @@ def open_session(
     if with_draft and pair.draft.startswith(BUNDLED) and not pair.target.startswith(BUNDLED):
         raise UsageError("--target needs a --draft that suits it; or use --mode full, or --scorer lexical")
     placement = choose_placement(settings.devices)
-    loaded = load(pair, placement, settings.dtype, settings.offline, with_draft)
+    loaded = load(pair, placement, settings.dtype, settings.offline, with_draft, settings.quantization)
     if loaded.draft is not None and calibrated:
         loaded.scoring_heads = load_heads(calibration_folder(pair), loaded.draft)
     return Session(loaded, template)
@@ -181,7 +182,7 @@ class Session:
             question=question,
             look_ahead=settings.look_ahead,
             chunk_size=settings.chunk_size,
-            prefill_chunk=settings.prefill_chunk,
+            prefill_chunk=pass_size(settings, pair, max(prompt.length, draft_prompt.length)),
             seed=settings.seed,
             clock=clock,
             keep_draft=draft_may_propose(settings, pair),

@@ -14,16 +14,18 @@ from specprefill_cli.errors import UsageError
 ENVIRONMENT_PREFIX = "SPECPREFILL_"
 AUTO = "auto"
 OFF = "off"
-OFF_AUTO_OR_NUMBER = ("speculate", "draft_window")
+# Settings that are a number or one of these words.
+WORDS = {"speculate": (AUTO, OFF), "draft_window": (AUTO, OFF), "prefill_chunk": (AUTO,)}
 
 
 @dataclass(frozen=True)
 class Settings:
     """How to read, prefill and answer.
 
+    quantization: how the target's weights are packed while they are loaded
     keep: ratio of prompt tokens that the target computes, or None for `auto`
     look_ahead: tokens that the draft decodes before scoring; chunk_size: document tokens a chunk
-    prefill_chunk: tokens a forward pass reads at once
+    prefill_chunk: tokens a forward pass reads at once, or `auto`: chosen from the memory that is free
     draft_window: how far back the draft sees while it reads the document: `auto`, `off`, or tokens
     recompute: most of the prompt that draft KV may recompute; accept_risk: risk that may remain, None for any
     exact_layers: first target layers that draft KV computes exactly for all tokens
@@ -35,13 +37,14 @@ class Settings:
     target: str | None = None
     devices: str = AUTO
     dtype: str = AUTO
+    quantization: str = "none"
     offline: bool = False
     mode: str = AUTO
     scorer: str = AUTO
     keep: float | None = None
     look_ahead: int = 8
     chunk_size: int = 32
-    prefill_chunk: int = 16_384
+    prefill_chunk: str | int = AUTO
     draft_window: str | int = AUTO
     recompute: float = 0.15
     accept_risk: float | None = None
@@ -61,7 +64,6 @@ class Settings:
         at_least = {
             "look_ahead": 0,
             "chunk_size": 1,
-            "prefill_chunk": 16,
             "exact_layers": 0,
             "max_new_tokens": 1,
             "top_k": 0,
@@ -70,6 +72,8 @@ class Settings:
         for name, smallest in at_least.items():
             if getattr(self, name) < smallest:
                 raise UsageError(f"{flag(name)} {getattr(self, name)}: must be at least {smallest}")
+        if isinstance(self.prefill_chunk, int) and self.prefill_chunk < 16:
+            raise UsageError(f"--prefill-chunk {self.prefill_chunk}: must be at least 16, or 'auto'")
         if not 0 <= self.recompute <= 1:
             raise UsageError(f"--recompute {self.recompute:g}: must be between 0 and 1")
         if self.accept_risk is not None and self.accept_risk < 0:
@@ -80,7 +84,7 @@ class Settings:
             raise UsageError(f"--temperature {self.temperature:g}: must be between 0 and 10")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"--top-p {self.top_p:g}: must be above 0 and at most 1")
-        for name in OFF_AUTO_OR_NUMBER:
+        for name in ("speculate", "draft_window"):
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:
                 raise UsageError(f"{flag(name)} {value}: must be at least 1, or 'off' or 'auto'")
@@ -171,7 +175,7 @@ def convert(name: str, value: Any, place: str) -> Any:
     try:
         if name == "keep":
             return None if value == AUTO else float(value)
-        if name in OFF_AUTO_OR_NUMBER and value in (AUTO, OFF):
+        if value in WORDS.get(name, ()):
             return value
         if kind == "bool":
             return (
@@ -187,7 +191,12 @@ def convert(name: str, value: Any, place: str) -> Any:
             return float(value)
         return str(value)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        words = {"keep": "a number or 'auto'"} | dict.fromkeys(OFF_AUTO_OR_NUMBER, "'off', 'auto' or a whole number")
+        words = {
+            "keep": "a number or 'auto'",
+            "speculate": "'off', 'auto' or a whole number",
+            "draft_window": "'off', 'auto' or a whole number",
+            "prefill_chunk": "'auto' or a whole number",
+        }
         kinds_in_words = {"int": "a whole number", "bool": "true or false"}
         wanted = words.get(name) or kinds_in_words.get(kind, "a number")
         raise UsageError(f"{place}: '{value}' is not {wanted} (setting {name})") from error

@@ -5,13 +5,15 @@ from __future__ import annotations
 import platform
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
+from specprefill_cli.benchmarks.peers import Peer
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.evaluation.runs import Configuration
+from specprefill_cli.memory import PeakMemory
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.choice import cost_of, scoring_flops
 from specprefill_cli.prefill.cost import compute_limit
@@ -27,6 +29,7 @@ QUESTION = "Which torque is given for the mounting screws?"
 class BenchRow:
     """Medians of one configuration at one prompt length; times in seconds, speedup over `full` at the same length.
 
+    mode: of specprefill, or the name of a peer; ttft_low, ttft_high: quartiles
     limit: the speedup if operations were all that took time (None for modes whose operations are not counted)
     efficiency: speedup / limit
     """
@@ -71,37 +74,56 @@ def bench_prefill(
     repeat: int,
     base: Settings,
     step: Callable[[str], None],
+    peers: Sequence[Peer] = (),
 ) -> list[BenchRow]:
-    """Measure every configuration at every length `repeat` times, in turns, after one unmeasured round."""
+    """Measure every configuration at every length `repeat` times, in turns, after one unmeasured round.
+
+    peers: who else reads the same prompts, in the same turns; a row each, with the peer's name for a mode
+    """
+    others = {Configuration(peer.name): peer for peer in peers}
     results = []
     for length in lengths:
         collection = prompt_of_length(session, length, base)
-        measured: dict[Configuration, list[tuple[Measurement, int | None]]] = {one: [] for one in configurations}
+        measured: dict[Configuration, list[Measurement]] = {one: [] for one in (*configurations, *others)}
         for round_number in range(repeat + 1):
-            for configuration in configurations:
+            for configuration, runs in measured.items():
                 step(f"{length:,} tokens, {configuration.mode}, round {round_number} of {repeat}")
-                stream = session.ask(collection, QUESTION, configuration.settings(base))
-                peak = stream.memory.bytes()
+                if configuration in others:
+                    run = read_by(others[configuration], session, collection, base)
+                else:
+                    run = answer_in(session, collection, configuration.settings(base))
                 if round_number:
-                    measured[configuration].append((summary(stream), peak))
-                # Its caches must not stand in the memory that the next configuration is measured in.
-                del stream
+                    runs.append(run)
         results += rows(length, measured)
     return results
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is kept of one run; the caches are let go."""
+    """What is kept of one run: seconds, and the peak of memory in this run alone; the caches are let go."""
 
     ttft: float
     phases: dict[str, float]
     kept_ratio: float
     limit: float | None
+    peak: int | None
 
 
-def summary(stream: AnswerStream) -> Measurement:
-    return Measurement(stream.clock.ttft, stream.clock.phases(), stream.prefilled.plan.kept_ratio, limit(stream))
+def answer_in(session: Session, collection: Collection, settings: Settings) -> Measurement:
+    """One prefill in a mode. Its caches go with it: they must not stand in the memory that the next run is measured in."""
+    stream = session.ask(collection, QUESTION, settings)
+    peak = stream.memory.bytes()
+    return Measurement(stream.clock.ttft, stream.clock.phases(), stream.prefilled.plan.kept_ratio, limit(stream), peak)
+
+
+def read_by(peer: Peer, session: Session, collection: Collection, settings: Settings) -> Measurement:
+    """One prefill by a peer, of the target's tokens in mode `full`, with the same clock."""
+    memory = PeakMemory()
+    clock = PhaseClock(session.pair.wait)
+    prompt = session.prepare(collection, QUESTION, replace(settings, mode="full"), clock).prompt
+    with clock.phase("target_prefill"):
+        peer.read(prompt.tokens)
+    return Measurement(clock.ttft, clock.phases(), 1.0, None, memory.bytes())
 
 
 def limit(stream: AnswerStream) -> float | None:
@@ -115,17 +137,16 @@ def limit(stream: AnswerStream) -> float | None:
     return compute_limit(cost_of(pair.target), scoring, plan.prompt_tokens, plan.kept_tokens)
 
 
-def rows(length: int, measured: dict[Configuration, list[tuple[Measurement, int | None]]]) -> list[BenchRow]:
+def rows(length: int, measured: dict[Configuration, list[Measurement]]) -> list[BenchRow]:
     """One row for each configuration: medians, and the speedup over `full`."""
-    medians = {one: statistics.median(run.ttft for run, _ in runs) for one, runs in measured.items()}
+    medians = {one: statistics.median(run.ttft for run in runs) for one, runs in measured.items()}
     full = next((median for one, median in medians.items() if one.mode == "full"), None)
     table = []
     for one, runs in measured.items():
-        times = sorted(run.ttft for run, _ in runs)
-        peaks = [peak for _, peak in runs if peak is not None]
-        names = runs[0][0].phases
+        times = sorted(run.ttft for run in runs)
+        peaks = [run.peak for run in runs if run.peak is not None]
         speedup = full / medians[one] if full is not None else None
-        bound = runs[0][0].limit
+        bound = runs[0].limit
         table.append(
             BenchRow(
                 length=length,
@@ -137,9 +158,9 @@ def rows(length: int, measured: dict[Configuration, list[tuple[Measurement, int 
                 speedup=speedup,
                 limit=bound,
                 efficiency=speedup / bound if speedup is not None and bound is not None else None,
-                kept_ratio=runs[0][0].kept_ratio,
+                kept_ratio=runs[0].kept_ratio,
                 peak_memory_bytes=int(statistics.median(peaks)) if peaks else None,
-                phases={name: statistics.median(run.phases[name] for run, _ in runs) for name in names},
+                phases={name: statistics.median(run.phases[name] for run in runs) for name in runs[0].phases},
             )
         )
     return table

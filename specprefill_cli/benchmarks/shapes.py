@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.loading import LoadedModel, LoadedPair, model_source
-from specprefill_cli.models.pairs import Pair
+from specprefill_cli.models.pairs import BUNDLED, Pair
 from specprefill_cli.models.placement import choose_dtype, choose_placement
 from specprefill_cli.prompting import load_template
 from specprefill_cli.session import Session
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 CONTEXT = 1 << 20
+# The bundled pair's sizes, as draft and as target, without its limit of 16,384 tokens.
+TINY = "tiny"
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,11 @@ def shape_pair(text: str) -> tuple[str, str]:
     Raises UsageError for anything else.
     """
     names = tuple(part.strip().lower() for part in text.split(":"))
-    unknown = [name for name in names if name not in SHAPES]
+    known = (TINY, *SHAPES)
+    unknown = [name for name in names if name not in known]
     if len(names) != 2 or unknown:
         what = f"'{unknown[0]}' is unknown" if unknown else "two names are wanted"
-        raise UsageError(f"--shapes {text}: {what}; give DRAFT:TARGET of {', '.join(SHAPES)}")
+        raise UsageError(f"--shapes {text}: {what}; give DRAFT:TARGET of {', '.join(known)}")
     return names
 
 
@@ -87,6 +90,17 @@ def shape_config(shape: Shape) -> PretrainedConfig:
     )
 
 
+def named_config(name: str, role: str) -> PretrainedConfig:
+    """The configuration behind a name of `--shapes`; `tiny` is the bundled model of that role, "draft" or "target"."""
+    from transformers import AutoConfig
+
+    if name != TINY:
+        return shape_config(SHAPES[name])
+    config = AutoConfig.from_pretrained(model_source(f"{BUNDLED}{role}"))
+    config.max_position_embeddings = CONTEXT
+    return config
+
+
 def shaped_session(text: str, settings: Settings) -> Session:
     """A session with the pair of `DRAFT:TARGET`, random weights on one device, reading text with the bundled tokenizer.
 
@@ -98,10 +112,14 @@ def shaped_session(text: str, settings: Settings) -> Session:
     draft, target = shape_pair(text)
     placement = choose_placement(settings.devices)
     device = f"cuda:{placement.gpus[0]}" if placement.gpus else placement.device_type
-    dtype = choose_dtype(settings.dtype, placement, SHAPES[target].hidden_size)
+    configs = {"target": named_config(target, "target"), "draft": named_config(draft, "draft")}
+    dtype = choose_dtype(settings.dtype, placement, configs["target"].hidden_size)
     tokenizer = AutoTokenizer.from_pretrained(model_source("tiny:target"))
     try:
-        models = [random_model(name, tokenizer, device, dtype) for name in (target, draft)]
+        models = [
+            random_model(f"{name} {role}", configs[role], tokenizer, device, dtype)
+            for name, role in ((target, "target"), (draft, "draft"))
+        ]
     except torch.OutOfMemoryError as error:
         raise SpecprefillError(
             f"--shapes {text}: does not fit {device}; take smaller shapes, or --dtype bfloat16"
@@ -110,8 +128,10 @@ def shaped_session(text: str, settings: Settings) -> Session:
     return Session(LoadedPair(Pair(text, draft, target, "tiny"), models[0], models[1]), template)
 
 
-def random_model(name: str, tokenizer: PreTrainedTokenizerBase, device: str, dtype: torch.dtype) -> LoadedModel:
-    """One model of a shape with small random weights; it never ends its answer."""
+def random_model(
+    name: str, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, device: str, dtype: torch.dtype
+) -> LoadedModel:
+    """One model with small random weights; it never ends its answer."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -119,5 +139,5 @@ def random_model(name: str, tokenizer: PreTrainedTokenizerBase, device: str, dty
 
     torch.manual_seed(0)
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(shape_config(SHAPES[name]), attn_implementation=ATTENTION, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=dtype)
     return LoadedModel(f"random {name}", model.eval(), tokenizer, CONTEXT, frozenset())

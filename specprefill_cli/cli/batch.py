@@ -63,6 +63,7 @@ def batch(
     target: options.Target = None,
     devices: options.Devices = None,
     dtype: options.Dtype = None,
+    quantization: options.Quantization = None,
     offline: options.Offline = None,
     max_new_tokens: options.MaxNewTokens = None,
     temperature: options.Temperature = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from specprefill_cli.cli import completion, options
 from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.cli.evaluate import ratios, split
+from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import AUTO
 
 if TYPE_CHECKING:
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     from specprefill_cli.benchmarks.prefill import BenchRow
 
 app = typer.Typer(no_args_is_help=True)
+
+Lengths = Annotated[str, typer.Option(help="Prompt lengths in tokens, with commas.")]
+KeepList = Annotated[str | None, typer.Option(help="Keep ratios, with commas.")]
+Modes = Annotated[str, typer.Option(help="Modes, with commas.", autocompletion=completion.list_of(*completion.MODES))]
+Repeat = Annotated[int, typer.Option(min=1, help="Measured rounds; one more warms up.")]
 
 
 @app.callback()
@@ -34,15 +41,26 @@ def group() -> None:
 
 @app.command("prefill")
 def prefill(
-    lengths: Annotated[str, typer.Option(help="Prompt lengths in tokens, with commas.")] = "2048,8192",
-    keep: Annotated[str | None, typer.Option(help="Keep ratios, with commas.")] = None,
-    modes: Annotated[
-        str, typer.Option(help="Modes, with commas.", autocompletion=completion.list_of(*completion.MODES))
-    ] = "full,select",
-    repeat: Annotated[int, typer.Option(min=1, help="Measured rounds; one more warms up.")] = 5,
+    lengths: Lengths = "2048,8192",
+    keep: KeepList = None,
+    modes: Modes = "full,select",
+    repeat: Repeat = 5,
+    baseline: Annotated[
+        bool, typer.Option(help="Measure transformers' own generate beside the modes, in the same turns.")
+    ] = True,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also draw speedup against length to this file (SVG).",
+            rich_help_panel=options.OUTPUT,
+            show_default=False,
+        ),
+    ] = None,
     shapes: Annotated[
         str | None,
-        typer.Option(help="DRAFT:TARGET, for example qwen2.5-0.5b:qwen2.5-7b: these sizes with random weights."),
+        typer.Option(
+            help="DRAFT:TARGET, for example qwen2.5-0.5b:qwen2.5-7b or tiny:tiny: these sizes with random weights."
+        ),
     ] = None,
     scorer: options.Scorer = None,
     recompute: options.Recompute = None,
@@ -58,23 +76,31 @@ def prefill(
     target: options.Target = None,
     devices: options.Devices = None,
     dtype: options.Dtype = None,
+    quantization: options.Quantization = None,
     offline: options.Offline = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Time to first token by mode, length and keep ratio: medians, by phase, with the speedup over full prefill.
 
-    Example:
+    The row `transformers` is transformers' own generate, with its own attention, on the same tokens and weights.
+
+    Examples:
 
       specprefill bench prefill --lengths 4096,8192 --keep 0.1,0.2 --repeat 5 --json
+
+      specprefill bench prefill --lengths 2048,4096,8192 --keep 0.1,0.2 --plot speedup.svg
 
       specprefill bench prefill --shapes qwen2.5-0.5b:qwen2.5-32b --dtype bfloat16 --lengths 32768 --keep 0.1
     """
     flags = {name: value for name, value in locals().items() if name != "keep"}
     settings = options.settings_from({**flags, "max_new_tokens": 1})
     sizes = [options.whole_number(text, "--lengths") for text in split(lengths)]
+    check_plot(plot, split(modes), baseline)
+    from specprefill_cli.benchmarks.peers import transformers_peer
     from specprefill_cli.benchmarks.prefill import bench_prefill
     from specprefill_cli.evaluation.runs import configurations
+    from specprefill_cli.models.quantization import NONE
     from specprefill_cli.session import check_names, loads_draft, open_session
 
     wanted = configurations(split(modes), ratios(keep, settings), [settings.scorer])
@@ -82,6 +108,8 @@ def prefill(
         check_names(configuration.settings(settings))
     notes = Notes(quiet)
     if shapes:
+        if settings.quantization != NONE:
+            raise UsageError("--shapes makes random weights in --dtype; --quantization needs a checkpoint")
         from specprefill_cli.benchmarks.shapes import shaped_session
 
         session = shaped_session(shapes, settings)
@@ -90,9 +118,26 @@ def prefill(
             settings, draft=any(loads_draft(configuration.settings(settings)) for configuration in wanted)
         )
     wanted = [configuration.named(session) for configuration in wanted]
+    peers = [transformers_peer(session.pair.target)] if baseline else []
     with notes.progress("measuring") as update:
-        rows = bench_prefill(session, sizes, wanted, repeat, settings, update)
+        rows = bench_prefill(session, sizes, wanted, repeat, settings, update, peers)
+    if plot is not None:
+        from specprefill_cli.files import write_whole
+        from specprefill_cli.reporting.bench_plot import speedup_plot
+
+        write_whole(plot, speedup_plot(rows))
     show(rows, json, bench_table)
+
+
+def check_plot(plot: Path | None, modes: list[str], baseline: bool) -> None:
+    """Raises UsageError, before anything is loaded, for a plot that could not be written or would be empty."""
+    if plot is None:
+        return
+    from specprefill_cli.files import check_can_write
+
+    check_can_write(plot, "--plot")
+    if "full" not in modes or (set(modes) == {"full"} and not baseline):
+        raise UsageError("--plot shows speedups over full: --modes must have full and another mode")
 
 
 @app.command("decode")
@@ -104,7 +149,7 @@ def decode(
     speculate: Annotated[
         str, typer.Option(help="What is compared with plain decoding: auto or numbers, with commas.")
     ] = AUTO,
-    repeat: Annotated[int, typer.Option(min=1, help="Measured rounds; one more warms up.")] = 5,
+    repeat: Repeat = 5,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each quote.")] = 96,
     proposer: options.Proposer = None,
     temperature: options.Temperature = None,
@@ -124,6 +169,7 @@ def decode(
     target: options.Target = None,
     devices: options.Devices = None,
     dtype: options.Dtype = None,
+    quantization: options.Quantization = None,
     offline: options.Offline = None,
     json: options.Json = False,
     quiet: options.Quiet = False,

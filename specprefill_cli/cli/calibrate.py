@@ -46,6 +46,7 @@ def calibrate(
     target: options.Target = None,
     devices: options.Devices = None,
     dtype: options.Dtype = None,
+    quantization: options.Quantization = None,
     offline: options.Offline = None,
     json: options.Json = False,
     quiet: options.Quiet = False,

@@ -57,6 +57,7 @@ def compare(
     target: options.Target = None,
     devices: options.Devices = None,
     dtype: options.Dtype = None,
+    quantization: options.Quantization = None,
     offline: options.Offline = None,
     max_new_tokens: options.MaxNewTokens = None,
     temperature: options.Temperature = None,

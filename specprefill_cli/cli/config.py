@@ -123,6 +123,12 @@ def check_choice(name: str, value: str) -> None:
     """Raises UsageError for a setting with names that does not have this one."""
     from specprefill_cli.models.pairs import PAIRS
 
-    choices = {"mode": completion.MODES, "scorer": completion.SCORERS, "dtype": completion.DTYPES, "pair": tuple(PAIRS)}
+    choices = {
+        "mode": completion.MODES,
+        "scorer": completion.SCORERS,
+        "dtype": completion.DTYPES,
+        "quantization": completion.QUANTIZATIONS,
+        "pair": tuple(PAIRS),
+    }
     if name in choices and value not in choices[name]:
         raise UsageError(f"config set {name}: '{value}' is unknown; use one of {', '.join(choices[name])}")

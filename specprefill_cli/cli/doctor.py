@@ -17,6 +17,7 @@ def doctor(
     target: options.Target = None,
     devices: options.Devices = None,
     dtype: options.Dtype = None,
+    quantization: options.Quantization = None,
     tokens: Annotated[
         int,
         typer.Option(min=1, help="Length of the prompt for which memory is counted.", rich_help_panel=options.MODELS),

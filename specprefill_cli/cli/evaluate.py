@@ -62,6 +62,7 @@ def evaluate(
     target: options.Target = None,
     devices: options.Devices = None,
     dtype: options.Dtype = None,
+    quantization: options.Quantization = None,
     offline: options.Offline = None,
     max_new_tokens: options.MaxNewTokens = None,
     json: options.Json = False,

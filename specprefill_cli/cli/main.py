@@ -15,6 +15,7 @@ from specprefill_cli.cli import (
     ask,
     batch,
     bench,
+    bench_peer,
     calibrate,
     compare,
     config,
@@ -56,6 +57,7 @@ app.command("ask")(ask.ask)
 app.command("batch")(batch.batch)
 app.command("compare")(compare.compare)
 app.command("plan")(plan.plan)
+bench.app.command("peer")(bench_peer.peer)
 app.add_typer(bench.app, name="bench")
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)

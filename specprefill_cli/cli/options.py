@@ -39,6 +39,14 @@ Dtype = Annotated[
         autocompletion=completion.one_of(*completion.DTYPES),
     ),
 ]
+Quantization = Annotated[
+    str | None,
+    typer.Option(
+        help=f"The target's weights: {completion.in_words(completion.QUANTIZATIONS)}.",
+        rich_help_panel=MODELS,
+        autocompletion=completion.one_of(*completion.QUANTIZATIONS),
+    ),
+]
 Offline = Annotated[
     bool | None, typer.Option("--offline", help="Use only models that are already here.", rich_help_panel=MODELS)
 ]
@@ -88,7 +96,12 @@ DraftWindow = Annotated[
     ),
 ]
 ChunkSize = Annotated[int | None, typer.Option(help="Document tokens chosen together.", rich_help_panel=PREFILL)]
-PrefillChunk = Annotated[int | None, typer.Option(help="Tokens a forward pass reads at once.", rich_help_panel=PREFILL)]
+PrefillChunk = Annotated[
+    str | None,
+    typer.Option(
+        help="Tokens a forward pass reads at once: a number, or auto: chosen from free memory.", rich_help_panel=PREFILL
+    ),
+]
 Prompt = Annotated[
     str | None, typer.Option(help="Prompt template: a name, or the path of a .toml file.", rich_help_panel=PREFILL)
 ]

@@ -49,6 +49,7 @@ def study(
     target: options.Target = None,
     devices: options.Devices = None,
     dtype: options.Dtype = None,
+    quantization: options.Quantization = None,
     offline: options.Offline = None,
     quiet: options.Quiet = False,
 ) -> None:

@@ -71,7 +71,7 @@ def choose_speculator(
     if settings.proposer in (AUTO, LookupProposer.name):
         proposers.append(LookupProposer(request.prompt.tokens[prefilled.state.positions]))
     if draft_may_propose(settings, request.pair):
-        proposers.append(draft_proposer(request, prefilled, settings, sampler, stop_tokens))
+        proposers.append(draft_proposer(request, prefilled, sampler, stop_tokens))
     if settings.speculate == AUTO:
         pace = AdaptivePace(memory if sampler.greedy else SpeculationMemory(AssumedCosts()))
     else:
@@ -80,7 +80,7 @@ def choose_speculator(
 
 
 def draft_proposer(
-    request: ScoringRequest, prefilled: Prefilled, settings: Settings, sampler: Sampler, stop_tokens: frozenset[int]
+    request: ScoringRequest, prefilled: Prefilled, sampler: Sampler, stop_tokens: frozenset[int]
 ) -> DraftProposer:
     """The draft behind the prompt: from the cache that prefill left, else it reads the prompt when it is first asked."""
     prompt, pair = request.prompt, request.pair
@@ -90,7 +90,7 @@ def draft_proposer(
     def open_reader() -> ModelReader:
         state = ready
         if state is None:
-            _, state = prefill(draft.model, prompt.tokens, torch.arange(length), settings.prefill_chunk)
+            _, state = prefill(draft.model, prompt.tokens, torch.arange(length), request.prefill_chunk)
         return ModelReader(draft.model, state, length)
 
     small, large = cost_of(draft), cost_of(pair.target)

@@ -1,4 +1,4 @@
-"""With `attention.py`, `cache.py` and `keys.py` the only module that touches transformers' internals: forward passes.
+"""With `attention.py`, `masks.py`, `cache.py` and `keys.py` the only module that touches transformers' internals: forward passes.
 
 `tests/models/test_adapter.py` pins what they rely on (seen in transformers 5.23, 2026-11).
 """
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.attention import LayerReached, LocalReading, PositionContext, QueryCapture
+from specprefill_cli.models.attention import LayerReached, QueryCapture
 from specprefill_cli.models.cache import PrefillState, new_state
+from specprefill_cli.models.masks import LocalReading, PositionContext
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -185,3 +186,13 @@ def synchronize(used: Iterable[torch.device]) -> None:
             torch.cuda.synchronize(device)
         elif device.type == "mps":
             torch.mps.synchronize()
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that new tensors can have on a device, those included that torch holds ready."""
+    if device.type == "cuda":
+        ready = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + ready
+    import psutil
+
+    return psutil.virtual_memory().available

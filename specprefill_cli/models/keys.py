@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specprefill_cli.models.cache import PrefillState, new_state
@@ -80,9 +79,8 @@ def raw_keys_values(model: PreTrainedModel, layer: int, states: Tensor) -> tuple
     module = attention_module(model, layer)
     heads, size = key_value_size(model, layer)
     if hasattr(module, "qkv_proj"):
-        weight = module.qkv_proj.weight[-2 * heads * size :]
-        bias = module.qkv_proj.bias
-        both = F.linear(states, weight, None if bias is None else bias[-2 * heads * size :])
+        # The queries too: quantised weights cannot be cut into rows.
+        both = module.qkv_proj(states)[:, -2 * heads * size :]
         return both[:, : heads * size], both[:, heads * size :]
     return module.k_proj(states), module.v_proj(states)
 

@@ -15,6 +15,7 @@ from specprefill_cli.models.adapter import devices, synchronize
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.pairs import BUNDLED, Pair
 from specprefill_cli.models.placement import Placement, choose_dtype, roomiest
+from specprefill_cli.models.quantization import NONE, check_quantization, quantization_config
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 
 if TYPE_CHECKING:
@@ -114,18 +115,25 @@ class LoadedPair:
         synchronize(self.devices)
 
 
-def load_pair(pair: Pair, placement: Placement, dtype: str, offline: bool, with_draft: bool) -> LoadedPair:
+def load_pair(
+    pair: Pair, placement: Placement, dtype: str, offline: bool, with_draft: bool, quantization: str = NONE
+) -> LoadedPair:
     """Load target and draft of a pair and check them.
+
+    quantization: of the target's weights; the draft is small, and keeps its own
 
     Raises SpecprefillError when a model cannot be had or cannot be used, with the reason.
     """
-    target = load_model(pair.target, placement, dtype, offline)
+    check_quantization(quantization, placement)
+    target = load_model(pair.target, placement, dtype, offline, quantization)
     draft = load_model(pair.draft, roomiest(placement), dtype, offline) if with_draft else None
     return LoadedPair(pair, target, draft)
 
 
-def load_draft_side(pair: Pair, placement: Placement, dtype: str, offline: bool, with_draft: bool) -> LoadedPair:
-    """Load the draft of a pair, and of the target its configuration and tokenizer alone.
+def load_draft_side(
+    pair: Pair, placement: Placement, dtype: str, offline: bool, with_draft: bool, _quantization: str = NONE
+) -> LoadedPair:
+    """Load the draft of a pair, and of the target its configuration and tokenizer alone, however its weights are kept.
 
     Raises SpecprefillError as `load_pair` does.
     """
@@ -161,17 +169,23 @@ def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline
     return ModelOutline(name, config, tokenizer, placement.device_type)
 
 
-def load_model(name: str, placement: Placement, dtype: str, offline: bool) -> LoadedModel:
-    """Load one causal language model with specprefill's attention, from a folder or the hub (safetensors only)."""
+def load_model(name: str, placement: Placement, dtype: str, offline: bool, quantization: str = NONE) -> LoadedModel:
+    """Load one causal language model with specprefill's attention, from a folder or the hub (safetensors only).
+
+    quantization: one of `QUANTIZATIONS`; a checkpoint that is quantised already loads as it is
+    """
     from transformers.utils import logging as transformers_logging
 
     # Progress bars of the library would mix with ours; its warnings about weights stay.
     transformers_logging.disable_progress_bar()
     outline = load_outline(name, placement, offline)
+    chosen = choose_dtype(dtype, placement, outline.config.get_text_config().hidden_size)
+    quantized = quantization_config(quantization, outline.config, name, chosen)
     with load_errors(name, offline):
         model = auto_class(outline.config).from_pretrained(
             **source_of(name, offline),
-            dtype=choose_dtype(dtype, placement, outline.config.get_text_config().hidden_size),
+            dtype=chosen,
+            **({} if quantized is None else {"quantization_config": quantized}),
             device_map=placement.device_map,
             max_memory=placement.max_memory,
             attn_implementation=ATTENTION,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specprefill_cli.models.loading import auto_class
+from specprefill_cli.models.quantization import NONE, SCHEMES
 from specprefill_cli.prefill.cost import ModelCost
 
 if TYPE_CHECKING:
@@ -20,8 +21,14 @@ def parameters(config: PretrainedConfig) -> int:
         return auto_class(config).from_config(config).num_parameters()
 
 
-def weight_bytes(config: PretrainedConfig, dtype: torch.dtype) -> int:
-    return parameters(config) * dtype.itemsize
+def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str = NONE) -> int:
+    """Bytes of a model's weights; quantised are the projections of its layers, not the embeddings and norms."""
+    total = parameters(config)
+    if quantization == NONE:
+        return total * dtype.itemsize
+    cost = ModelCost.of(config)
+    packed = cost.layers * cost.layer_weights
+    return round(packed * SCHEMES[quantization].bytes_per_weight) + (total - packed) * dtype.itemsize
 
 
 def cache_bytes(config: PretrainedConfig, tokens: int, dtype: torch.dtype) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specprefill_cli.models.adapter import pass_overhead
-from specprefill_cli.models.attention import SINKS, LocalReading
+from specprefill_cli.models.masks import SINKS, LocalReading
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

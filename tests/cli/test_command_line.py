@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import types
 
 import pytest
 from fpdf import FPDF
@@ -124,6 +125,8 @@ def bad_inputs(tmp_path):
         (HANDBOOK, "Who?", ("--devices", "cuda:99"), 2, "cuda:99"),
         (HANDBOOK, "Who?", ("--target", "some/model"), 2, "--target needs a --draft"),
         (HANDBOOK, "Who?", ("--dtype", "int3"), 2, "--dtype int3"),
+        (HANDBOOK, "Who?", ("--quantization", "int3"), 2, "--quantization int3: unknown; use one of none, int8"),
+        (HANDBOOK, "Who?", ("--quantization", "nf4", "--devices", "cpu"), 1, "nf4 needs a CUDA device"),
         (
             HANDBOOK,
             "Who?",
@@ -188,12 +191,90 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
         "mode", "keep", "scorer", "n", "em", "f1", "f1_low", "f1_high", "f1_delta", "f1_delta_low", "f1_delta_high",
         "ttft_seconds", "ttft_ratio", "kept_ratio",
     }  # fmt: skip
-    code, out, _ = call("bench", "prefill", "--lengths", "300", "--keep", "0.2", "--repeat", "1", "--json")
+    plot = tmp_path / "speedup.svg"
+    sizes = ("--lengths", "300", "--keep", "0.2", "--repeat", "1")
+    code, out, _ = call("bench", "prefill", *sizes, "--json", "--plot", str(plot))
     assert code == 0
     record = json.loads(out)
-    assert [(row["length"], row["mode"]) for row in record["rows"]] == [(300, "full"), (300, "select")]
+    modes = [(row["length"], row["mode"]) for row in record["rows"]]
+    assert modes == [(300, "full"), (300, "select"), (300, "transformers")]
     assert record["rows"][0]["speedup"] == 1
+    assert "select, keep 0.2, 300 tokens" in plot.read_text(encoding="utf-8")
+    code, out, _ = call("bench", "prefill", *sizes, "--no-baseline")
+    assert code == 0
+    assert "transformers" not in out
     assert set(record) >= {"schema", "rows", "host", "versions"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("batch", "-", "--document", HANDBOOK),
+        ("compare", HANDBOOK, "--question", "Who?"),
+        ("evaluate", str(packaged_folder("sample_docs") / "questions.jsonl")),
+        ("bench", "prefill"),
+        ("bench", "decode"),
+        ("doctor",),
+    ],
+)
+def test_every_command_that_loads_a_target_honours_quantization(call, command):
+    code, out, err = call(*command, "--quantization", "fp8", "--devices", "cpu", stdin=b"Who?")
+    assert code == 1
+    assert "--quantization fp8 needs a CUDA device" in " ".join((out + err).split())
+    assert "Traceback" not in err
+
+
+def test_random_weights_are_not_quantised(call):
+    code, _, err = call("bench", "prefill", "--shapes", "tiny:tiny", "--quantization", "int8")
+    assert code == 2
+    assert "--quantization needs a checkpoint" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--plot", "missing/a.svg"), "--plot missing/a.svg: the folder missing does not exist; create it first"),
+        (("--plot", "a.svg", "--modes", "select"), "--modes must have full and another mode"),
+        (("--plot", "a.svg", "--modes", "full", "--no-baseline"), "--modes must have full and another mode"),
+    ],
+)
+def test_a_plot_that_cannot_be_is_refused_before_anything_is_loaded(call, tmp_path, monkeypatch, flags, words):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call("bench", "prefill", *flags)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_bench_peer_measures_llama_cpp_beside_the_modes(call, tmp_path, monkeypatch):
+    built = []
+
+    class Llama:
+        def __init__(self, **arguments):
+            built.append(arguments)
+
+        def reset(self):
+            pass
+
+        def eval(self, tokens):
+            self.tokens = tokens
+
+        def sample(self, temp):
+            return self.tokens[-1]
+
+    monkeypatch.setitem(sys.modules, "llama_cpp", types.SimpleNamespace(Llama=Llama))
+    sizes = ("--lengths", "300", "--keep", "0.2", "--repeat", "1", "--json")
+    code, out, err = call("bench", "peer", *sizes)
+    assert (code, err) == (0, "")
+    assert [row["mode"] for row in json.loads(out)["rows"]] == ["full", "select", "llama.cpp"]
+    assert built[0]["n_ctx"] >= 300
+    code, _, err = call("bench", "peer", *sizes, "--gguf", str(tmp_path / "none.gguf"))
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "none.gguf: no such file" in err
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    code, _, err = call("bench", "peer", *sizes)
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "pip install 'specprefill[peer]'" in err
 
 
 def test_bench_decode_compares_plain_and_speculative_decoding(call):

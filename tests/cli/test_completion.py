@@ -10,6 +10,7 @@ import typer
 from specprefill_cli.cli import completion
 from specprefill_cli.cli.main import app
 from specprefill_cli.models.placement import DTYPES
+from specprefill_cli.models.quantization import QUANTIZATIONS
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.scorers import SCORERS
 
@@ -26,6 +27,7 @@ def test_the_names_are_those_of_the_registries():
     assert ("auto", *MODES) == completion.MODES
     assert set(completion.SCORERS) == {"auto", *SCORERS}
     assert completion.DTYPES == DTYPES
+    assert completion.QUANTIZATIONS == QUANTIZATIONS
 
 
 def test_lists_complete_their_last_word():

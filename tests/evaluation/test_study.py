@@ -10,7 +10,8 @@ from specprefill_cli.evaluation.signals import OBSERVABLE, causal_output, watch
 from specprefill_cli.evaluation.statistics import auroc, ranks, spearman
 from specprefill_cli.evaluation.study import BUDGETS, study
 from specprefill_cli.evaluation.study_summary import stability, summary
-from specprefill_cli.models.adapter import QueryCapture, prefill, window_layers
+from specprefill_cli.models.adapter import prefill, window_layers
+from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.keys import attention_module
 from specprefill_cli.prefill.checkpoints import checkpoint_slots, copy_slots
 from specprefill_cli.prefill.draft_kv import inspect

@@ -6,8 +6,9 @@ from architectures import WINDOW
 from transformers import DynamicCache
 
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
-from specprefill_cli.models.attention import ATTENTION, SINKS, LocalReading, QueryCapture
+from specprefill_cli.models.attention import ATTENTION, QueryCapture
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
+from specprefill_cli.models.masks import SINKS, LocalReading
 
 
 def tokens(count, seed=0):

@@ -7,8 +7,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from specprefill_cli.models.adapter import prefill, read_keys
-from specprefill_cli.models.attention import ATTENTION, SINKS, LocalReading
+from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import new_state
+from specprefill_cli.models.masks import SINKS, LocalReading
 from specprefill_cli.prefill.cost import ModelCost, attended_share, compute_limit, promised_speedup
 
 CONFIGS = {

@@ -34,7 +34,7 @@ class FullMode:
                 target.model,
                 prompt.tokens[done:],
                 torch.arange(done, prompt.length),
-                settings.prefill_chunk,
+                request.prefill_chunk,
                 state=state,
             )
             keep()

@@ -28,9 +28,7 @@ class SelectMode:
                 scores.importance, settings.keep, settings.chunk_size, prompt.length, prompt.document, scores.auto_mass
             )
         with clock.phase("target_prefill"):
-            logits, state = sparse_prefill(
-                request.pair.target.model, prompt.tokens, chosen.plan, settings.prefill_chunk
-            )
+            logits, state = sparse_prefill(request.pair.target.model, prompt.tokens, chosen.plan, request.prefill_chunk)
         warnings = (chosen.warning,) if chosen.warning else ()
         return Prefilled(
             logits,

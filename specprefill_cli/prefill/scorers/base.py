@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from specprefill_cli.models.attention import LocalReading
 from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.masks import LocalReading
 from specprefill_cli.prefill.reuse import DocumentStates
 from specprefill_cli.timing import PhaseClock
 

@@ -5,7 +5,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specprefill_cli.benchmarks import shapes
-from specprefill_cli.benchmarks.shapes import SHAPES, Shape, shape_config, shape_pair, shaped_session
+from specprefill_cli.benchmarks.shapes import (
+    CONTEXT,
+    SHAPES,
+    Shape,
+    named_config,
+    shape_config,
+    shape_pair,
+    shaped_session,
+)
 from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import Settings
 
@@ -26,10 +34,22 @@ def test_shapes_have_the_stated_number_of_parameters(name):
 
 def test_unknown_shapes_are_refused_with_the_known_ones():
     assert shape_pair("qwen3-0.6b:Qwen3-8B") == ("qwen3-0.6b", "qwen3-8b")
-    with pytest.raises(UsageError, match=r"'qwen9' is unknown; give DRAFT:TARGET of qwen2\.5-0\.5b"):
+    with pytest.raises(UsageError, match=r"'qwen9' is unknown; give DRAFT:TARGET of tiny, qwen2\.5-0\.5b"):
         shape_pair("qwen9:qwen3-8b")
     with pytest.raises(UsageError, match="two names are wanted"):
         shape_pair("qwen3-8b")
+
+
+def test_tiny_is_the_bundled_pair_with_room_for_long_prompts(tiny_session):
+    assert shape_pair("tiny:tiny") == ("tiny", "tiny")
+    session = shaped_session("tiny:tiny", Settings(devices="cpu"))
+    for made, bundled in (
+        (session.pair.draft, tiny_session.pair.draft),
+        (session.pair.target, tiny_session.pair.target),
+    ):
+        assert made.model.num_parameters() == bundled.model.num_parameters()
+        assert made.context == made.config.max_position_embeddings == CONTEXT > 131_072 + 64
+    assert named_config("tiny", "draft").hidden_size < named_config("tiny", "target").hidden_size
 
 
 def test_a_pair_of_shapes_can_be_measured(monkeypatch):

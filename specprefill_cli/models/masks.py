@@ -1,0 +1,147 @@
+"""Masks by position: who sees whom in one pass, in blocks that stay small beside the prompt's length squared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from specprefill_cli.models.attention import QueryCapture
+
+# Queries a masked attention call handles at once, and the most elements of its mask: torch makes a float of each, so
+# that 2**26 are 256 MiB in float32.
+QUERY_BLOCK = 1_024
+MASK_ELEMENTS = 2**26
+# Tokens at the prompt's start that local reading always sees: models park attention there (arXiv 2309.17453).
+SINKS = 16
+
+
+@dataclass(frozen=True)
+class LocalReading:
+    """Reading a document without looking far back, for a draft that only has to find passages.
+
+    A token before position `until` sees the `window` positions up to its own and the prompt's first SINKS; those from
+    `until` on, the question's, see everything. Costs grow linearly with the document. An approximation: layers above
+    the first get other states than full attention would give them.
+    """
+
+    window: int
+    until: int
+
+
+@dataclass
+class PositionContext:
+    """What our attention function must know of one forward pass.
+
+    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the queries' own are among
+        the keys'
+    capture, rows: where to keep queries, and which rows of this pass (None: keep none)
+    last_layer: the layer whose queries and keys end the pass (None: run to the end)
+    local: how far back a document's tokens see (None: to the start)
+    masks: those built so far, because layers of one kind need the same
+    """
+
+    query_positions: Tensor
+    key_positions: Tensor
+    capture: QueryCapture | None = None
+    rows: Tensor | None = None
+    last_layer: int | None = None
+    local: LocalReading | None = None
+    masks: dict[tuple, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def largest_distance(self) -> int:
+        """Positions from the first key to the last query."""
+        return int(self.query_positions[-1] - self.key_positions[0])
+
+    @cached_property
+    def local_queries(self) -> int:
+        """How many of the queries, the first ones, read locally; 0 where the window reaches everything they see."""
+        if self.local is None:
+            return 0
+        count = int(torch.searchsorted(self.query_positions, self.local.until))
+        reach = int(self.query_positions[count - 1] - self.key_positions[0]) if count else 0
+        return count if reach >= self.local.window else 0
+
+    @cached_property
+    def trailing(self) -> bool:
+        """Whether the queries are the keys' last ones, all of them: not tokens computed anew in the middle of a cache."""
+        return torch.equal(self.query_positions, self.key_positions[-len(self.query_positions) :])
+
+    @property
+    def reads_everything(self) -> bool:
+        """Whether the last query is the last key, so that causality by slot is causality by position where all of the
+        cache is read at once, or by one query."""
+        return bool(self.query_positions[-1] == self.key_positions[-1])
+
+    def visible_keys(self, first: int, last: int, window: int | None) -> slice:
+        """The keys that one of the queries [first, last) can see."""
+        end = int(torch.searchsorted(self.key_positions, self.query_positions[last - 1], right=True))
+        if window is None:
+            return slice(0, end)
+        oldest = self.query_positions[first] - window + 1
+        return slice(int(torch.searchsorted(self.key_positions, oldest)), end)
+
+
+def block_mask(
+    context: PositionContext, first: int, last: int, seen: slice, window: int | None, sinks: int, device: torch.device
+) -> Tensor:
+    """The mask [last - first, sinks and seen] of a block of queries, built once a pass for each kind of layer and device.
+
+    sinks: first slots that are seen whatever the window
+    """
+    key = (first, last, window, sinks, device)
+    if key not in context.masks:
+        before = min(sinks, seen.start)
+        places = torch.cat([context.key_positions[:before], context.key_positions[seen]])
+        mask = position_mask(context.query_positions[first:last], places, window, max(before, sinks - seen.start))
+        context.masks[key] = mask.to(device)
+    return context.masks[key]
+
+
+def query_blocks(context: PositionContext, length: int) -> Iterator[tuple[int, int]]:
+    """Blocks of queries that attend together: those that read locally in blocks of about their window, then the others."""
+    local, size = context.local_queries, query_block(len(context.key_positions))
+    # Narrower blocks see fewer keys in vain, but each costs a call.
+    narrow = max(128, min(context.local.window, size)) if local else size
+    for start, end, step in ((0, local, narrow), (local, length, size)):
+        for first in range(start, end, step):
+            yield first, min(first + step, end)
+
+
+def query_block(keys: int) -> int:
+    """Queries of one attention call with a mask over `keys` keys."""
+    return max(1, min(QUERY_BLOCK, MASK_ELEMENTS // keys))
+
+
+def trailing_mask(context: PositionContext, first: int, last: int, device: torch.device) -> Tensor:
+    """The mask [last - first, seen] of a block of trailing queries without a window, cut out of one for the whole pass.
+
+    Each query sees all keys up to its own. The blocks' masks thus end in the same stairs, and differ only in how many
+    keys lie before them: one mask [block, K] holds them all, where one for each block would together be a pass x K.
+    """
+    total, length = len(context.key_positions), len(context.query_positions)
+    key = ("trailing", device)
+    if key not in context.masks:
+        rows = min(query_block(total), length)
+        context.masks[key] = torch.ones(rows, total, dtype=torch.bool, device=device).tril(total - rows)
+    shared = context.masks[key]
+    return shared[len(shared) - (last - first) :, length - last :]
+
+
+def position_mask(query_positions: Tensor, key_positions: Tensor, window: int | None, sinks: int = 0) -> Tensor:
+    """Boolean [Q, K]: a key is seen when it is not later than the query, and inside the window counted in positions.
+
+    sinks: how many of the keys, the first ones, are seen from beyond the window
+    """
+    seen = key_positions[None] <= query_positions[:, None]
+    if window is None:
+        return seen
+    near = key_positions[None] > query_positions[:, None] - window
+    near[:, :sinks] = True
+    return seen & near

@@ -1,0 +1,161 @@
+"""Targets with smaller weights, through transformers' own integrations: made while loading, or quantised checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from specprefill_cli.errors import SpecprefillError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig
+    from transformers.utils.quantization_config import QuantizationConfigMixin
+
+    from specprefill_cli.models.placement import Placement
+
+NONE = "none"
+EXTRA = "specprefill[quantization]"
+# The first GPUs that multiply FP8: Ada and Hopper. On older ones transformers would quietly unpack to bfloat16.
+FP8_CAPABILITY = (8, 9)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One way to quantise the projections of a model while it is loaded.
+
+    package: what transformers needs for it, and available: whether a version that it can use is installed
+    bytes_per_weight: of a quantised weight, its share of the scales included
+    config: what `from_pretrained` is given, for a dtype to compute in
+    """
+
+    package: str
+    available: Callable[[], bool]
+    bytes_per_weight: float
+    config: Callable[[torch.dtype], QuantizationConfigMixin]
+
+
+def has_bitsandbytes() -> bool:
+    from transformers.utils import is_bitsandbytes_available
+
+    return is_bitsandbytes_available()
+
+
+def has_kernels() -> bool:
+    from transformers.utils import is_kernels_available
+
+    return is_kernels_available()
+
+
+def int8(_dtype: torch.dtype) -> QuantizationConfigMixin:
+    """LLM.int8() (arXiv 2208.07339)."""
+    import logging
+
+    from transformers import BitsAndBytesConfig
+
+    # In another dtype than float16 it warns of a cast in every layer of every pass.
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+    return BitsAndBytesConfig(load_in_8bit=True)
+
+
+def nf4(dtype: torch.dtype) -> QuantizationConfigMixin:
+    """4-bit NormalFloat with quantised scales (QLoRA, arXiv 2305.14314)."""
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+
+
+def fp8(_dtype: torch.dtype) -> QuantizationConfigMixin:
+    """8-bit floats with a scale for each block of 128 x 128 weights."""
+    from transformers import FineGrainedFP8Config
+
+    return FineGrainedFP8Config()
+
+
+# nf4: 4 bits and 0.127 for the scales (arXiv 2305.14314, section 3).
+SCHEMES: Mapping[str, Scheme] = {
+    "int8": Scheme("bitsandbytes", has_bitsandbytes, 1.0, int8),
+    "nf4": Scheme("bitsandbytes", has_bitsandbytes, 4.127 / 8, nf4),
+    "fp8": Scheme("kernels", has_kernels, 1.0, fp8),
+}
+QUANTIZATIONS = (NONE, *SCHEMES)
+
+# What transformers imports to read a checkpoint that is quantised already: modules, and how pip calls them.
+CHECKPOINT_MODULES: Mapping[str, Mapping[str, str]] = {
+    "gptq": {"optimum": "optimum", "gptqmodel": "gptqmodel"},
+    "awq": {"gptqmodel": "gptqmodel"},
+    "bitsandbytes": {"bitsandbytes": "bitsandbytes"},
+    "compressed-tensors": {"compressed_tensors": "compressed-tensors"},
+}
+
+
+def check_quantization(name: str, placement: Placement) -> None:
+    """Raises, before anything is downloaded: UsageError for an unknown name, SpecprefillError for what is missing here."""
+    if name not in QUANTIZATIONS:
+        raise UsageError(f"--quantization {name}: unknown; use one of {', '.join(QUANTIZATIONS)}")
+    if name == NONE:
+        return
+    if placement.device_type != "cuda":
+        raise SpecprefillError(
+            f"--quantization {name} needs a CUDA device, and the target would run on {placement.device_type}; "
+            "leave it out, or use --dtype bfloat16"
+        )
+    scheme = SCHEMES[name]
+    if not scheme.available():
+        raise SpecprefillError(
+            f"--quantization {name} needs the package {scheme.package} in a version that transformers can use; "
+            f"install it with pip install '{EXTRA}'"
+        )
+    if name == "fp8":
+        check_fp8(placement)
+
+
+def check_fp8(placement: Placement) -> None:
+    """Raises SpecprefillError for a GPU that cannot multiply FP8."""
+    import torch
+
+    for gpu in placement.gpus:
+        found = torch.cuda.get_device_capability(gpu)
+        if found < FP8_CAPABILITY:
+            wanted = ".".join(map(str, FP8_CAPABILITY))
+            raise SpecprefillError(
+                f"--quantization fp8 needs GPUs of compute capability {wanted} or newer, cuda:{gpu} has "
+                f"{'.'.join(map(str, found))}; use int8 or nf4"
+            )
+
+
+def quantization_config(name: str, config: PretrainedConfig, model: str, dtype: torch.dtype):
+    """What `from_pretrained` is given for a model: None for `none`, and then a quantised checkpoint loads as it is.
+
+    Raises SpecprefillError for a checkpoint that is quantised already where a scheme is asked for, and for one whose
+    packages are missing.
+    """
+    method = checkpoint_method(config)
+    if method is None:
+        return None if name == NONE else SCHEMES[name].config(dtype)
+    if name != NONE:
+        raise SpecprefillError(f"{model}: quantised already ({method}); leave out --quantization {name}")
+    needed = CHECKPOINT_MODULES.get(method, {})
+    missing = [package for module, package in needed.items() if find_spec(module) is None]
+    if missing:
+        raise SpecprefillError(
+            f"{model}: a checkpoint quantised with {method} needs {' and '.join(missing)}; "
+            f"install with pip install {' '.join(missing)}"
+        )
+    return None
+
+
+def checkpoint_method(config: PretrainedConfig) -> str | None:
+    """How the weights of a checkpoint are quantised, as its configuration says; None where they are not."""
+    stored = getattr(config, "quantization_config", None)
+    if not stored:
+        return None
+    values = stored if isinstance(stored, dict) else stored.to_dict()
+    return str(values.get("quant_method") or "bitsandbytes")

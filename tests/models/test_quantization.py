@@ -1,0 +1,145 @@
+"""Quantised targets: what reaches transformers, and the one line where something is missing."""
+
+import pytest
+import torch
+import transformers
+from architectures import SIZES, build_model
+
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models import loading, quantization
+from specprefill_cli.models.need import parameters, weight_bytes
+from specprefill_cli.models.pairs import Pair
+from specprefill_cli.models.placement import Placement
+from specprefill_cli.models.quantization import SCHEMES, check_quantization, quantization_config
+from specprefill_cli.settings import Settings
+
+CPU, GPU = Placement(None), Placement({"": "cuda:0"})
+
+
+def present(monkeypatch, available=True):
+    """As if the packages were installed, or as if not, whatever is here."""
+    for name, scheme in SCHEMES.items():
+        changed = {**scheme.__dict__, "available": lambda: available}
+        monkeypatch.setitem(quantization.SCHEMES, name, quantization.Scheme(**changed))
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMES))
+def test_what_is_missing_is_named(name, monkeypatch):
+    with pytest.raises(SpecprefillError, match=rf"^--quantization {name} needs a CUDA device, .* would run on cpu; "):
+        check_quantization(name, CPU)
+    present(monkeypatch, available=False)
+    package = SCHEMES[name].package
+    with pytest.raises(SpecprefillError, match=rf"needs the package {package} .* 'specprefill\[quantization\]'$"):
+        check_quantization(name, GPU)
+
+
+def test_unknown_names_are_refused_and_none_needs_nothing():
+    with pytest.raises(UsageError, match=r"--quantization int3: unknown; use one of none, int8, nf4, fp8"):
+        check_quantization("int3", GPU)
+    check_quantization("none", CPU)
+
+
+def test_fp8_is_refused_on_gpus_that_cannot_multiply_it(monkeypatch):
+    present(monkeypatch)
+    found = {0: (9, 0), 1: (8, 6)}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", found.get)
+    check_quantization("fp8", GPU)
+    with pytest.raises(SpecprefillError, match=r"capability 8\.9 or newer, cuda:1 has 8\.6; use int8 or nf4"):
+        check_quantization("fp8", Placement("auto", {0: 1, 1: 1}))
+    check_quantization("int8", Placement("auto", {0: 1, 1: 1}))
+
+
+@pytest.fixture
+def folder(tokenizer, tmp_path):
+    build_model("llama").save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """What `from_pretrained` was given, by folder; the model is loaded without a quantisation."""
+    seen = []
+    real = transformers.AutoModelForCausalLM.from_pretrained
+
+    def load(*arguments, quantization_config=None, **others):
+        seen.append((quantization_config, others["dtype"]))
+        return real(*arguments, **{**others, "device_map": None, "max_memory": None})
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", load)
+    return seen
+
+
+def test_the_target_alone_is_quantised(folder, given, monkeypatch):
+    present(monkeypatch)
+    loading.load_pair(Pair("p", str(folder), str(folder)), GPU, "bfloat16", True, True, "nf4")
+    (target, dtype), (draft, _) = given
+    assert draft is None
+    assert (target.load_in_4bit, target.bnb_4bit_quant_type) == (True, "nf4")
+    assert target.bnb_4bit_compute_dtype is dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "holds"),
+    [
+        ("int8", transformers.BitsAndBytesConfig, lambda config: config.load_in_8bit and not config.load_in_4bit),
+        ("fp8", transformers.FineGrainedFP8Config, lambda config: not config.dequantize),
+    ],
+)
+def test_each_scheme_reaches_transformers(folder, given, name, kind, holds):
+    loading.load_model(str(folder), CPU, "float32", True, name)
+    config = given[0][0]
+    assert isinstance(config, kind)
+    assert holds(config)
+
+
+def test_a_pair_that_cannot_be_quantised_is_refused_before_it_is_loaded():
+    with pytest.raises(SpecprefillError, match="needs a CUDA device"):
+        loading.load_pair(Pair("p", "no/draft", "no/target"), CPU, "auto", True, True, "int8")
+
+
+def quantised(**stored):
+    config = transformers.LlamaConfig(**SIZES)
+    config.quantization_config = stored
+    return config
+
+
+@pytest.mark.parametrize("stored", [{"quant_method": "gptq", "bits": 4}, {"quant_method": "awq", "bits": 4}])
+def test_a_quantised_checkpoint_names_the_packages_it_needs(monkeypatch, stored):
+    monkeypatch.setattr(quantization, "find_spec", lambda module: None)
+    method = stored["quant_method"]
+    with pytest.raises(SpecprefillError, match=rf"^m: a checkpoint quantised with {method} needs .*gptqmodel; install"):
+        quantization_config("none", quantised(**stored), "m", torch.float16)
+    monkeypatch.setattr(quantization, "find_spec", lambda module: module)
+    assert quantization_config("none", quantised(**stored), "m", torch.float16) is None
+
+
+def test_a_quantised_checkpoint_is_not_quantised_again():
+    with pytest.raises(SpecprefillError, match=r"m: quantised already \(gptq\); leave out --quantization nf4"):
+        quantization_config("nf4", quantised(quant_method="gptq", bits=4), "m", torch.float16)
+    assert quantization.checkpoint_method(quantised(load_in_4bit=True)) == "bitsandbytes"
+    assert quantization.checkpoint_method(transformers.LlamaConfig(**SIZES)) is None
+
+
+def test_a_gptq_folder_without_its_packages_is_one_clear_line(folder, monkeypatch):
+    quantised(quant_method="gptq", bits=4, group_size=128).save_pretrained(folder)
+    monkeypatch.setattr(quantization, "find_spec", lambda module: None)
+    with pytest.raises(SpecprefillError, match="gptq needs optimum and gptqmodel; install with pip install optimum"):
+        loading.load_model(str(folder), CPU, "auto", offline=True)
+
+
+def test_memory_counts_packed_projections_and_whole_embeddings():
+    config = transformers.LlamaConfig(**SIZES)
+    projections = sum(
+        module.weight.numel()
+        for name, module in build_model("llama").named_modules()
+        if isinstance(module, torch.nn.Linear) and name != "lm_head"
+    )
+    others = parameters(config) - projections
+    assert weight_bytes(config, torch.bfloat16, "int8") == projections + 2 * others
+    assert weight_bytes(config, torch.bfloat16, "nf4") == pytest.approx(0.516 * projections + 2 * others, rel=1e-3)
+    assert weight_bytes(config, torch.bfloat16) == 2 * (projections + others)
+
+
+def test_the_setting_is_none_unless_it_is_given():
+    assert Settings().quantization == quantization.NONE

@@ -1,0 +1,107 @@
+"""Memory on long prompts: nothing as large as the square of the prompt's length, and peaks that belong to one row."""
+
+import sys
+
+import pytest
+import torch
+from architectures import build_model
+
+from specprefill_cli.memory import PeakMemory
+from specprefill_cli.models.adapter import prefill, read_keys
+from specprefill_cli.models.attention import QueryCapture
+from specprefill_cli.models.cache import new_state
+from specprefill_cli.models.masks import QUERY_BLOCK, PositionContext, block_mask, query_block, trailing_mask
+from specprefill_cli.prefill.heads import Head, head_importance
+from specprefill_cli.prefill.importance import attention_importance
+from specprefill_cli.prefill.plan import Fate, Plan, Span
+from specprefill_cli.prefill.sparse import sparse_prefill
+
+LENGTH, CHUNK = 8_192, 2_048
+
+
+def largest_allocation(work):
+    """Bytes of the largest tensor that was made, temporary ones inside torch included."""
+    with torch.profiler.profile(profile_memory=True) as trace:
+        work()
+    events = trace.profiler.kineto_results.events()
+    return max(event.nbytes() for event in events if event.name() == "[memory]")
+
+
+@pytest.fixture(scope="module", params=["llama", "mistral"])
+def long_model(request):
+    return build_model(request.param)
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return torch.randint(3, 8_000, (LENGTH,), generator=torch.Generator().manual_seed(0))
+
+
+def test_the_measure_sees_a_square():
+    assert largest_allocation(lambda: torch.zeros(LENGTH, LENGTH, dtype=torch.bool).any()) >= LENGTH**2
+
+
+def test_target_prefill_makes_no_square(long_model, ids):
+    assert largest_allocation(lambda: prefill(long_model, ids, torch.arange(LENGTH), CHUNK)) < LENGTH**2
+
+
+def test_sparse_prefill_makes_no_square_of_what_it_keeps(ids):
+    spans = [Span(start, start + 32, Fate.RECOMPUTE if start % 64 else Fate.DROP) for start in range(0, LENGTH, 32)]
+    plan = Plan(LENGTH, (0, LENGTH), tuple(spans))
+    model = build_model("llama")
+    # Half of the tokens, in passes so small that every one but the first needs a mask.
+    assert largest_allocation(lambda: sparse_prefill(model, ids, plan, 256)) < (LENGTH // 2) ** 2
+
+
+def test_draft_and_scoring_make_no_square(ids):
+    model = build_model("llama")
+    document = (100, LENGTH - 100)
+
+    def score():
+        state, capture = new_state(LENGTH), QueryCapture(torch.arange(LENGTH - 12, LENGTH))
+        read_keys(model, ids, torch.arange(LENGTH), CHUNK, 2, capture, state)
+        attention_importance(state, capture, document, [0, 1, 2])
+        head_importance(state, capture, document, (Head(1, 0, 1.0), Head(2, 3, 1.0)))
+
+    assert largest_allocation(score) < LENGTH**2
+
+
+@pytest.mark.parametrize("queries", [1, 300, QUERY_BLOCK, 2_500])
+def test_one_mask_for_a_pass_equals_those_of_its_blocks(queries):
+    """Keys with gaps, as after a sparse prefill, and fewer queries than keys."""
+    positions = torch.arange(3_000)[torch.arange(3_000) % 7 != 3]
+    context = PositionContext(positions[-queries:], positions)
+    assert context.trailing
+    for first in range(0, queries, QUERY_BLOCK):
+        last = min(first + QUERY_BLOCK, queries)
+        seen = context.visible_keys(first, last, None)
+        shared = trailing_mask(context, first, last, torch.device("cpu"))
+        assert torch.equal(shared, block_mask(context, first, last, seen, None, torch.device("cpu")))
+    storages = {mask.untyped_storage().data_ptr() for key, mask in context.masks.items() if key[0] == "trailing"}
+    assert len(storages) == 1
+
+
+def test_tokens_computed_anew_in_the_middle_of_a_cache_are_not_its_last_ones():
+    keys = torch.arange(100)
+    assert not PositionContext(torch.tensor([4, 5, 99]), keys).trailing
+    assert not PositionContext(torch.arange(40, 60), keys).trailing
+    assert PositionContext(keys, keys).trailing
+
+
+def test_blocks_get_smaller_where_the_keys_are_many():
+    assert query_block(1_000) == query_block(65_536) == QUERY_BLOCK
+    assert query_block(131_072) == QUERY_BLOCK // 2
+    assert query_block(10**9) == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak can be reset on Linux alone")
+def test_a_peak_belongs_to_its_own_row():
+    large, small = PeakMemory(), None
+    torch.zeros(2**26).sum()
+    after_large = large.bytes()
+    small = PeakMemory()
+    torch.zeros(2**22).sum()
+    if after_large is None or small.bytes() is None:
+        pytest.skip("this system does not let the peak be reset")
+    # The first took 256 MiB, the second 16 MiB: nothing of the first is left in the second's peak.
+    assert after_large - small.bytes() > 150 * 2**20
