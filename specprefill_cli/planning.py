@@ -17,7 +17,7 @@ from specprefill_cli.prefill.cost import promised_speedup
 from specprefill_cli.prefill.plan import Plan
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
-from specprefill_cli.prefill.selection import select
+from specprefill_cli.prefill.selection import select_scored
 from specprefill_cli.session import Session, span_records
 from specprefill_cli.settings import Settings
 from specprefill_cli.timing import PhaseClock
@@ -81,9 +81,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     importance = scores.importance
     prompt = request.prompt
     with request.clock.phase("selection"):
-        chosen = select(
-            importance, settings.keep, settings.chunk_size, prompt.length, prompt.document, scores.auto_mass
-        )
+        chosen = select_scored(scores, prompt, settings.keep, settings.chunk_size)
     draft = session.pair.draft if scorer.needs_draft else None
     estimates, full_seconds = estimate(request, settings, chosen.plan)
     warnings = [f"{one.name}: {warning}" for one in collection.documents for warning in one.warnings]

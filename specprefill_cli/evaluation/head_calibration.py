@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from specprefill_cli.citations import occurrences
 from specprefill_cli.errors import SpecprefillError
@@ -24,11 +25,11 @@ from specprefill_cli.prefill.head_search import (
     share_recalls,
 )
 from specprefill_cli.prefill.heads import Head, ScoringHeads, blend, head_importance, identity, layer_attention
-from specprefill_cli.prefill.scorers.base import ScoringRequest
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, ScoringRequest
 from specprefill_cli.prefill.scorers.heads import asking_tokens
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
 from specprefill_cli.prefill.scorers.question import QuestionScorer
-from specprefill_cli.prefill.selection import chunk_scores
+from specprefill_cli.prefill.selection import chunk_scores, with_neighbours
 from specprefill_cli.session import Session
 from specprefill_cli.settings import Settings
 from specprefill_cli.timing import PhaseClock
@@ -148,7 +149,12 @@ def windowed_scores(request: ScoringRequest, heads: Sequence[Head], window: int)
     narrow = replace(request, prompt=request.draft_prompt, draft_window=window)
     state, capture = read_for(narrow, max(head.layer for head in heads))
     importance = head_importance(state, capture, narrow.prompt.document, tuple(heads))
-    return chunk_scores(importance, request.chunk_size).numpy()
+    return judged(importance, request.chunk_size)
+
+
+def judged(importance: Tensor, chunk_size: int) -> np.ndarray:
+    """Scores [chunks] as selection sees them: importance [n] by chunk, with their neighbours'."""
+    return with_neighbours(chunk_scores(importance, chunk_size), NEIGHBOURS).numpy()
 
 
 def read_for(request: ScoringRequest, highest: int) -> tuple[PrefillState, QueryCapture]:
@@ -181,7 +187,7 @@ def sight(case: Case) -> Sighting:
     for layer in range(text.num_hidden_layers):
         if layer in layers:
             shares = layer_attention(state, capture, layer, list(range(text.num_attention_heads)), prompt.document)
-            rows += [chunk_scores(share, request.chunk_size).numpy() for share in shares]
+            rows += [judged(share, request.chunk_size) for share in shares]
         else:
             rows += [np.zeros_like(rows[0]) if rows else np.zeros(1)] * text.num_attention_heads
     width = max(len(row) for row in rows)
@@ -193,6 +199,6 @@ def sight(case: Case) -> Sighting:
     return Sighting(
         scores=np.stack([row if len(row) == width else np.zeros(width) for row in rows]).astype(np.float32),
         gold=np.arange(first // request.chunk_size, last // request.chunk_size + 1),
-        usual=chunk_scores(usual, request.chunk_size).numpy(),
-        lexical=chunk_scores(lexical_importance(own), request.chunk_size).numpy(),
+        usual=judged(usual, request.chunk_size),
+        lexical=judged(lexical_importance(own), request.chunk_size),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,10 @@ from torch import Tensor
 
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.plan import Fate, Plan, Span
+
+if TYPE_CHECKING:
+    from specprefill_cli.prefill.scorers.base import Scores
+    from specprefill_cli.prompting import Prompt
 
 # Share of the importance mass that `--keep auto` holds.
 AUTO_MASS = 0.6
@@ -33,6 +38,12 @@ def chunk_scores(importance: Tensor, chunk_size: int) -> Tensor:
     sizes = torch.full_like(sums, chunk_size)
     sizes[-1] = chunk_size - padding
     return sums / sizes
+
+
+def with_neighbours(scores: Tensor, weight: float) -> Tensor:
+    """Each chunk's score [n] and `weight` of its two neighbours': an answer may straddle chunks, and its sentence does."""
+    beside = F.pad(scores, (1, 1))
+    return scores + weight * (beside[:-2] + beside[2:])
 
 
 def rank(scores: Tensor) -> Tensor:
@@ -65,16 +76,18 @@ def select(
     prompt_tokens: int,
     document: tuple[int, int],
     auto_mass: float | None = None,
+    neighbours: float = 0.0,
 ) -> Selection:
     """Keep the most important chunks of a document.
 
     importance: [n] scores of the document's tokens; keep: ratio of all prompt tokens, or None for the smallest set that
     holds `auto_mass` of the scores' sum (AUTO_MASS where it is None)
+    neighbours: weight of the chunks beside it in a chunk's score
     """
     start, end = document
     if end == start:
         return Selection(Plan(prompt_tokens, document, ()))
-    scores = chunk_scores(importance, chunk_size)
+    scores = with_neighbours(chunk_scores(importance, chunk_size), neighbours)
     if keep is None:
         count = chunks_for_mass(scores, AUTO_MASS if auto_mass is None else auto_mass)
     else:
@@ -89,6 +102,13 @@ def select(
             f"{(prompt_tokens - (end - start)) / prompt_tokens:.2f} of the prompt; kept {plan.kept_ratio:.2f}"
         )
     return Selection(plan, warning, chosen.nonzero()[:, 0])
+
+
+def select_scored(scores: Scores, prompt: Prompt, keep: float | None, chunk_size: int) -> Selection:
+    """`select` with all that a scorer says, for a prompt in the target's tokens."""
+    return select(
+        scores.importance, keep, chunk_size, prompt.length, prompt.document, scores.auto_mass, scores.neighbours
+    )
 
 
 def spans_of(chosen: Tensor, chunk_size: int, document: tuple[int, int]) -> tuple[Span, ...]:

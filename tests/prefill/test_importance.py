@@ -91,6 +91,11 @@ def test_scores_are_deterministic_and_one_a_document_token(random_session, name)
     assert first.shape == (request.prompt.document[1] - request.prompt.document[0],)
 
 
+def test_only_the_published_scorer_and_chance_judge_each_chunk_alone(random_session):
+    lifted = {name for name, scorer in SCORERS.items() if scorer.score(request_for(random_session)).neighbours}
+    assert lifted == {"question", "heads", "lexical"}
+
+
 def test_lexical_scores_prefer_the_passage_with_the_questions_rare_words(random_session):
     text = "Trees grow in rows. " * 40 + "The keeper of the lighthouse is Ana Rossi. " + "Rain fell all day. " * 40
     request = request_for(random_session, text, "Who is the keeper of the lighthouse?")

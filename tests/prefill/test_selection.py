@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.plan import Fate, full_plan
-from specprefill_cli.prefill.selection import chunk_budget, chunk_scores, chunks_for_mass, select, spans_of
+from specprefill_cli.prefill.selection import (
+    chunk_budget,
+    chunk_scores,
+    chunks_for_mass,
+    select,
+    spans_of,
+    with_neighbours,
+)
 
 importances = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=300).map(torch.tensor)
 
@@ -92,3 +99,11 @@ def test_an_empty_document_has_no_spans():
 def test_spans_end_with_the_document_not_with_the_last_chunk():
     spans = spans_of(torch.tensor([True, False]), 32, (5, 45))
     assert [(span.start, span.end) for span in spans] == [(5, 37), (37, 45)]
+
+
+def test_neighbours_lift_a_chunk_beside_a_good_one_and_edges_have_one():
+    scores = torch.tensor([0.0, 4.0, 1.0, 0.0, 2.0])
+    assert with_neighbours(scores, 0.5).tolist() == [2.0, 4.5, 3.0, 1.5, 2.0]
+    importance = scores.repeat_interleave(2)
+    plain, lifted = (select(importance, 0.45, 2, 10, (0, 10), neighbours=weight).chunks for weight in (0.0, 0.5))
+    assert (plain.tolist(), lifted.tolist()) == ([1, 2, 4], [0, 1, 2])

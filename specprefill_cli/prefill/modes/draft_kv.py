@@ -22,7 +22,7 @@ from specprefill_cli.prefill.modes.full import FullMode
 from specprefill_cli.prefill.plan import Fate, Plan
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
-from specprefill_cli.prefill.selection import chunk_scores, rank, select, spans_of_fates
+from specprefill_cli.prefill.selection import chunk_scores, rank, select_scored, spans_of_fates
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
@@ -61,7 +61,7 @@ class HybridMode:
         with clock.phase("selection"):
             # The layers up to there hold the target's own values whatever the draft says.
             errors = chunk_scores(seen.errors[kv_map.exact_layers + 1 :].mean(0), size)
-            chosen = select(scores.importance, settings.keep, size, prompt.length, prompt.document, scores.auto_mass)
+            chosen = select_scored(scores, prompt, settings.keep, size)
             fates = torch.where(errors < USELESS_ERROR, int_fate(Fate.ACCEPT), int_fate(Fate.DROP))
             fates[chosen.chunks] = int_fate(Fate.RECOMPUTE)
         if too_risky(risks, fates, settings):

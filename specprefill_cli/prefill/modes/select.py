@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
-from specprefill_cli.prefill.selection import select
+from specprefill_cli.prefill.selection import select_scored
 from specprefill_cli.prefill.sparse import sparse_prefill
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ class SelectMode:
         scores = SCORERS[settings.scorer].score(request)
         prompt, clock = request.prompt, request.clock
         with clock.phase("selection"):
-            chosen = select(
-                scores.importance, settings.keep, settings.chunk_size, prompt.length, prompt.document, scores.auto_mass
-            )
+            chosen = select_scored(scores, prompt, settings.keep, settings.chunk_size)
         with clock.phase("target_prefill"):
             logits, state = sparse_prefill(request.pair.target.model, prompt.tokens, chosen.plan, request.prefill_chunk)
         warnings = (chosen.warning,) if chosen.warning else ()

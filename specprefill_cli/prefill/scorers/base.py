@@ -54,17 +54,25 @@ class ScoringRequest:
         return LocalReading(self.draft_window, self.draft_prompt.document[1])
 
 
+# Weight of its neighbours in a chunk's score, for all scorers but the published one and chance. On 90 training questions
+# among 19 other contexts, the answer's chunks were among the best 3 % in 88 % of the cases instead of 72 (`heads`), and in
+# 81 instead of 67 (`lexical`); a weight of 1, or neighbours further away, found no more.
+NEIGHBOURS = 0.5
+
+
 @dataclass(frozen=True)
 class Scores:
     """Importance [n] of the target's document tokens.
 
     auto_mass: share of its sum that `--keep auto` holds; None for the usual share
+    neighbours: weight of the chunks beside it in a chunk's score
     draft_state: the draft's cache of exactly the prompt, where the scorer ran the draft and decoding wants it
     reused: what of earlier questions' work it stands on, in words
     """
 
     importance: Tensor
     auto_mass: float | None = None
+    neighbours: float = 0.0
     draft_state: PrefillState | None = None
     reused: tuple[str, ...] = ()
 

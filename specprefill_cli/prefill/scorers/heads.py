@@ -13,7 +13,7 @@ from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.prefill.heads import REMEDY, blend, head_importance
 from specprefill_cli.prefill.importance import transfer, usable_layers
 from specprefill_cli.prefill.reuse import DRAFT_STATE, open_state
-from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scores, ScoringRequest
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
 
 
@@ -65,6 +65,7 @@ class HeadsScorer:
         return Scores(
             importance,
             heads.auto_mass,
+            NEIGHBOURS,
             state if complete and request.keep_draft else None,
             (DRAFT_STATE,) if done else (),
         )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.prefill.bm25 import chunk_bm25
-from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scores, ScoringRequest
 
 
 class LexicalScorer:
@@ -18,7 +18,7 @@ class LexicalScorer:
 
     def score(self, request: ScoringRequest) -> Scores:
         with request.clock.phase("scoring"):
-            return Scores(lexical_importance(request))
+            return Scores(lexical_importance(request), neighbours=NEIGHBOURS)
 
 
 def lexical_importance(request: ScoringRequest) -> Tensor:

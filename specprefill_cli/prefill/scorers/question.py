@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from specprefill_cli.prefill.scorers.attention import score_with_queries
-from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scores, ScoringRequest
 
 
 class QuestionScorer:
@@ -16,4 +18,5 @@ class QuestionScorer:
     looks_ahead = True
 
     def score(self, request: ScoringRequest) -> Scores:
-        return score_with_queries(request, torch.arange(*request.draft_prompt.question), request.look_ahead)
+        scores = score_with_queries(request, torch.arange(*request.draft_prompt.question), request.look_ahead)
+        return replace(scores, neighbours=NEIGHBOURS)
