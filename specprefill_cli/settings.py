@@ -20,6 +20,7 @@ OFF = "off"
 class Settings:
     """How to read, prefill and answer.
 
+    tensor_parallel: processes that share the target, each with a GPU of its own
     keep: ratio of prompt tokens that the target computes, or None for `auto`
     look_ahead: tokens that the draft decodes before scoring; chunk_size: document tokens a chunk
     prefill_chunk: tokens a forward pass reads at once
@@ -32,6 +33,7 @@ class Settings:
     draft: str | None = None
     target: str | None = None
     devices: str = AUTO
+    tensor_parallel: int = 1
     dtype: str = AUTO
     offline: bool = False
     mode: str = AUTO
@@ -56,6 +58,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Raises UsageError for the first value out of its range."""
         at_least = {
+            "tensor_parallel": 1,
             "look_ahead": 0,
             "chunk_size": 1,
             "prefill_chunk": 16,

@@ -14,7 +14,7 @@ OVERRIDES = (
     "mode", "keep", "scorer", "look_ahead", "chunk_size", "prefill_chunk", "max_new_tokens", "temperature", "top_p",
     "top_k", "seed", "speculate", "proposer",
 )  # fmt: skip
-FIXED = ("pair", "draft", "target", "devices", "dtype", "offline", "prompt", "prompt_folder")
+FIXED = ("pair", "draft", "target", "devices", "tensor_parallel", "dtype", "offline", "prompt", "prompt_folder")
 KEYS = ("id", "question", "document", "documents")
 
 

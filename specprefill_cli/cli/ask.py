@@ -36,6 +36,7 @@ def ask(
     draft: options.Draft = None,
     target: options.Target = None,
     devices: options.Devices = None,
+    tensor_parallel: options.TensorParallel = None,
     dtype: options.Dtype = None,
     offline: options.Offline = None,
     max_new_tokens: options.MaxNewTokens = None,

@@ -56,6 +56,7 @@ def prefill(
     draft: options.Draft = None,
     target: options.Target = None,
     devices: options.Devices = None,
+    tensor_parallel: options.TensorParallel = None,
     dtype: options.Dtype = None,
     offline: options.Offline = None,
     json: options.Json = False,
@@ -82,7 +83,9 @@ def prefill(
     notes = Notes(quiet)
     if shapes:
         from specprefill_cli.benchmarks.shapes import shaped_session
+        from specprefill_cli.models.distributed import refuse_ranks
 
+        refuse_ranks(settings.tensor_parallel, "bench prefill --shapes")
         session = shaped_session(shapes, settings)
     else:
         session = open_session(
@@ -121,6 +124,7 @@ def decode(
     draft: options.Draft = None,
     target: options.Target = None,
     devices: options.Devices = None,
+    tensor_parallel: options.TensorParallel = None,
     dtype: options.Dtype = None,
     offline: options.Offline = None,
     json: options.Json = False,

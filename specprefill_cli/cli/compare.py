@@ -55,6 +55,7 @@ def compare(
     draft: options.Draft = None,
     target: options.Target = None,
     devices: options.Devices = None,
+    tensor_parallel: options.TensorParallel = None,
     dtype: options.Dtype = None,
     offline: options.Offline = None,
     max_new_tokens: options.MaxNewTokens = None,

@@ -60,6 +60,7 @@ def evaluate(
     draft: options.Draft = None,
     target: options.Target = None,
     devices: options.Devices = None,
+    tensor_parallel: options.TensorParallel = None,
     dtype: options.Dtype = None,
     offline: options.Offline = None,
     max_new_tokens: options.MaxNewTokens = None,

@@ -45,8 +45,10 @@ def study(
     from specprefill_cli.evaluation.datasets import read_items
     from specprefill_cli.evaluation.study import study as run_study
     from specprefill_cli.evaluation.study import summary
+    from specprefill_cli.models.distributed import refuse_ranks
     from specprefill_cli.session import open_session
 
+    refuse_ranks(settings.tensor_parallel, "study")
     notes = Notes(quiet)
     items = read_items(questions, limit, distractors, sample_seed)
     with notes.progress("loading the models"):

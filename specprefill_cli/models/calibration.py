@@ -47,7 +47,9 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
 
     found = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
-        flat = parameter.detach().flatten()
+        # Divided among ranks, a weight is put together: all of them ask at the same time.
+        whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+        flat = whole.detach().flatten()
         sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).float().cpu()
         found.update(name.encode() + sample.numpy().tobytes())
     return found.hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import ATTENTION, devices, synchronize
+from specprefill_cli.models.distributed import ALONE, Ranks
+from specprefill_cli.models.keys import divides_heads
 from specprefill_cli.models.pairs import BUNDLED, Pair
 from specprefill_cli.models.placement import Placement, choose_dtype, roomiest
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
@@ -90,6 +93,7 @@ class LoadedPair:
     The target is an outline where only a plan is wanted: then no mode can prefill.
 
     scoring_heads: the draft's heads that `calibrate --heads` found; calibration: the maps of `calibrate --text`
+    ranks: the processes that share the target
     """
 
     pair: Pair
@@ -97,6 +101,7 @@ class LoadedPair:
     draft: LoadedModel | None
     scoring_heads: ScoringHeads | None = None
     calibration: Calibration | None = None
+    ranks: Ranks = ALONE
 
     @cached_property
     def same_tokenizer(self) -> bool:
@@ -166,12 +171,12 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool) -> Lo
     # Progress bars of the library would mix with ours; its warnings about weights stay.
     transformers_logging.disable_progress_bar()
     outline = load_outline(name, placement, offline)
+    check_shards(outline.config, name, placement.shards)
     with load_errors(name, offline):
         model = auto_class(outline.config).from_pretrained(
             **source_of(name, offline),
             dtype=choose_dtype(dtype, placement, outline.config.get_text_config().hidden_size),
-            device_map=placement.device_map,
-            max_memory=placement.max_memory,
+            **how_to_place(placement),
             attn_implementation=ATTENTION,
             use_safetensors=True,
         )
@@ -187,6 +192,15 @@ def source_of(name: str, offline: bool) -> dict[str, Any]:
         "local_files_only": offline or Path(source).is_dir(),
         "trust_remote_code": False,
     }
+
+
+def how_to_place(placement: Placement) -> dict[str, Any]:
+    """The arguments of `from_pretrained` that say where weights go."""
+    if placement.shards == 1:
+        return {"device_map": placement.device_map, "max_memory": placement.max_memory}
+    from transformers import DistributedConfig
+
+    return {"distributed_config": DistributedConfig(tp_size=placement.shards, tp_plan="auto")}
 
 
 @contextmanager
@@ -240,6 +254,20 @@ def check_config(config: PretrainedConfig, name: str) -> None:
     if unknown:
         raise SpecprefillError(
             f"{name}: layers of type '{sorted(unknown)[0]}' hold no plain KV cache; use another model"
+        )
+
+
+def check_shards(config: PretrainedConfig, name: str, shards: int) -> None:
+    """Raises SpecprefillError for a model whose attention heads cannot be divided evenly among so many ranks."""
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    key_value_heads = getattr(text, "num_key_value_heads", None) or heads
+    if divides_heads(config) and (heads % shards or key_value_heads % shards):
+        most = math.gcd(heads, key_value_heads)
+        fitting = [str(number) for number in range(1, most + 1) if most % number == 0]
+        raise SpecprefillError(
+            f"{name}: its {heads} attention heads and {key_value_heads} key-value heads cannot be divided among {shards} "
+            f"ranks; use --tensor-parallel {' or '.join(fitting)}"
         )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specprefill_cli.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
+
+    from specprefill_cli.models.distributed import Ranks
 
 WEIGHTS_SHARE = 0.8
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -21,10 +23,14 @@ SMALLEST_BFLOAT16_HIDDEN = 1_024
 
 @dataclass(frozen=True)
 class Placement:
-    """Arguments for loading: `device_map` for accelerate (None: plain CPU) and the memory it may use, in bytes."""
+    """Arguments for loading: `device_map` for accelerate (None: plain CPU) and the memory it may use, in bytes.
+
+    shards: ranks that each hold a share of a target; a draft is whole on every rank
+    """
 
     device_map: str | dict | None
     max_memory: dict | None = None
+    shards: int = 1
 
     @property
     def device_type(self) -> str:
@@ -74,6 +80,21 @@ def choose_placement(devices: str) -> Placement:
     return spread([int(name.partition(":")[2]) for name in names])
 
 
+def place_of_rank(devices: str, ranks: Ranks) -> Placement:
+    """Where a rank holds its share of the target: on the GPU of its number, or on the CPU where there is none.
+
+    Raises UsageError for devices that were chosen by name: transformers takes these.
+    """
+    import torch
+
+    if devices != "auto" and (devices != "cpu" or torch.cuda.is_available()):
+        raise UsageError(
+            f"--devices {devices}: with tensor parallel each rank takes the GPU of its number; leave it out, and set "
+            "CUDA_VISIBLE_DEVICES to choose"
+        )
+    return Placement({"": f"cuda:{ranks.local}"} if torch.cuda.is_available() else None, shards=ranks.size)
+
+
 def spread(gpus: Iterable[int]) -> Placement:
     """Over these GPUs, leaving a fifth of their free memory for KV cache and activations."""
     import torch
@@ -82,9 +103,14 @@ def spread(gpus: Iterable[int]) -> Placement:
 
 
 def roomiest(placement: Placement) -> Placement:
-    """The one GPU with most free memory among those of a placement: a draft is too small to be spread."""
+    """The one GPU with most free memory among those of a placement: a draft is too small to be spread.
+
+    Nor is it divided among ranks: in each of its short passes they would wait longer for each other than they save.
+    """
     import torch
 
+    if placement.shards > 1:
+        return replace(placement, shards=1)
     if placement.device_map != "auto":
         return placement
     free = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in placement.max_memory or {}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,19 +47,23 @@ def copy_slots(state: PrefillState, slots: Tensor) -> SlotKv:
     return SlotKv(slots, layers)
 
 
-def checkpoint_errors(mapped: SlotKv, computed: SlotKv) -> Tensor:
+def checkpoint_errors(
+    mapped: SlotKv, computed: SlotKv, summed: Callable[[Tensor], Tensor] = lambda values: values
+) -> Tensor:
     """Relative squared error [layers, C] of mapped keys and values, their mean; float32 on the CPU.
 
     What was computed is itself only nearly exact: above the first layer its context was mapped.
+    summed: adds what other ranks found with their heads
     """
     rows = []
     for before, after in zip(mapped.layers, computed.layers, strict=True):
-        shares = [
-            (old.float() - new.float()).square().sum((0, 2)) / new.float().square().sum((0, 2)).clamp(min=1e-12)
+        squares = [
+            torch.stack([(old.float() - new.float()).square().sum((0, 2)), new.float().square().sum((0, 2))])
             for old, new in zip(before, after, strict=True)
         ]
-        rows.append(((shares[0] + shares[1]) / 2).cpu())
-    return torch.stack(rows)
+        rows.append(torch.stack(squares).cpu())
+    wrong, whole = summed(torch.stack(rows)).unbind(2)
+    return (wrong / whole.clamp(min=1e-12)).mean(1)
 
 
 def nearest_errors(errors: Tensor, slots: Tensor, places: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from specprefill_cli.prefill.kv_map import KvMap, choose_map, load_calibration, 
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.modes.full import FullMode
 from specprefill_cli.prefill.plan import Fate, Plan
-from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.scorers import SCORERS, agreed_scores
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 from specprefill_cli.prefill.selection import chunk_scores, rank, select, spans_of_fates
 
@@ -125,7 +125,7 @@ def score_and_map(request: ScoringRequest, settings: Settings, kv_map: KvMap) ->
     with StateCapture(draft.model, kv_map.draft_layers) as capture:
         # The map reads states of all tokens, so the draft starts cold whatever an earlier question left.
         reaching = replace(request, draft_reach=max(kv_map.draft_layers, default=0), draft_states=None)
-        scores = SCORERS[settings.scorer].score(reaching)
+        scores = agreed_scores(reaching, settings.scorer, everywhere=True)
     with request.clock.phase("mapping"):
         length = request.prompt.length
         states = {layer: capture.states(layer, length) for layer in kv_map.draft_layers}
