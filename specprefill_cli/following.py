@@ -77,14 +77,14 @@ def serve() -> NoReturn:
     ranks = join_run()
     follower, watch = Follower(ranks), ranks.watch
     while True:
-        number, order = ranks.agree(None)
-        if isinstance(order, End):
+        received = ranks.receive()
+        if isinstance(received.order, End):
             # Nothing is left to be written, and taking down connections takes time.
             os._exit(0)
         watch.failure = ""
-        watch.order = number
+        watch.order = received.number
         try:
-            follower.follow(order)
+            follower.follow(received.order)
         except Exception as error:
-            # Rank 0 fails in the same way, or waits for this rank and reads here why in vain.
+            # Rank 0 fails in the same way, or waits for this rank and reads why.
             watch.failure = first_line(error)

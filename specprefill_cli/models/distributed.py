@@ -25,7 +25,7 @@ from specprefill_cli.models.liveness import Watch, await_all, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.distributed import Store
+    from torch.distributed import ProcessGroup, Store
 
 # Seconds that ranks may need until all are there: they import torch first, on cold disks.
 JOINING = 300.0
@@ -37,6 +37,14 @@ LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True)
+class Numbered:
+    """An order on its way: what else rank 0 sends can be told from it."""
+
+    number: int
+    order: object
+
+
 class End:
     """The order that ends a follower."""
 
@@ -46,12 +54,15 @@ class Ranks:
     """This process among those that share the target; a process alone is rank 0 of 1, for which nothing is sent.
 
     local: number of this process on its machine, which is that of its GPU
+    orders: connections of their own for what rank 0 sends: who failed in the middle of an order can wait there for the
+        next one, and is not taken to answer the collective that others are still in
     """
 
     rank: int = 0
     size: int = 1
     local: int = 0
     watch: Watch | None = field(default=None, compare=False)
+    orders: ProcessGroup | None = field(default=None, compare=False)
 
     @property
     def leads(self) -> bool:
@@ -65,7 +76,7 @@ class Ranks:
         import torch.distributed as dist
 
         box = [value]
-        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        dist.broadcast_object_list(box, src=0, group=self.orders, device=torch.device("cpu"))
         return box[0]
 
     def from_leader(self, compute: Callable[[], Value]) -> Value:
@@ -118,7 +129,13 @@ class Ranks:
         if self.size > 1:
             self.watch.sent += 1
             self.watch.order = self.watch.sent
-            self.agree((self.watch.sent, order))
+            self.agree(Numbered(self.watch.sent, order))
+
+    def receive(self) -> Numbered:
+        """Elsewhere than on rank 0: the next order, however long it takes."""
+        while not isinstance(found := self.agree(None), Numbered):
+            """It belongs to an order that this rank could not follow to its end."""
+        return found
 
     def end_run(self, error: Exception) -> NoReturn:
         import torch.distributed as dist
@@ -249,7 +266,7 @@ def meet(rank: int, size: int, store: Store, workers: Sequence[subprocess.Popen]
         world_size=size,
         timeout=NO_LIMIT,
     )
-    ranks = Ranks(rank, size, local, watch)
+    ranks = Ranks(rank, size, local, watch, dist.new_group(backend="gloo", timeout=NO_LIMIT))
     if ranks.leads:
         atexit.register(release, ranks)
     return ranks

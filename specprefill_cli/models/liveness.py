@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -98,7 +99,9 @@ class Watch:
                 return reason
             time.sleep(BEAT / 5)
         who = "rank 1" if self.size == 2 else "a rank"
-        return f"{who} stopped answering ({first_line(error)})"
+        # gloo begins with a line of its source, and ends with advice for programmers.
+        what = re.sub(r"^\[[^]]*] ", "", first_line(error)).split(". ")[0]
+        return f"{who} stopped answering: {what}"
 
     def tell(self, reason: str) -> None:
         """Say on rank 0, once, why the run ends."""
