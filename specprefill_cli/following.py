@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.distributed import End, join_run
+from specprefill_cli.models.distributed import End
 from specprefill_cli.models.liveness import first_line
+from specprefill_cli.models.runs import join_run
 from specprefill_cli.orders import Forget, Open, Prefill, Read
 
 if TYPE_CHECKING:

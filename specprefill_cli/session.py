@@ -21,10 +21,11 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.memory import PeakMemory
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.calibration import calibration_folder
-from specprefill_cli.models.distributed import Ranks, ranks_for
+from specprefill_cli.models.distributed import Ranks
 from specprefill_cli.models.loading import LoadedPair, load_pair
 from specprefill_cli.models.pairs import BUNDLED, Pair, find_pair
 from specprefill_cli.models.placement import Placement, choose_placement, place_of_rank
+from specprefill_cli.models.runs import ranks_for
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.orders import Open, prefill_order
 from specprefill_cli.prefill.choice import AUTOMATIC, automatic_mode, check_fits
@@ -296,6 +297,7 @@ class AnswerStream:
         decoded = len(self.tokens)
         length_stop = decoded >= self.settings.max_new_tokens
         warnings = [f"{one.name}: {warning}" for one in self.collection.documents for warning in one.warnings]
+        warnings += pair.target.warnings
         warnings += self.prefilled.warnings
         if length_stop:
             warnings.append(f"the answer was cut at {decoded} tokens; raise --max-new-tokens for more")

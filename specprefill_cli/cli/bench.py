@@ -83,7 +83,7 @@ def prefill(
     notes = Notes(quiet)
     if shapes:
         from specprefill_cli.benchmarks.shapes import shaped_session
-        from specprefill_cli.models.distributed import refuse_ranks
+        from specprefill_cli.models.runs import refuse_ranks
 
         refuse_ranks(settings.tensor_parallel, "bench prefill --shapes")
         session = shaped_session(shapes, settings)

@@ -65,7 +65,7 @@ def calibrate(
     edges = [options.whole_number(part, "--exact") for part in exact.split(",") if part.strip()]
     settings = replace(options.settings_from(locals() | {"heads": None}), scorer="question", mode="select")
     from specprefill_cli.models.calibration import calibration_folder
-    from specprefill_cli.models.distributed import refuse_ranks
+    from specprefill_cli.models.runs import refuse_ranks
     from specprefill_cli.session import open_session
 
     refuse_ranks(settings.tensor_parallel, "calibrate")

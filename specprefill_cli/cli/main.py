@@ -108,7 +108,7 @@ def main() -> None:
 
 def enter_run() -> None:
     """As one of several processes: on rank 0 meet the others, so that they end with it whatever the command; else follow it."""
-    from specprefill_cli.models.distributed import in_run, join_run
+    from specprefill_cli.models.runs import in_run, join_run
 
     if in_run() and int(os.environ["RANK"]) > 0:
         from specprefill_cli.following import serve

@@ -45,7 +45,7 @@ def study(
     from specprefill_cli.evaluation.datasets import read_items
     from specprefill_cli.evaluation.study import study as run_study
     from specprefill_cli.evaluation.study import summary
-    from specprefill_cli.models.distributed import refuse_ranks
+    from specprefill_cli.models.runs import refuse_ranks
     from specprefill_cli.session import open_session
 
     refuse_ranks(settings.tensor_parallel, "study")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from specprefill_cli.models.cache import PrefillState, new_state
+from specprefill_cli.models.cache import PrefillState, device_of, new_state
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -91,7 +91,7 @@ def own_columns(model: PreTrainedModel, layer: int, rank: int) -> slice:
 def embedded_states(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     """Normalised input [N, hidden_size] of the first layer, which depends on the tokens [N] alone."""
     decoder = model.get_decoder()
-    embedded = decoder.embed_tokens(tokens.to(decoder.embed_tokens.weight.device)[None])
+    embedded = decoder.embed_tokens(tokens.to(device_of(decoder.embed_tokens))[None])
     return decoder.layers[0].input_layernorm(embedded)[0]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import ATTENTION, devices, synchronize
+from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.distributed import ALONE, Ranks
-from specprefill_cli.models.keys import divides_heads
 from specprefill_cli.models.pairs import BUNDLED, Pair
-from specprefill_cli.models.placement import Placement, choose_dtype, roomiest
+from specprefill_cli.models.placement import Placement, check_shards, choose_dtype, how_to_place, roomiest
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 
 if TYPE_CHECKING:
@@ -71,11 +70,23 @@ class LoadedModel:
 
     @property
     def device(self) -> str:
-        return str(self.model.get_input_embeddings().weight.device)
+        return str(device_of(self.model.get_input_embeddings()))
 
     @property
     def devices(self) -> frozenset[torch.device]:
         return devices(self.model)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes it slower than it could be."""
+        places = list((getattr(self.model, "hf_device_map", None) or {}).values())
+        left = places.count("cpu")
+        if left in (0, len(places)):
+            return []
+        return [
+            f"{self.name}: {left} of {len(places)} parts do not fit the GPUs; every pass brings them from main memory, which "
+            "is slow: use more GPUs, or a smaller pair"
+        ]
 
     @property
     def dtype(self) -> str:
@@ -194,15 +205,6 @@ def source_of(name: str, offline: bool) -> dict[str, Any]:
     }
 
 
-def how_to_place(placement: Placement) -> dict[str, Any]:
-    """The arguments of `from_pretrained` that say where weights go."""
-    if placement.shards == 1:
-        return {"device_map": placement.device_map, "max_memory": placement.max_memory}
-    from transformers import DistributedConfig
-
-    return {"distributed_config": DistributedConfig(tp_size=placement.shards, tp_plan="auto")}
-
-
 @contextmanager
 def load_errors(name: str, offline: bool) -> Iterator[None]:
     """What transformers raises for a model that cannot be had, as a SpecprefillError with the reason and the mend."""
@@ -257,28 +259,15 @@ def check_config(config: PretrainedConfig, name: str) -> None:
         )
 
 
-def check_shards(config: PretrainedConfig, name: str, shards: int) -> None:
-    """Raises SpecprefillError for a model whose attention heads cannot be divided evenly among so many ranks."""
-    text = config.get_text_config()
-    heads = text.num_attention_heads
-    key_value_heads = getattr(text, "num_key_value_heads", None) or heads
-    if divides_heads(config) and (heads % shards or key_value_heads % shards):
-        most = math.gcd(heads, key_value_heads)
-        fitting = [str(number) for number in range(1, most + 1) if most % number == 0]
-        raise SpecprefillError(
-            f"{name}: its {heads} attention heads and {key_value_heads} key-value heads cannot be divided among {shards} "
-            f"ranks; use --tensor-parallel {' or '.join(fitting)}"
-        )
-
-
 def check_model(model: PreTrainedModel, name: str) -> None:
     """Raises SpecprefillError for a model that would not run our attention, or not where it can be run."""
     if not model.is_backend_compatible():
         raise SpecprefillError(f"{name}: {type(model).__name__} computes attention in its own way; use another model")
     places = {str(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
-    if places & {"cpu", "disk"} and len(places) > 1:
+    if "disk" in places and len(places) > 1:
         raise SpecprefillError(
-            f"{name}: does not fit the devices given; use more --devices, a smaller model, or --devices cpu"
+            f"{name}: does not fit the devices given; use more of them (--devices auto takes all GPUs and main memory), or a "
+            "smaller model"
         )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.models.adapter import QueryCapture, read_keys, recompute, window_layers
-from specprefill_cli.models.cache import PrefillState, new_state
+from specprefill_cli.models.cache import PrefillState, device_of, new_state
 from specprefill_cli.models.keys import (
     StateCapture,
     embedded_states,
@@ -52,7 +52,7 @@ def mapped_state(request: ScoringRequest, kv_map: KvMap, draft_states: dict[int,
         keys_values.append((finished_keys(model, 0, keys, positions), split_heads(values, *key_value_size(model, 0))))
     for layer in range(kv_map.exact_layers + 1, layer_count(model)):
         keys, values = kv_map.apply(layer, draft_states, edge, own_columns(model, layer, request.pair.ranks.rank))
-        device, dtype = next(model.get_decoder().layers[layer].parameters()).device, model.dtype
+        device, dtype = device_of(model.get_decoder().layers[layer]), model.dtype
         keys, values = keys.to(device, dtype), values.to(device, dtype)
         keys_values.append(
             (finished_keys(model, layer, keys, positions), split_heads(values, *key_value_size(model, layer)))

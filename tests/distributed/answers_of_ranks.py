@@ -1,12 +1,15 @@
 """Run by the tests: the bundled pair answers in every mode, and prints what it answered as JSON.
 
-Arguments: ranks that share the target, and what becomes of rank 1 before the last answer (`lives`, or a signal's name).
+Arguments: ranks that share the target; and what becomes of rank 1 (`lives`, or the name of the signal that it gets), or a
+folder of other models.
 """
 
 import json
 import os
 import signal
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 CASES = [(mode, speculate) for mode in ("full", "select", "draft-kv", "hybrid") for speculate in ("off", 4)]
 TEXT = " ".join(
@@ -57,8 +60,6 @@ def interrupted_answer(session, settings):
 
 def answers(session):
     """Every mode, with and without speculation; a sampled answer; one that Ctrl-C ends; two that share work."""
-    from dataclasses import replace
-
     from specprefill_cli.prefill.reuse import SharedWork
     from specprefill_cli.settings import Settings
 
@@ -79,10 +80,29 @@ def answers(session):
     return found
 
 
+def other_architectures(ranks, folder):
+    """The tokens of each model in a folder, which is its own draft."""
+    from specprefill_cli.session import open_session
+    from specprefill_cli.settings import Settings
+
+    found = {}
+    for path in sorted(Path(folder).iterdir()):
+        base = Settings(
+            draft=str(path), target=str(path), prompt="tiny", keep=0.4, max_new_tokens=6, tensor_parallel=ranks
+        )
+        session = open_session(base, draft=True)
+        for mode in ("full", "select"):
+            found[f"{path.name} {mode}"] = answer(session, replace(base, mode=mode, speculate="off"))
+    return found
+
+
 def main(ranks, fate):
     from specprefill_cli.session import open_session
     from specprefill_cli.settings import Settings
 
+    if os.path.isdir(fate):
+        print(json.dumps(other_architectures(ranks, fate)))
+        return
     session = open_session(Settings(tensor_parallel=ranks), draft=True)
     if fate == "lives":
         print(json.dumps(answers(session)))

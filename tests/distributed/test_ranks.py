@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from answers_of_ranks import TEXT, answers, collection
+from answers_of_ranks import TEXT, answers, collection, other_architectures
+from architectures import ARCHITECTURES, build_model
 
 import specprefill_cli
 from specprefill_cli.settings import Settings
@@ -56,6 +57,15 @@ def test_two_ranks_give_the_tokens_and_the_fates_of_one(one, two):
         assert two[name] == one[name], name
     fates = {fate for name in one for _, _, fate in one[name]["spans"]}
     assert fates == {"recompute", "accept", "drop"}
+
+
+def test_every_architecture_gives_the_tokens_of_one_process(tokenizer, tmp_path):
+    for name in ARCHITECTURES:
+        build_model(name).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    done = run(HERE / "answers_of_ranks.py", 2, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(json.dumps(other_architectures(1, tmp_path)))
 
 
 def test_ctrl_c_ends_the_answer_on_all_ranks_and_not_the_session(one, two):

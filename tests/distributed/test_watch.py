@@ -9,10 +9,11 @@ from torch.distributed import HashStore
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import distributed, liveness
-from specprefill_cli.models.distributed import ALONE, Ranks, in_run, ranks_for, refuse_ranks
+from specprefill_cli.models.distributed import ALONE, Ranks
 from specprefill_cli.models.liveness import Sign, Watch, await_all, key
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.placement import Placement, place_of_rank, roomiest
+from specprefill_cli.models.runs import in_run, ranks_for, refuse_ranks
 
 
 class Left(Exception):
