@@ -60,7 +60,7 @@ class Watch:
         beat = 0
         watched = range(1, self.size) if self.rank == 0 else (0,)
         seen = {other: (Sign(), time.monotonic()) for other in watched}
-        failing: dict[int, float] = {}
+        failing: dict[tuple[int, int], float] = {}
         while not self.ended.wait(BEAT):
             beat += 1
             reason = self.dead_worker()
@@ -69,16 +69,15 @@ class Watch:
                 signs = {other: read_sign(self.store, other) for other in watched}
             except Exception:
                 # Whoever holds the store was the first to go.
-                self.leave(reason or "the process that started this run is gone")
+                reason, signs = reason or "the process that started this run is gone", {}
             for other, sign in signs.items():
                 now = time.monotonic()
                 if sign != seen[other][0]:
                     seen[other] = (sign, now)
                 if now - seen[other][1] > self.silence:
                     reason = reason or f"rank {other} stopped answering {self.silence:.0f} s ago"
-                if not (sign.failure and sign.order == self.order):
-                    failing.pop(other, None)
-                elif now - failing.setdefault(other, now) > GRACE:
+                at_hand = sign.failure and sign.order == self.order
+                if at_hand and now - failing.setdefault((other, sign.order), now) > GRACE:
                     reason = reason or f"rank {other} failed: {sign.failure}"
             if reason and not self.ended.is_set():
                 self.leave(reason)

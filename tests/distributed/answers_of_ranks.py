@@ -81,16 +81,17 @@ def answers(session):
 
 
 def other_architectures(ranks, folder):
-    """The tokens of each model in a folder, which is its own draft."""
+    """The answers of each model in a folder; chunks are chosen without a draft, which not every one could be."""
     from specprefill_cli.session import open_session
     from specprefill_cli.settings import Settings
 
     found = {}
     for path in sorted(Path(folder).iterdir()):
         base = Settings(
-            draft=str(path), target=str(path), prompt="tiny", keep=0.4, max_new_tokens=6, tensor_parallel=ranks
-        )
-        session = open_session(base, draft=True)
+            draft=str(path), target=str(path), prompt="tiny", scorer="lexical", keep=0.4, max_new_tokens=6,
+            tensor_parallel=ranks,
+        )  # fmt: skip
+        session = open_session(base, draft=False)
         for mode in ("full", "select"):
             found[f"{path.name} {mode}"] = answer(session, replace(base, mode=mode, speculate="off"))
     return found
