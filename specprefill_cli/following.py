@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from specprefill_cli.session import Session
 
 
+BUILT_IN = "ask"
+
+
 @dataclass
 class Follower:
     """What a rank holds between two orders. states: kept states of the target, by the names that rank 0 gave them."""
@@ -47,8 +50,13 @@ class Follower:
     def open(self, order: Open) -> None:
         from specprefill_cli.session import open_session
 
+        # What was loaded before must not stand in memory beside it.
+        self.session = self.reader = None
+        self.states.clear()
+        # Prompts come as tokens: a template of the user's need not be on this machine.
+        settings = replace(order.settings, prompt=BUILT_IN, prompt_folder=None)
         try:
-            self.session = open_session(order.settings, order.draft, calibrated=order.calibrated, ranks=self.ranks)
+            self.session = open_session(settings, order.draft, calibrated=order.calibrated, ranks=self.ranks)
         except Exception as error:
             self.unable = first_line(error)
             raise
