@@ -186,6 +186,8 @@ def memory(name: str, needed: int, placement: Placement) -> Check:
     detail = (
         f"needs {gibibytes(needed)} on {placement.device_type} and room for activations, {gibibytes(free)} are free"
     )
+    if needed > free and "cpu" in (placement.max_memory or {}):
+        return Check(name, State.LIMITED, f"{detail}: the rest stays in main memory, which is slow; use a smaller pair")
     if needed > free:
         return Check(name, State.BROKEN, f"{detail}: use a smaller pair, --dtype bfloat16, or more --devices")
     return Check(name, State.OK, detail)

@@ -21,10 +21,13 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.memory import PeakMemory
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.calibration import calibration_folder
+from specprefill_cli.models.distributed import Ranks
 from specprefill_cli.models.loading import LoadedPair, load_pair
 from specprefill_cli.models.pairs import BUNDLED, Pair, find_pair
-from specprefill_cli.models.placement import Placement, choose_placement
+from specprefill_cli.models.placement import Placement, choose_placement, place_of_rank
+from specprefill_cli.models.runs import ranks_for
 from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.orders import Open, prefill_order
 from specprefill_cli.prefill.choice import AUTOMATIC, automatic_mode, check_fits, draft_window
 from specprefill_cli.prefill.heads import load_heads
 from specprefill_cli.prefill.modes import MODES
@@ -65,12 +68,17 @@ def loads_draft(settings: Settings) -> bool:
 
 
 def open_session(
-    settings: Settings, draft: bool | None = None, load: PairLoader = load_pair, calibrated: bool = True
+    settings: Settings,
+    draft: bool | None = None,
+    load: PairLoader = load_pair,
+    calibrated: bool = True,
+    ranks: Ranks | None = None,
 ) -> Session:
     """Load the pair that the settings name.
 
     draft: overrules whether the draft is loaded too; load: what loads the pair; `load_draft_side` suffices for a plan
     calibrated: whether stored calibrations of the pair are used
+    ranks: the processes that share the target; None: those that the settings or torchrun want, of which this is rank 0
 
     Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
     """
@@ -80,10 +88,13 @@ def open_session(
     with_draft = loads_draft(settings) if draft is None else draft
     if with_draft and pair.draft.startswith(BUNDLED) and not pair.target.startswith(BUNDLED):
         raise UsageError("--target needs a --draft that suits it; or use --mode full, or --scorer lexical")
-    placement = choose_placement(settings.devices)
-    loaded = load(pair, placement, settings.dtype, settings.offline, with_draft, settings.quantization)
-    if loaded.draft is not None and calibrated:
-        loaded.scoring_heads = load_heads(calibration_folder(pair), loaded.draft)
+    ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
+    placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
+    with ranks.together(Open(settings, with_draft, calibrated)):
+        loaded = load(pair, placement, settings.dtype, settings.offline, with_draft, settings.quantization)
+        loaded.ranks = ranks
+        if loaded.draft is not None and calibrated:
+            loaded.scoring_heads = load_heads(calibration_folder(pair), loaded.draft)
     return Session(loaded, template)
 
 
@@ -132,7 +143,8 @@ class Session:
         request = self.prepare(collection, question, settings, clock, opening)
         mode, reason = automatic_mode(settings, request) if settings.mode == AUTO else (settings.mode, None)
         check_fits(request, settings, needs_draft(replace(settings, mode=mode)))
-        prefilled = (strategy or MODES[mode]).prefill(request, settings)
+        # A control runs on this process alone; a mode, on every rank.
+        prefilled = strategy.prefill(request, settings) if strategy else self.prefill(mode, request, settings)
         sampler = Sampler(settings.temperature, settings.top_k, settings.top_p, settings.seed)
         with clock.phase("first_token"):
             first = sampler(prefilled.logits)
@@ -152,6 +164,11 @@ class Session:
             clock,
             memory,
         )
+
+    def prefill(self, mode: str, request: ScoringRequest, settings: Settings) -> Prefilled:
+        """Prefill a prompt in a mode, on every rank."""
+        with self.pair.ranks.together(prefill_order(request, mode, settings)):
+            return MODES[mode].prefill(request, settings)
 
     def with_scorer(self, settings: Settings) -> Settings:
         """The settings with `auto` replaced by the scorer that serves this pair best."""
@@ -206,13 +223,13 @@ class Session:
         short = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
         request = replace(self, shared=None).prepare(short, "When?", settings, PhaseClock(self.pair.wait))
         for name in AUTOMATIC if settings.mode == AUTO else [settings.mode]:
-            prefilled = MODES[name].prefill(request, settings)
+            prefilled = self.prefill(name, request, settings)
         if settings.speculate != OFF:
             length = request.prompt.length
             draft = None
             if draft_may_propose(settings, self.pair):
                 draft = ModelReader(self.pair.draft.model, prefilled.draft_state or new_state(), length)
-            target = ModelReader(self.pair.target.model, prefilled.state, length)
+            target = ModelReader(self.pair.target.model, prefilled.state, length, self.pair.ranks)
             measure_costs(self.speculation.costs, target, draft, int(request.prompt.tokens[-1]))
 
 
@@ -250,7 +267,7 @@ class AnswerStream:
         self.speculator = choose_speculator(
             self.request, self.prefilled, self.settings, self.sampler, self.stop_tokens, self.session.speculation
         )
-        reader = ModelReader(target.model, self.prefilled.state, self.request.prompt.length)
+        reader = ModelReader(target.model, self.prefilled.state, self.request.prompt.length, self.session.pair.ranks)
         try:
             for token in decode(
                 reader,
@@ -291,6 +308,7 @@ class AnswerStream:
         decoded = len(self.tokens)
         length_stop = decoded >= self.settings.max_new_tokens
         warnings = [f"{one.name}: {warning}" for one in self.collection.documents for warning in one.warnings]
+        warnings += pair.target.warnings
         warnings += self.prefilled.warnings
         if length_stop:
             warnings.append(f"the answer was cut at {decoded} tokens; raise --max-new-tokens for more")

@@ -22,6 +22,7 @@ WORDS = {"speculate": (AUTO, OFF), "draft_window": (AUTO, OFF), "prefill_chunk":
 class Settings:
     """How to read, prefill and answer.
 
+    tensor_parallel: processes that share the target, each with a GPU of its own
     quantization: how the target's weights are packed while they are loaded
     keep: ratio of prompt tokens that the target computes, or None for `auto`
     look_ahead: tokens that the draft decodes before scoring; chunk_size: document tokens a chunk
@@ -36,6 +37,7 @@ class Settings:
     draft: str | None = None
     target: str | None = None
     devices: str = AUTO
+    tensor_parallel: int = 1
     dtype: str = AUTO
     quantization: str = "none"
     offline: bool = False
@@ -62,6 +64,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Raises UsageError for the first value out of its range."""
         at_least = {
+            "tensor_parallel": 1,
             "look_ahead": 0,
             "chunk_size": 1,
             "exact_layers": 0,

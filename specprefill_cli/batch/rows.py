@@ -14,7 +14,9 @@ OVERRIDES = (
     "mode", "keep", "scorer", "look_ahead", "chunk_size", "draft_window", "prefill_chunk", "max_new_tokens",
     "temperature", "top_p", "top_k", "seed", "speculate", "proposer",
 )  # fmt: skip
-FIXED = ("pair", "draft", "target", "devices", "dtype", "quantization", "offline", "prompt", "prompt_folder")
+FIXED = (
+    "pair", "draft", "target", "devices", "tensor_parallel", "dtype", "quantization", "offline", "prompt", "prompt_folder",
+)  # fmt: skip
 KEYS = ("id", "question", "document", "documents")
 
 

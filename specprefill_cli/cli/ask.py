@@ -37,6 +37,7 @@ def ask(
     draft: options.Draft = None,
     target: options.Target = None,
     devices: options.Devices = None,
+    tensor_parallel: options.TensorParallel = None,
     dtype: options.Dtype = None,
     quantization: options.Quantization = None,
     offline: options.Offline = None,

@@ -62,6 +62,7 @@ def batch(
     draft: options.Draft = None,
     target: options.Target = None,
     devices: options.Devices = None,
+    tensor_parallel: options.TensorParallel = None,
     dtype: options.Dtype = None,
     quantization: options.Quantization = None,
     offline: options.Offline = None,

@@ -75,6 +75,7 @@ def prefill(
     draft: options.Draft = None,
     target: options.Target = None,
     devices: options.Devices = None,
+    tensor_parallel: options.TensorParallel = None,
     dtype: options.Dtype = None,
     quantization: options.Quantization = None,
     offline: options.Offline = None,
@@ -111,7 +112,9 @@ def prefill(
         if settings.quantization != NONE:
             raise UsageError("--shapes makes random weights in --dtype; --quantization needs a checkpoint")
         from specprefill_cli.benchmarks.shapes import shaped_session
+        from specprefill_cli.models.runs import refuse_ranks
 
+        refuse_ranks(settings.tensor_parallel, "bench prefill --shapes")
         session = shaped_session(shapes, settings)
     else:
         session = open_session(
@@ -168,6 +171,7 @@ def decode(
     draft: options.Draft = None,
     target: options.Target = None,
     devices: options.Devices = None,
+    tensor_parallel: options.TensorParallel = None,
     dtype: options.Dtype = None,
     quantization: options.Quantization = None,
     offline: options.Offline = None,

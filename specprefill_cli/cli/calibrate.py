@@ -66,8 +66,10 @@ def calibrate(
     edges = [options.whole_number(part, "--exact") for part in exact.split(",") if part.strip()]
     settings = replace(options.settings_from(locals() | {"heads": None}), scorer="question", mode="select")
     from specprefill_cli.models.calibration import calibration_folder
+    from specprefill_cli.models.runs import refuse_ranks
     from specprefill_cli.session import open_session
 
+    refuse_ranks(settings.tensor_parallel, "calibrate")
     notes = Notes(quiet)
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True, calibrated=False)

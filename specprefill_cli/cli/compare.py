@@ -56,6 +56,7 @@ def compare(
     draft: options.Draft = None,
     target: options.Target = None,
     devices: options.Devices = None,
+    tensor_parallel: options.TensorParallel = None,
     dtype: options.Dtype = None,
     quantization: options.Quantization = None,
     offline: options.Offline = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import time
 from typing import Annotated
@@ -93,6 +94,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
+        enter_run()
         app()
     except SpecprefillError as error:
         if debug:
@@ -104,6 +106,18 @@ def main() -> None:
         fail(
             f"unexpected {type(error).__name__}: {error}; run again with `specprefill --debug ...` for the traceback", 1
         )
+
+
+def enter_run() -> None:
+    """As one of several processes: on rank 0 meet the others, so that they end with it whatever the command; else follow it."""
+    from specprefill_cli.models.runs import in_run, join_run
+
+    if in_run() and int(os.environ["RANK"]) > 0:
+        from specprefill_cli.following import serve
+
+        serve()
+    if in_run():
+        join_run()
 
 
 def fail(message: str, code: int) -> None:

@@ -31,6 +31,10 @@ Target = Annotated[str | None, typer.Option(help="Hub id or folder of the target
 Devices = Annotated[
     str | None, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.", rich_help_panel=MODELS)
 ]
+TensorParallel = Annotated[
+    int | None,
+    typer.Option(help="Divide each layer of the target among so many GPUs (or CPU processes).", rich_help_panel=MODELS),
+]
 Dtype = Annotated[
     str | None,
     typer.Option(

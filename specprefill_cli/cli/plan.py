@@ -62,13 +62,14 @@ def plan(
     with notes.progress("reading documents"):
         collection = Collection(tuple(read_documents(documents, stdin=sys.stdin.buffer)))
     with notes.progress("loading the draft, and the target's tokenizer"):
+        from specprefill_cli.models.distributed import ALONE
         from specprefill_cli.models.loading import load_draft_side
         from specprefill_cli.planning import PLANNED_MODE, dry_run
         from specprefill_cli.session import check_names, needs_draft, open_session
 
         check_names(settings)
         with_draft = needs_draft(replace(settings, mode=PLANNED_MODE))
-        session = open_session(settings, with_draft, load=load_draft_side)
+        session = open_session(settings, with_draft, load=load_draft_side, ranks=ALONE)
     startup_seconds = time.perf_counter() - context.obj["started"]
     with notes.progress("reading the documents with the draft"):
         run = dry_run(session, collection, question, settings)

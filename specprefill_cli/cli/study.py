@@ -72,8 +72,10 @@ def study(
     from specprefill_cli.evaluation.equal_cost import equal_cost
     from specprefill_cli.evaluation.study import study as run_study
     from specprefill_cli.evaluation.study_summary import summary
+    from specprefill_cli.models.runs import refuse_ranks
     from specprefill_cli.session import open_session
 
+    refuse_ranks(settings.tensor_parallel, "study")
     notes = Notes(quiet)
     items = read_items(questions, max(limit, answers), distractors, sample_seed)
     with notes.progress("loading the models"):

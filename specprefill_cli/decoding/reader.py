@@ -10,6 +10,8 @@ from torch import Tensor
 
 from specprefill_cli.models.adapter import run
 from specprefill_cli.models.cache import PrefillState, rollback
+from specprefill_cli.models.distributed import ALONE, Ranks
+from specprefill_cli.orders import Forget, Read
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,12 +36,14 @@ class ModelReader:
     """A transformers model with a prefilled cache.
 
     position: absolute position of the answer's first token: the full prompt's length, however few slots the cache holds
+    ranks: whom this one, as rank 0, leads in reading; the others hold the same answer in caches of their own
     """
 
-    def __init__(self, model: PreTrainedModel, state: PrefillState, position: int) -> None:
+    def __init__(self, model: PreTrainedModel, state: PrefillState, position: int, ranks: Ranks = ALONE) -> None:
         self.model = model
         self.state = state
         self.position = position
+        self.ranks = ranks
         self.prompt_slots = state.length
 
     @property
@@ -49,7 +53,9 @@ class ModelReader:
     def read(self, tokens: Sequence[int], rows: int = 1) -> Tensor:
         start = self.position + self.length
         positions = torch.arange(start, start + len(tokens))
-        return run(self.model, torch.tensor(tokens), positions, self.state, rows=rows)
+        with self.ranks.together(Read(tuple(tokens), rows)):
+            return run(self.model, torch.tensor(tokens), positions, self.state, rows=rows)
 
     def forget(self, length: int) -> None:
-        rollback(self.state, self.prompt_slots + min(length, self.length))
+        with self.ranks.together(Forget(length)):
+            rollback(self.state, self.prompt_slots + min(length, self.length))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.models.attention import LayerReached, QueryCapture
-from specprefill_cli.models.cache import PrefillState, new_state
+from specprefill_cli.models.cache import PrefillState, device_of, new_state
 from specprefill_cli.models.masks import LocalReading, PositionContext
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def forward(
     if capture is not None:
         # The tokens that a capture wants are named by their slots: in a cache of the whole prompt, their positions.
         captured = torch.isin(slots, capture.wanted).nonzero()[:, 0]
-    device = model.get_input_embeddings().weight.device
+    device = device_of(model.get_input_embeddings())
     whole = logits and last_layer is None
     call = model if whole else model.base_model
     try:
@@ -123,7 +123,7 @@ def prefill(
     """
     state = new_state(len(tokens)) if state is None else state
     layers = model.config.get_text_config().num_hidden_layers
-    if len(tokens) > layers * pass_overhead(model.get_input_embeddings().weight.device.type):
+    if len(tokens) > layers * pass_overhead(device_of(model.get_input_embeddings()).type):
         read_keys(model, tokens[:-1], positions[:-1], chunk, layers - 1, capture, state, local)
         return run(model, tokens[-1:], positions[-1:], state, capture), state
     result = None
@@ -175,8 +175,8 @@ def rotation_depends_on_length(config) -> bool:
 
 
 def devices(model: PreTrainedModel) -> frozenset[torch.device]:
-    """The devices that hold a model's parameters."""
-    return frozenset(parameter.device for parameter in model.parameters())
+    """The devices that a model runs on."""
+    return frozenset(parameter.device for parameter in model.parameters() if not parameter.is_meta)
 
 
 def synchronize(used: Iterable[torch.device]) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
@@ -96,10 +96,18 @@ def restore_state(model: PreTrainedModel, tensors: Sequence[tuple[Tensor, Tensor
     length = tensors[0][0].shape[-2]
     state = new_state(length)
     for number, (keys, values) in enumerate(tensors):
-        place = next(model.get_decoder().layers[number].parameters()).device
+        place = device_of(model.get_decoder().layers[number])
         state.cache.update(keys.to(place), values.to(place), number)
     state.positions = torch.arange(length)
     return state
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module computes: on the device of its weights, or where accelerate brings them for each pass."""
+    place = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    if place is None:
+        return next(module.parameters()).device
+    return torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
 
 
 def state_bytes(state: PrefillState) -> int:

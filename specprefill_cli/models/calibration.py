@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from specprefill_cli.models.pairs import BUNDLED, Pair
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 # Numbers of each weight that its fingerprint reads.
@@ -47,10 +48,20 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
 
     found = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
-        flat = parameter.detach().flatten()
+        flat = whole_weight(model, name, parameter).detach().flatten()
         sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).float().cpu()
         found.update(name.encode() + sample.numpy().tobytes())
     return found.hexdigest()[:16]
+
+
+def whole_weight(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:
+    """A weight that may be divided among ranks (which must all ask for it), or left in main memory by accelerate."""
+    if hasattr(parameter, "full_tensor"):
+        return parameter.full_tensor()
+    if parameter.is_meta:
+        owner, _, own_name = name.rpartition(".")
+        return model.get_submodule(owner)._hf_hook.weights_map[own_name]
+    return parameter
 
 
 def slug(name: str) -> str:

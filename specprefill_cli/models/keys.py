@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from specprefill_cli.models.cache import PrefillState, new_state
+from specprefill_cli.models.cache import PrefillState, device_of, new_state
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 class StateCapture:
@@ -59,17 +59,39 @@ def layer_count(model: PreTrainedModel) -> int:
 
 
 def key_value_size(model: PreTrainedModel, layer: int) -> tuple[int, int]:
-    """Key-value heads of a layer and the size of each."""
+    """Key-value heads of a layer that this process holds, and the size of each."""
     module = attention_module(model, layer)
-    text = model.config.get_text_config()
-    return text.num_key_value_heads, module.head_dim
+    return key_value_heads(model) // heads_shards(model), module.head_dim
+
+
+def key_value_heads(model: PreTrainedModel) -> int:
+    """Key-value heads of a layer in the whole model."""
+    return model.config.get_text_config().num_key_value_heads
+
+
+def heads_shards(model: PreTrainedModel) -> int:
+    """Among how many ranks the heads are divided: 1 without tensor parallel, and where attention runs whole on each."""
+    return (getattr(model, "_tp_size", None) or 1) if divides_heads(model.config) else 1
+
+
+def divides_heads(config: PretrainedConfig) -> bool:
+    """Whether tensor parallelism divides a model's attention heads; with fused projections (Phi-3) it does not."""
+    plan = getattr(config.get_text_config(), "base_model_tp_plan", None) or {}
+    return any(style == "colwise" and name.endswith(("k_proj", "qkv_proj")) for name, style in plan.items())
+
+
+def own_columns(model: PreTrainedModel, layer: int, rank: int) -> slice:
+    """Which of the columns [kv_heads * head_size] of raw keys, or values, belong to the heads of a rank."""
+    heads, size = key_value_size(model, layer)
+    first = rank % heads_shards(model) * heads * size
+    return slice(first, first + heads * size)
 
 
 @torch.inference_mode()
 def embedded_states(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     """Normalised input [N, hidden_size] of the first layer, which depends on the tokens [N] alone."""
     decoder = model.get_decoder()
-    embedded = decoder.embed_tokens(tokens.to(decoder.embed_tokens.weight.device)[None])
+    embedded = decoder.embed_tokens(tokens.to(device_of(decoder.embed_tokens))[None])
     return decoder.layers[0].input_layernorm(embedded)[0]
 
 
@@ -79,9 +101,8 @@ def raw_keys_values(model: PreTrainedModel, layer: int, states: Tensor) -> tuple
     module = attention_module(model, layer)
     heads, size = key_value_size(model, layer)
     if hasattr(module, "qkv_proj"):
-        # The queries too: quantised weights cannot be cut into rows.
-        both = module.qkv_proj(states)[:, -2 * heads * size :]
-        return both[:, : heads * size], both[:, heads * size :]
+        # The queries too: weights that are quantised, or divided among ranks, cannot be cut into rows.
+        return module.qkv_proj(states)[:, -2 * heads * size :].chunk(2, dim=-1)
     return module.k_proj(states), module.v_proj(states)
 
 

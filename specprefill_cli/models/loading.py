@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import devices, synchronize
 from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.cache import device_of
+from specprefill_cli.models.distributed import ALONE, Ranks
 from specprefill_cli.models.pairs import BUNDLED, Pair
-from specprefill_cli.models.placement import Placement, choose_dtype, roomiest
+from specprefill_cli.models.placement import Placement, check_shards, choose_dtype, how_to_place, roomiest
 from specprefill_cli.models.quantization import NONE, check_quantization, quantization_config
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 
@@ -71,11 +73,23 @@ class LoadedModel:
 
     @property
     def device(self) -> str:
-        return str(self.model.get_input_embeddings().weight.device)
+        return str(device_of(self.model.get_input_embeddings()))
 
     @property
     def devices(self) -> frozenset[torch.device]:
         return devices(self.model)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes it slower than it could be."""
+        places = list((getattr(self.model, "hf_device_map", None) or {}).values())
+        left = places.count("cpu")
+        if left in (0, len(places)):
+            return []
+        return [
+            f"{self.name}: {left} of {len(places)} parts do not fit the GPUs; every pass brings them from main memory, which "
+            "is slow: use more GPUs, or a smaller pair"
+        ]
 
     @property
     def dtype(self) -> str:
@@ -93,6 +107,7 @@ class LoadedPair:
     The target is an outline where only a plan is wanted: then no mode can prefill.
 
     scoring_heads: the draft's heads that `calibrate --heads` found; calibration: the maps of `calibrate --text`
+    ranks: the processes that share the target
     """
 
     pair: Pair
@@ -100,6 +115,7 @@ class LoadedPair:
     draft: LoadedModel | None
     scoring_heads: ScoringHeads | None = None
     calibration: Calibration | None = None
+    ranks: Ranks = ALONE
 
     @cached_property
     def same_tokenizer(self) -> bool:
@@ -179,6 +195,7 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     # Progress bars of the library would mix with ours; its warnings about weights stay.
     transformers_logging.disable_progress_bar()
     outline = load_outline(name, placement, offline)
+    check_shards(outline.config, name, placement.shards)
     chosen = choose_dtype(dtype, placement, outline.config.get_text_config().hidden_size)
     quantized = quantization_config(quantization, outline.config, name, chosen)
     with load_errors(name, offline):
@@ -186,8 +203,7 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
             **source_of(name, offline),
             dtype=chosen,
             **({} if quantized is None else {"quantization_config": quantized}),
-            device_map=placement.device_map,
-            max_memory=placement.max_memory,
+            **how_to_place(placement),
             attn_implementation=ATTENTION,
             use_safetensors=True,
         )
@@ -275,9 +291,10 @@ def check_model(model: PreTrainedModel, name: str) -> None:
     if not model.is_backend_compatible():
         raise SpecprefillError(f"{name}: {type(model).__name__} computes attention in its own way; use another model")
     places = {str(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
-    if places & {"cpu", "disk"} and len(places) > 1:
+    if "disk" in places and len(places) > 1:
         raise SpecprefillError(
-            f"{name}: does not fit the devices given; use more --devices, a smaller model, or --devices cpu"
+            f"{name}: does not fit the devices given; use more of them (--devices auto takes all GPUs and main memory), or a "
+            "smaller model"
         )
 
 

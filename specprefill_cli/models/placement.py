@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.errors import UsageError
+from specprefill_cli.errors import SpecprefillError, UsageError
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PretrainedConfig
+
+    from specprefill_cli.models.distributed import Ranks
 
 WEIGHTS_SHARE = 0.8
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -21,10 +25,14 @@ SMALLEST_BFLOAT16_HIDDEN = 1_024
 
 @dataclass(frozen=True)
 class Placement:
-    """Arguments for loading: `device_map` for accelerate (None: plain CPU) and the memory it may use, in bytes."""
+    """Arguments for loading: `device_map` for accelerate (None: plain CPU) and the memory it may use, in bytes.
+
+    shards: ranks that each hold a share of a target; a draft is whole on every rank
+    """
 
     device_map: str | dict | None
     max_memory: dict | None = None
+    shards: int = 1
 
     @property
     def device_type(self) -> str:
@@ -39,12 +47,14 @@ class Placement:
         if self.device_type != "cuda":
             return ()
         if self.max_memory:
-            return tuple(self.max_memory)
+            return tuple(place for place in self.max_memory if place != "cpu")
         return (int(self.device_map[""].partition(":")[2]),)
 
 
 def choose_placement(devices: str) -> Placement:
-    """Placement for `auto`, `cpu`, or a list such as `cuda:0,cuda:1` over which accelerate spreads a model.
+    """Placement for `auto` (all GPUs, and main memory for what they cannot hold), `cpu`, or a list such as `cuda:0,cuda:1`.
+
+    accelerate spreads a model over several.
 
     Raises UsageError for a device that is not there.
     """
@@ -52,7 +62,7 @@ def choose_placement(devices: str) -> Placement:
 
     if devices == "auto":
         if torch.cuda.is_available():
-            return spread(range(torch.cuda.device_count()))
+            return spread(range(torch.cuda.device_count()), with_cpu=True)
         return Placement({"": "mps"} if torch.backends.mps.is_available() else None)
     names = [name.strip() for name in devices.split(",") if name.strip()]
     if names == ["cpu"]:
@@ -74,21 +84,73 @@ def choose_placement(devices: str) -> Placement:
     return spread([int(name.partition(":")[2]) for name in names])
 
 
-def spread(gpus: Iterable[int]) -> Placement:
-    """Over these GPUs, leaving a fifth of their free memory for KV cache and activations."""
+def place_of_rank(devices: str, ranks: Ranks) -> Placement:
+    """Where a rank holds its share of the target: on the GPU of its number, or on the CPU where there is none.
+
+    Raises UsageError for devices that were chosen by name: transformers takes these.
+    """
     import torch
 
-    return Placement("auto", {gpu: int(WEIGHTS_SHARE * torch.cuda.mem_get_info(gpu)[0]) for gpu in gpus})
+    if devices != "auto" and (devices != "cpu" or torch.cuda.is_available()):
+        raise UsageError(
+            f"--devices {devices}: with tensor parallel each rank takes the GPU of its number; leave it out, and set "
+            "CUDA_VISIBLE_DEVICES to choose"
+        )
+    return Placement({"": f"cuda:{ranks.local}"} if torch.cuda.is_available() else None, shards=ranks.size)
+
+
+def spread(gpus: Iterable[int], with_cpu: bool = False) -> Placement:
+    """Over these GPUs, leaving a fifth of their free memory for KV cache and activations.
+
+    with_cpu: what does not fit them stays in main memory, from where every pass brings it
+    """
+    import psutil
+    import torch
+
+    room = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in gpus}
+    if with_cpu:
+        room["cpu"] = psutil.virtual_memory().available
+    return Placement("auto", {place: int(WEIGHTS_SHARE * free) for place, free in room.items()})
 
 
 def roomiest(placement: Placement) -> Placement:
-    """The one GPU with most free memory among those of a placement: a draft is too small to be spread."""
+    """The one GPU with most free memory among those of a placement: a draft is too small to be spread.
+
+    Nor is it divided among ranks: in each of its short passes they would wait longer for each other than they save.
+    """
     import torch
 
+    if placement.shards > 1:
+        return replace(placement, shards=1)
     if placement.device_map != "auto":
         return placement
-    free = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in placement.max_memory or {}}
+    free = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in placement.gpus}
     return Placement({"": f"cuda:{max(free, key=free.get)}"})
+
+
+def how_to_place(placement: Placement) -> dict[str, Any]:
+    """The arguments of `from_pretrained` that say where weights go."""
+    if placement.shards == 1:
+        return {"device_map": placement.device_map, "max_memory": placement.max_memory}
+    from transformers import DistributedConfig
+
+    return {"distributed_config": DistributedConfig(tp_size=placement.shards, tp_plan="auto")}
+
+
+def check_shards(config: PretrainedConfig, name: str, shards: int) -> None:
+    """Raises SpecprefillError for a model whose attention heads cannot be divided evenly among so many ranks."""
+    from specprefill_cli.models.keys import divides_heads
+
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    key_value_heads = getattr(text, "num_key_value_heads", None) or heads
+    if divides_heads(config) and (heads % shards or key_value_heads % shards):
+        most = math.gcd(heads, key_value_heads)
+        fitting = [str(number) for number in range(1, most + 1) if most % number == 0]
+        raise SpecprefillError(
+            f"{name}: its {heads} attention heads and {key_value_heads} key-value heads cannot be divided among {shards} "
+            f"ranks; use --tensor-parallel {' or '.join(fitting)}"
+        )
 
 
 def choose_dtype(name: str, placement: Placement, hidden_size: int) -> torch.dtype:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ STRIDE = 64
 IMPORTANT_SHARE = 0.004
 # The first tokens of a prompt gather attention from everywhere and are always computed.
 ALWAYS_EXACT = 16
+Summed = Callable[[Tensor], Tensor]
 
 
 def checkpoint_slots(document: tuple[int, int], importance: Tensor) -> Tensor:
@@ -47,25 +48,35 @@ def copy_slots(state: PrefillState, slots: Tensor) -> SlotKv:
     return SlotKv(slots, layers)
 
 
-def key_value_errors(mapped: SlotKv, computed: SlotKv) -> tuple[Tensor, Tensor]:
-    """Relative squared error of mapped keys, and of mapped values: [layers, C] each, float32 on the CPU."""
-    shares = [
-        [
-            ((old.float() - new.float()).square().sum((0, 2)) / new.float().square().sum((0, 2)).clamp(min=1e-12)).cpu()
+def alone(values: Tensor) -> Tensor:
+    """The sum over ranks where there is one."""
+    return values
+
+
+def key_value_errors(mapped: SlotKv, computed: SlotKv, summed: Summed = alone) -> tuple[Tensor, Tensor]:
+    """Relative squared error of mapped keys, and of mapped values: [layers, C] each, float32 on the CPU.
+
+    summed: adds what other ranks found with their heads
+    """
+    rows = []
+    for before, after in zip(mapped.layers, computed.layers, strict=True):
+        squares = [
+            torch.stack([(old.float() - new.float()).square().sum((0, 2)), new.float().square().sum((0, 2))])
             for old, new in zip(before, after, strict=True)
         ]
-        for before, after in zip(mapped.layers, computed.layers, strict=True)
-    ]
-    keys, values = zip(*shares, strict=True)
-    return torch.stack(keys), torch.stack(values)
+        rows.append(torch.stack(squares).cpu())
+    wrong, whole = summed(torch.stack(rows)).unbind(2)
+    keys, values = (wrong / whole.clamp(min=1e-12)).unbind(1)
+    return keys, values
 
 
-def checkpoint_errors(mapped: SlotKv, computed: SlotKv) -> Tensor:
+def checkpoint_errors(mapped: SlotKv, computed: SlotKv, summed: Summed = alone) -> Tensor:
     """Relative squared error [layers, C] of mapped keys and values, their mean; float32 on the CPU.
 
     What was computed is itself only nearly exact: above the first layer its context was mapped.
+    summed: adds what other ranks found with their heads
     """
-    keys, values = key_value_errors(mapped, computed)
+    keys, values = key_value_errors(mapped, computed, summed)
     return (keys + values) / 2
 
 

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from specprefill_cli.models.adapter import read_keys, recompute, window_layers
 from specprefill_cli.models.attention import QueryCapture
-from specprefill_cli.models.cache import PrefillState, new_state
+from specprefill_cli.models.cache import PrefillState, device_of, new_state
 from specprefill_cli.models.keys import (
     StateCapture,
     embedded_states,
     finished_keys,
     key_value_size,
     layer_count,
+    own_columns,
     raw_keys_values,
     split_heads,
     state_of,
@@ -34,7 +35,7 @@ from specprefill_cli.prefill.scorers.base import ScoringRequest
 
 @torch.inference_mode()
 def mapped_state(request: ScoringRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> PrefillState:
-    """A target cache with a slot for every prompt token: first layers exact, those above mapped.
+    """A target cache with a slot for every prompt token: first layers exact, those above mapped. Each rank maps its heads.
 
     draft_states: per draft layer, normalised inputs [M, draft_hidden] of all prompt tokens
     """
@@ -51,8 +52,8 @@ def mapped_state(request: ScoringRequest, kv_map: KvMap, draft_states: dict[int,
         keys, values = raw_keys_values(model, 0, embedded_states(model, tokens))
         keys_values.append((finished_keys(model, 0, keys, positions), split_heads(values, *key_value_size(model, 0))))
     for layer in range(kv_map.exact_layers + 1, layer_count(model)):
-        keys, values = kv_map.apply(layer, draft_states, edge)
-        device, dtype = next(model.get_decoder().layers[layer].parameters()).device, model.dtype
+        keys, values = kv_map.apply(layer, draft_states, edge, own_columns(model, layer, request.pair.ranks.rank))
+        device, dtype = device_of(model.get_decoder().layers[layer]), model.dtype
         keys, values = keys.to(device, dtype), values.to(device, dtype)
         keys_values.append(
             (finished_keys(model, layer, keys, positions), split_heads(values, *key_value_size(model, layer)))
@@ -72,7 +73,7 @@ class Inspection:
 @torch.inference_mode()
 def inspect(request: ScoringRequest, state: PrefillState, importance: Tensor) -> Inspection:
     """Compute head, tail and checkpoints against the mapped cache, and compare what they had with what they get."""
-    prompt = request.prompt
+    prompt, ranks = request.prompt, request.pair.ranks
     start, end = prompt.document
     checkpoints = checkpoint_slots(prompt.document, importance)
     always = torch.arange(min(max(start, ALWAYS_EXACT), end))
@@ -82,12 +83,14 @@ def inspect(request: ScoringRequest, state: PrefillState, importance: Tensor) ->
     capture = QueryCapture(tail)
     recompute(request.pair.target.model, prompt.tokens[slots], slots, state, capture, logits=False)
     errors = nearest_errors(
-        checkpoint_errors(before, copy_slots(state, checkpoints)), checkpoints, torch.arange(start, end)
+        checkpoint_errors(before, copy_slots(state, checkpoints), ranks.summed), checkpoints, torch.arange(start, end)
     )
     # What was computed just now holds the target's own values: no risk is left in it.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
     mass = attention_mass(state, capture, prompt.document, window_layers(request.pair.target.model.config))
-    return Inspection(mass, errors, slots)
+    # The other ranks saw as many other heads.
+    mass = ranks.summed(mass) / ranks.size
+    return Inspection(*ranks.agree((mass, errors)), slots)
 
 
 @torch.inference_mode()

@@ -23,6 +23,7 @@ from specprefill_cli.models.calibration import pair_options, weights_fingerprint
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
 
+ALL_COLUMNS = slice(None)
 WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
 
 
@@ -57,8 +58,10 @@ class KvMap:
         """All draft layers that some target layer reads, ascending."""
         return tuple(sorted({layer for fit in self.fits for layer in fit.draft_layers}))
 
-    def apply(self, layer: int, states: Mapping[int, Tensor], edge: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Raw keys and values of a target layer, [N, kv_heads * head_size] each.
+    def apply(
+        self, layer: int, states: Mapping[int, Tensor], edge: Tensor | None, columns: slice = ALL_COLUMNS
+    ) -> tuple[Tensor, Tensor]:
+        """Raw keys and values of a target layer, [N, kv_heads * head_size] each, or those of its columns that are wanted.
 
         states: per draft layer [N, draft_hidden]; edge: [N, target_hidden] where the first target layers were computed
         """
@@ -66,9 +69,9 @@ class KvMap:
         inputs = ([] if edge is None else [edge]) + [states[number] for number in fit.draft_layers]
         # Draft and target may differ in device and dtype.
         joined = torch.cat([part.to(inputs[0].device, torch.float32) for part in inputs], dim=-1)
-        weight = self.weights[layer].to(joined)
-        both = joined @ weight[:-1] + weight[-1]
-        return both.chunk(2, dim=-1)
+        weights = (part[:, columns].to(joined) for part in self.weights[layer].chunk(2, dim=-1))
+        keys, values = (joined @ weight[:-1] + weight[-1] for weight in weights)
+        return keys, values
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Causal attention makes it exact: keys and values of head and document do not dep
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -52,13 +53,14 @@ class DocumentStates:
     """The latest states of one model, by the token ids of head and document.
 
     A state that was opened belongs to one answer at a time: the next question about the same document takes back what
-    the answer before it appended.
+    the answer before it appended. By its name other ranks find what they keep beside it.
     """
 
     def __init__(self, store: StateStore | None = None, most_bytes: int = MOST_BYTES) -> None:
         self.store = store
         self.most_bytes = most_bytes
         self.kept: OrderedDict[str, KeptState] = OrderedDict()
+        self.name = uuid.uuid4().hex
 
     def open(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> PrefillState | None:
         """The state of exactly the prompt's head and document in at least `layers` layers; None where there is none.

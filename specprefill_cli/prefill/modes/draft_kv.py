@@ -20,7 +20,7 @@ from specprefill_cli.prefill.kv_map import Calibration, KvMap, choose_map, load_
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.modes.full import FullMode
 from specprefill_cli.prefill.plan import Fate, Plan
-from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.scorers import SCORERS, agreed_scores
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 from specprefill_cli.prefill.selection import chunk_scores, rank, select_scored, spans_of_fates
 
@@ -150,7 +150,7 @@ def score_and_map(request: ScoringRequest, settings: Settings, kv_map: KvMap) ->
         # question left, and reads without a window.
         reach = max(kv_map.draft_layers, default=0)
         reaching = replace(request, draft_reach=reach, draft_states=None, draft_window=None)
-        scores = SCORERS[settings.scorer].score(reaching)
+        scores = agreed_scores(reaching, settings.scorer, everywhere=True)
     with request.clock.phase("mapping"):
         length = request.prompt.length
         states = {layer: capture.states(layer, length) for layer in kv_map.draft_layers}

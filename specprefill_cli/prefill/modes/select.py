@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specprefill_cli.prefill.modes.base import Prefilled
-from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.scorers import SCORERS, agreed_scores
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.selection import select_scored
 from specprefill_cli.prefill.sparse import sparse_prefill
@@ -21,7 +21,7 @@ class SelectMode:
     speculative = True
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        scores = SCORERS[settings.scorer].score(request)
+        scores = agreed_scores(request, settings.scorer)
         prompt, clock = request.prompt, request.clock
         with clock.phase("selection"):
             chosen = select_scored(scores, prompt, settings.keep, settings.chunk_size)

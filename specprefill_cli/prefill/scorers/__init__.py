@@ -1,8 +1,9 @@
 """The registry of scorers, by name."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from specprefill_cli.prefill.scorers.base import Scorer
+from specprefill_cli.prefill.scorers.base import Scorer, Scores, ScoringRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import LexicalScorer
 from specprefill_cli.prefill.scorers.paper import PaperScorer
@@ -12,3 +13,22 @@ from specprefill_cli.prefill.scorers.random import RandomScorer
 SCORERS: Mapping[str, Scorer] = {
     scorer.name: scorer for scorer in (QuestionScorer(), HeadsScorer(), PaperScorer(), LexicalScorer(), RandomScorer())
 }
+
+
+def agreed_scores(request: ScoringRequest, name: str, everywhere: bool = False) -> Scores:
+    """Rank 0's scores, the same on every rank that prefills this prompt.
+
+    everywhere: every rank runs its own draft, because it wants the draft's states too
+    """
+    ranks = request.pair.ranks
+    own: Scores | None = None
+
+    def score() -> Scores:
+        nonlocal own
+        own = SCORERS[name].score(request)
+        return replace(own, draft_state=None)
+
+    if everywhere and not ranks.leads:
+        score()
+    agreed = ranks.from_leader(score)
+    return agreed if own is None else replace(agreed, draft_state=own.draft_state)

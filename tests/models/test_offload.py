@@ -1,0 +1,83 @@
+"""What accelerate does not get onto the devices: main memory is allowed and said, the disk is refused.
+
+On a CPU alone, layers on disk stand for layers in main memory: the same hooks bring their weights for each pass.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from architectures import build_model
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.adapter import ATTENTION, devices, prefill
+from specprefill_cli.models.cache import device_of, layer_tensors, restore_state
+from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.models.keys import embedded_states, finished_keys, raw_keys_values
+from specprefill_cli.models.loading import LoadedModel, check_model
+from specprefill_cli.models.placement import Placement, roomiest, spread
+
+PLACES = {
+    "model.embed_tokens": "disk",
+    "model.layers.0": "disk",
+    "model.layers.1": "cpu",
+    "model.layers.2": "disk",
+    "model.norm": "cpu",
+    "model.rotary_emb": "cpu",
+    "lm_head": "cpu",
+}
+
+
+@pytest.fixture
+def offloaded(tmp_path):
+    build_model("llama").save_pretrained(tmp_path / "model")
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", device_map=PLACES, offload_folder=tmp_path / "rest", attn_implementation=ATTENTION
+    ).eval()
+
+
+def test_weights_that_lie_elsewhere_compute_the_same(offloaded):
+    whole = build_model("llama")
+    assert any(parameter.is_meta for parameter in offloaded.parameters())
+    assert devices(offloaded) == {torch.device("cpu")}
+    tokens, positions = torch.arange(3, 30), torch.arange(27)
+    expected, state = prefill(whole, tokens, positions, 100)
+    logits, ours = prefill(offloaded, tokens, positions, 100)
+    torch.testing.assert_close(logits, expected)
+    assert weights_fingerprint(offloaded) == weights_fingerprint(whole)
+    for model in (offloaded, whole):
+        keys, _ = raw_keys_values(model, 0, embedded_states(model, tokens))
+        torch.testing.assert_close(finished_keys(model, 0, keys, positions), state.cache.layers[0].keys[0])
+    assert restore_state(offloaded, layer_tensors(ours, 20, 3)).length == 20
+
+
+def test_a_module_computes_where_its_weights_are_brought():
+    module = torch.nn.Linear(2, 2)
+    assert device_of(module) == torch.device("cpu")
+    module._hf_hook = SimpleNamespace(execution_device=1)
+    assert device_of(module) == torch.device("cuda", 1)
+
+
+def test_main_memory_is_a_warning_and_the_disk_an_error():
+    model = build_model("llama")
+    loaded = LoadedModel("big", model, None, 4_096, frozenset())
+    model.hf_device_map = {"": "cpu"}
+    check_model(model, "big")
+    assert loaded.warnings == []
+    model.hf_device_map = {"model.layers.0": 0, "model.layers.1": 1, "model.layers.2": "cpu"}
+    check_model(model, "big")
+    (warning,) = loaded.warnings
+    assert warning.startswith("big: 1 of 3 parts do not fit the GPUs")
+    model.hf_device_map["model.layers.2"] = "disk"
+    with pytest.raises(SpecprefillError, match="big: does not fit the devices given"):
+        check_model(model, "big")
+
+
+def test_auto_counts_main_memory_and_a_list_of_gpus_does_not(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: ((gpu + 1) * 1_000, 10_000))
+    assert spread([0, 1]).max_memory == {0: 800, 1: 1_600}
+    auto = spread([0, 1], with_cpu=True)
+    assert set(auto.max_memory) == {0, 1, "cpu"}
+    assert auto.gpus == (0, 1)
+    assert roomiest(auto) == Placement({"": "cuda:1"})
