@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from specprefill_cli.answer import SpanRecord
+from specprefill_cli.answer_stream import span_records
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
@@ -18,7 +19,7 @@ from specprefill_cli.prefill.plan import Plan
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.selection import select_scored
-from specprefill_cli.session import Session, span_records
+from specprefill_cli.session import Session
 from specprefill_cli.settings import Settings
 from specprefill_cli.timing import PhaseClock
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from specprefill_cli.answer import Answer, SpanRecord
-from specprefill_cli.citations import cite
-from specprefill_cli.decoding.adaptive import SWITCHED_OFF, SpeculationMemory
-from specprefill_cli.decoding.choice import check_proposer, choose_speculator, draft_may_propose
-from specprefill_cli.decoding.measures import DecodeSpeed, RoundLog
+from specprefill_cli.answer_stream import AnswerStream
+from specprefill_cli.decoding.adaptive import SpeculationMemory
+from specprefill_cli.decoding.choice import check_proposer, draft_may_propose
 from specprefill_cli.decoding.proposers import PROPOSERS
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.streaming import TextStream
 from specprefill_cli.decoding.warm_up import measure_costs
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
@@ -28,18 +24,17 @@ from specprefill_cli.models.placement import Placement, choose_placement, place_
 from specprefill_cli.models.runs import ranks_for
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.orders import Open, prefill_order
-from specprefill_cli.prefill.choice import AUTOMATIC, automatic_mode, check_fits, draft_window
+from specprefill_cli.prefill.choice import AUTOMATIC, automatic_mode, check_fits, draft_window, needs_draft
 from specprefill_cli.prefill.heads import load_heads
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Mode, Prefilled
 from specprefill_cli.prefill.pass_size import pass_size
-from specprefill_cli.prefill.plan import Plan
 from specprefill_cli.prefill.reuse import TOKENS, SharedWork
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.question import QuestionScorer
-from specprefill_cli.prompting import Prompt, Template, encode_prompt, load_template, render
+from specprefill_cli.prompting import Template, encode_prompt, load_template, render
 from specprefill_cli.settings import AUTO, OFF, Settings, prompt_folder
 from specprefill_cli.timing import PhaseClock
 
@@ -54,12 +49,6 @@ def check_names(settings: Settings) -> None:
         raise UsageError(f"--scorer {settings.scorer}: unknown; use one of {', '.join([AUTO, *SCORERS])}")
     if settings.proposer not in (AUTO, *PROPOSERS):
         raise UsageError(f"--proposer {settings.proposer}: unknown; use one of {', '.join([AUTO, *PROPOSERS])}")
-
-
-def needs_draft(settings: Settings) -> bool:
-    """Whether the draft may run during prefill."""
-    speculative = settings.mode == AUTO or MODES[settings.mode].speculative
-    return speculative and (settings.scorer == AUTO or SCORERS[settings.scorer].needs_draft)
 
 
 def loads_draft(settings: Settings) -> bool:
@@ -231,131 +220,3 @@ class Session:
                 draft = ModelReader(self.pair.draft.model, prefilled.draft_state or new_state(), length)
             target = ModelReader(self.pair.target.model, prefilled.state, length, self.pair.ranks)
             measure_costs(self.speculation.costs, target, draft, int(request.prompt.tokens[-1]))
-
-
-@dataclass
-class AnswerStream:
-    """The answer while it is decoded: iterate for pieces of text, then call `result`.
-
-    stop_tokens: ids that end it; a caller that wants a given length may take them away before iterating
-    """
-
-    session: Session
-    collection: Collection
-    question: str
-    settings: Settings
-    identifier: str
-    request: ScoringRequest
-    mode: str
-    reason: str | None
-    prefilled: Prefilled
-    sampler: Sampler
-    first: int
-    stop_tokens: frozenset[int]
-    clock: PhaseClock
-    memory: PeakMemory
-    tokens: list[int] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)
-    speed: DecodeSpeed = field(default_factory=DecodeSpeed)
-    speculator: Speculator | None = None
-    interrupted: bool = False
-
-    def __iter__(self) -> Iterator[str]:
-        """Pieces of text as they are decoded; interrupting it (Ctrl-C) keeps what came so far."""
-        target = self.session.pair.target
-        stream = TextStream(target.tokenizer)
-        self.speculator = choose_speculator(
-            self.request, self.prefilled, self.settings, self.sampler, self.stop_tokens, self.session.speculation
-        )
-        reader = ModelReader(target.model, self.prefilled.state, self.request.prompt.length, self.session.pair.ranks)
-        try:
-            for token in decode(
-                reader,
-                self.first,
-                self.stop_tokens,
-                self.settings.max_new_tokens,
-                self.sampler,
-                self.speed,
-                self.speculator,
-            ):
-                self.tokens.append(token)
-                yield from self.emit(stream.push(token))
-        except KeyboardInterrupt:
-            self.interrupted = True
-        yield from self.emit(stream.finish())
-
-    def emit(self, text: str) -> Iterator[str]:
-        if not self.pieces:
-            # Templates end before the blank that starts the answer.
-            text = text.lstrip()
-        if text:
-            self.pieces.append(text)
-            yield text
-
-    @property
-    def rounds(self) -> RoundLog:
-        return self.speculator.log if self.speculator is not None else RoundLog()
-
-    @property
-    def draft_ran(self) -> bool:
-        return needs_draft(replace(self.settings, mode=self.mode)) or "draft" in self.rounds.proposers
-
-    def result(self) -> Answer:
-        """The finished answer with all its measurements."""
-        prompt, plan = self.request.prompt, self.prefilled.plan
-        text = "".join(self.pieces).strip()
-        pair = self.session.pair
-        decoded = len(self.tokens)
-        length_stop = decoded >= self.settings.max_new_tokens
-        warnings = [f"{one.name}: {warning}" for one in self.collection.documents for warning in one.warnings]
-        warnings += pair.target.warnings
-        warnings += self.prefilled.warnings
-        if length_stop:
-            warnings.append(f"the answer was cut at {decoded} tokens; raise --max-new-tokens for more")
-        if self.interrupted:
-            warnings.append("interrupted: the answer is incomplete")
-        return Answer(
-            id=self.identifier,
-            question=self.question,
-            answer=text,
-            mode=self.mode,
-            reason=self.reason,
-            draft=pair.draft.name if pair.draft is not None and self.draft_ran else None,
-            target=pair.target.name,
-            prompt_tokens=prompt.length,
-            kept_tokens=plan.kept_tokens,
-            kept_ratio=plan.kept_ratio,
-            ttft_seconds=self.clock.ttft,
-            startup_seconds=self.session.startup_seconds,
-            phases=self.clock.phases(),
-            spans=span_records(self.collection, prompt, plan),
-            generated_tokens=decoded,
-            tokens_per_second=self.speed.tokens_per_second,
-            acceptance_rate=self.rounds.acceptance_rate,
-            peak_memory_bytes=self.memory.bytes(),
-            citations=cite(text, self.collection, plan, prompt.offsets, self.prefilled.importance),
-            warnings=warnings,
-            stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
-            accepted_length_mean=self.rounds.accepted_length_mean,
-            accepted_histogram=self.rounds.accepted_histogram,
-            proposer=" and ".join(self.rounds.proposers) or None,
-            speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
-            reused=[*self.request.reused, *self.prefilled.reused],
-            scorer=self.settings.scorer if MODES[self.mode].speculative else None,
-            draft_window=self.prefilled.draft_window,
-        )
-
-
-def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
-    """The plan's spans with the pages they touch."""
-    first = prompt.document[0]
-    return [
-        SpanRecord(
-            span.start,
-            span.end,
-            span.fate,
-            collection.pages(int(prompt.offsets[span.start - first, 0]), int(prompt.offsets[span.end - first - 1, 1])),
-            span.risk,
-        )
-        for span in plan.spans
-    ]

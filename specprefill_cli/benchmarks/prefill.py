@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
+from specprefill_cli.answer_stream import AnswerStream
 from specprefill_cli.benchmarks.peers import Peer
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
@@ -18,7 +19,7 @@ from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.choice import cost_of, scoring_flops
 from specprefill_cli.prefill.cost import compute_limit
 from specprefill_cli.resources import packaged_folder
-from specprefill_cli.session import AnswerStream, Session
+from specprefill_cli.session import Session
 from specprefill_cli.settings import Settings
 from specprefill_cli.timing import PhaseClock
 

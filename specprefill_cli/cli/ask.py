@@ -13,7 +13,7 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from specprefill_cli.session import AnswerStream
+    from specprefill_cli.answer_stream import AnswerStream
 
 
 def ask(

@@ -65,7 +65,8 @@ def plan(
         from specprefill_cli.models.distributed import ALONE
         from specprefill_cli.models.loading import load_draft_side
         from specprefill_cli.planning import PLANNED_MODE, dry_run
-        from specprefill_cli.session import check_names, needs_draft, open_session
+        from specprefill_cli.prefill.choice import needs_draft
+        from specprefill_cli.session import check_names, open_session
 
         check_names(settings)
         with_draft = needs_draft(replace(settings, mode=PLANNED_MODE))

@@ -107,7 +107,7 @@ class RestDropped:
             positions = torch.unique(torch.cat([plan.kept_positions(), checked.seen.computed]))
         with request.clock.phase("target_prefill"):
             logits, state = prefill(
-                request.pair.target.model, prompt.tokens[positions], positions, settings.prefill_chunk
+                request.pair.target.model, prompt.tokens[positions], positions, request.prefill_chunk
             )
         return Prefilled(logits, state, replace(plan, spans=spans), checked.scores.importance)
 

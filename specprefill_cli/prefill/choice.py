@@ -8,6 +8,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.prefill.cost import WORTHWHILE, ModelCost, promised_speedup
 from specprefill_cli.prefill.importance import usable_layers
+from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 # The modes that `auto` chooses between; draft KV is taken by name only.
 AUTOMATIC = ("full", "select")
+
+
+def needs_draft(settings: Settings) -> bool:
+    """Whether the draft may run during prefill."""
+    speculative = settings.mode == AUTO or MODES[settings.mode].speculative
+    return speculative and (settings.scorer == AUTO or SCORERS[settings.scorer].needs_draft)
 
 
 def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, str]:

@@ -15,9 +15,9 @@ from specprefill_cli.prefill.selection import chunk_scores, rank
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from specprefill_cli.answer_stream import AnswerStream
     from specprefill_cli.documents.collection import Collection
     from specprefill_cli.documents.document import Document
-    from specprefill_cli.session import AnswerStream
 
 # Steps of shading, from none to full.
 LEVELS = 8

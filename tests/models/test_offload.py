@@ -11,7 +11,8 @@ import transformers
 from architectures import build_model
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import ATTENTION, devices, prefill
+from specprefill_cli.models.adapter import devices, prefill
+from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of, layer_tensors, restore_state
 from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.keys import embedded_states, finished_keys, raw_keys_values
