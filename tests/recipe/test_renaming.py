@@ -1,0 +1,52 @@
+"""Real questions under other names: alike in text, question and answer."""
+
+import random
+
+from specprefill_cli.bundled.recipe.renaming import name_pool, other_number, renamed
+from specprefill_cli.bundled.recipe.synthesis import Block, Question
+
+TEXT = "In 1904 the bridge was opened by Ana Rossi. It cost 250 crowns, and later Rossi moved to Lisbon in March 1911."
+
+
+def ask(text, answer):
+    return Question(text, answer, TEXT.index(answer))
+
+
+BLOCK = Block(
+    TEXT,
+    (
+        ask("Who opened the bridge in 1904?", "Ana Rossi"),
+        ask("What did it cost?", "250 crowns"),
+        ask("When?", "March 1911"),
+    ),
+)
+
+
+def test_answers_still_stand_where_their_questions_say():
+    for seed in range(50):
+        block = renamed(BLOCK, ["Byron", "Kalmar", "Oslo"], random.Random(seed))
+        for question in block.questions:
+            assert block.text[question.start : question.start + len(question.answer)] == question.answer
+
+
+def test_names_and_numbers_change_alike_and_months_stay():
+    block = renamed(BLOCK, ["Byron"], random.Random(1))
+    assert "Rossi" not in block.text
+    assert "Lisbon" not in block.text
+    assert block.questions[0].answer == "Byron Byron"
+    year = block.text.split()[1]
+    assert year != "1904"
+    assert block.questions[0].text == f"Who opened the bridge in {year}?"
+    assert block.questions[2].answer.startswith("March ")
+    # The first word of a sentence may be no name.
+    assert block.text.startswith("In ")
+
+
+def test_a_year_stays_a_year_and_a_number_keeps_its_length():
+    rng = random.Random(3)
+    assert all(1700 <= int(other_number("1987", rng)) < 2030 for _ in range(50))
+    assert {len(other_number("250", rng)) for _ in range(50)} == {3}
+
+
+def test_the_pool_holds_names_from_inside_sentences():
+    assert name_pool(["Rain fell on Oslo and on Bergen.", "Nobody came."]) == ["Oslo", "Bergen"]
