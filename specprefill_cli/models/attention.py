@@ -86,7 +86,7 @@ def attend(
         if reach is None and context.trailing:
             mask = trailing_mask(context, first, last, query.device)
         else:
-            mask = block_mask(context, first, last, seen, reach, sinks, query.device)
+            mask = block_mask(context, first, last, seen, reach, query.device, sinks)
         keys, values = (with_sinks(states, seen, sinks) for states in (key, value))
         blocks.append(masked_attention(query[:, :, first:last], keys, values, mask, scaling))
     return torch.cat(blocks, dim=2).transpose(1, 2), None

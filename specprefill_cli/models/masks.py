@@ -89,7 +89,13 @@ class PositionContext:
 
 
 def block_mask(
-    context: PositionContext, first: int, last: int, seen: slice, window: int | None, sinks: int, device: torch.device
+    context: PositionContext,
+    first: int,
+    last: int,
+    seen: slice,
+    window: int | None,
+    device: torch.device,
+    sinks: int = 0,
 ) -> Tensor:
     """The mask [last - first, sinks and seen] of a block of queries, built once a pass for each kind of layer and device.
 
