@@ -12,7 +12,7 @@ from specprefill_cli.benchmarks.peers import Peer, llama_cpp_peer, transformers_
 from specprefill_cli.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.evaluation.runs import Configuration
-from specprefill_cli.models import adapter
+from specprefill_cli.models import adapter, attention
 from specprefill_cli.models.loading import load_draft_side
 from specprefill_cli.session import open_session
 from specprefill_cli.settings import Settings
@@ -30,11 +30,11 @@ def test_transformers_reads_with_its_own_attention_and_leaves_ours_behind(random
     with torch.no_grad():
         expected = int(plain(tokens[None]).logits[0, -1].argmax())
     called = []
-    monkeypatch.setattr(adapter, "masked_attention", lambda *_: called.append(True))
+    monkeypatch.setattr(attention, "masked_attention", lambda *_: called.append(True))
     monkeypatch.setattr(adapter, "PositionContext", lambda *_: called.append(True))
     assert transformers_peer(random_pair.target).read(tokens) == expected
     assert not called
-    assert random_pair.target.model.config._attn_implementation == adapter.ATTENTION
+    assert random_pair.target.model.config._attn_implementation == attention.ATTENTION
 
 
 def test_our_attention_comes_back_after_a_failure(random_pair, monkeypatch):
@@ -47,7 +47,7 @@ def test_our_attention_comes_back_after_a_failure(random_pair, monkeypatch):
     monkeypatch.setattr(model, "generate", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         transformers_peer(random_pair.target).read(torch.arange(3, 9))
-    assert model.config._attn_implementation == adapter.ATTENTION
+    assert model.config._attn_implementation == attention.ATTENTION
 
 
 def test_a_peer_reads_the_tokens_of_full_in_every_round_and_gets_a_row(random_session):

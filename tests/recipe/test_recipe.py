@@ -227,5 +227,5 @@ def test_the_dry_run_goes_through_all_steps(data, tmp_path):
     result = CliRunner().invoke(app, ["dry-run", "--data", str(data), "--run", str(tmp_path), "--minutes", "0.05"])
     assert result.exit_code == 0, result.output
     logs = [json.loads((tmp_path / step / "settings.json").read_text()) for step in ("pretrain", "tune")]
-    assert [log["settings"]["text_weight"] for log in logs] == [1.0, 0.3]
+    assert [log["settings"]["text_weight"] for log in logs] == [1.0, 0.4]
     assert (tmp_path / "exported" / "target" / "model.safetensors").is_file()
