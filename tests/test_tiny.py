@@ -64,7 +64,7 @@ def test_the_target_answers_some_questions_about_facts_in_a_document(answered):
 
 def test_selection_keeps_the_right_answers(answered):
     _, (full, select) = answered
-    assert select.right >= 14
+    assert select.right >= max(14, full.right - 2)
     assert select.kept_ratio < 0.32
 
 
