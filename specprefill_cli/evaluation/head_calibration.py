@@ -12,9 +12,8 @@ from torch import Tensor
 from specprefill_cli.citations import occurrences
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.evaluation.datasets import Item
-from specprefill_cli.models.adapter import read_keys, window_layers
-from specprefill_cli.models.attention import QueryCapture
-from specprefill_cli.models.cache import PrefillState, new_state
+from specprefill_cli.models.adapter import window_layers
+from specprefill_cli.models.cache import new_state
 from specprefill_cli.prefill.head_search import (
     Sighting,
     auto_mass,
@@ -26,7 +25,7 @@ from specprefill_cli.prefill.head_search import (
 )
 from specprefill_cli.prefill.heads import Head, ScoringHeads, blend, head_importance, identity, layer_attention
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, ScoringRequest
-from specprefill_cli.prefill.scorers.heads import asking_tokens
+from specprefill_cli.prefill.scorers.heads import read_prompt
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
 from specprefill_cli.prefill.scorers.question import QuestionScorer
 from specprefill_cli.prefill.selection import chunk_scores, with_neighbours
@@ -147,7 +146,8 @@ def smallest_window(
 def windowed_scores(request: ScoringRequest, heads: Sequence[Head], window: int) -> np.ndarray:
     """Chunk scores [chunks] of the heads when the draft reads with a window."""
     narrow = replace(request, prompt=request.draft_prompt, draft_window=window)
-    state, capture = read_for(narrow, max(head.layer for head in heads))
+    state = new_state(narrow.prompt.length)
+    capture = read_prompt(narrow, max(head.layer for head in heads), state)
     importance = head_importance(state, capture, narrow.prompt.document, tuple(heads))
     return judged(importance, request.chunk_size)
 
@@ -155,23 +155,6 @@ def windowed_scores(request: ScoringRequest, heads: Sequence[Head], window: int)
 def judged(importance: Tensor, chunk_size: int) -> np.ndarray:
     """Scores [chunks] as selection sees them: importance [n] by chunk, with their neighbours'."""
     return with_neighbours(chunk_scores(importance, chunk_size), NEIGHBOURS).numpy()
-
-
-def read_for(request: ScoringRequest, highest: int) -> tuple[PrefillState, QueryCapture]:
-    """The draft's pass over a prompt up to layer `highest`, and the queries of the tokens that ask."""
-    prompt = request.draft_prompt
-    capture, state = QueryCapture(asking_tokens(prompt.question, prompt.length)), new_state(prompt.length)
-    read_keys(
-        request.pair.draft.model,
-        prompt.tokens,
-        torch.arange(prompt.length),
-        request.prefill_chunk,
-        highest,
-        capture,
-        state,
-        request.local_reading,
-    )
-    return state, capture
 
 
 @torch.inference_mode()
@@ -182,7 +165,8 @@ def sight(case: Case) -> Sighting:
     text = draft.model.config.get_text_config()
     # A longer prompt than those seen here would outgrow any window, so windowed layers are left out at once.
     layers = [layer for layer, window in enumerate(window_layers(draft.model.config)) if window is None]
-    state, capture = read_for(replace(request, draft_window=None), text.num_hidden_layers - 1)
+    state = new_state(prompt.length)
+    capture = read_prompt(replace(request, draft_window=None), text.num_hidden_layers - 1, state)
     rows = []
     for layer in range(text.num_hidden_layers):
         if layer in layers:

@@ -67,8 +67,8 @@ class Watch:
             try:
                 self.store.set(key(self.rank), json.dumps(asdict(Sign(beat, self.order, self.failure))))
                 signs = {other: read_sign(self.store, other) for other in watched}
-            except Exception:
-                # Whoever holds the store was the first to go.
+            except RuntimeError:
+                # torch's errors of a lost connection are its own kinds of it: who holds the store was the first to go.
                 reason, signs = reason or "the process that started this run is gone", {}
             for other, sign in signs.items():
                 now = time.monotonic()

@@ -10,6 +10,7 @@ import torch
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import read_keys, window_layers
 from specprefill_cli.models.attention import QueryCapture
+from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.prefill.heads import REMEDY, blend, head_importance
 from specprefill_cli.prefill.importance import transfer, usable_layers
 from specprefill_cli.prefill.reuse import DRAFT_STATE, open_state
@@ -38,21 +39,11 @@ class HeadsScorer:
                 f"--scorer heads: the layers of draft {draft.name} that hold its scoring heads attend to a window shorter "
                 f"than this prompt of {prompt.length} tokens; use --scorer question"
             )
-        capture = QueryCapture(asking_tokens(prompt.question, prompt.length))
         highest = max(request.draft_reach, *(head.layer for head in used))
         with clock.phase("draft_prefill"):
             state, keep = open_state(request.draft_states, draft, prompt, highest + 1, request.draft_window)
             done = state.length
-            read_keys(
-                draft.model,
-                prompt.tokens[done:],
-                torch.arange(done, prompt.length),
-                request.prefill_chunk,
-                highest,
-                capture,
-                state,
-                request.local_reading,
-            )
+            capture = read_prompt(request, highest, state)
             keep()
         with clock.phase("scoring"):
             importance = head_importance(state, capture, prompt.document, used)
@@ -69,6 +60,23 @@ class HeadsScorer:
             state if complete and request.keep_draft else None,
             (DRAFT_STATE,) if done else (),
         )
+
+
+def read_prompt(request: ScoringRequest, highest: int, state: PrefillState) -> QueryCapture:
+    """Run the draft over what the state does not hold yet, as far as layer `highest`; the queries of tokens that ask."""
+    prompt, done = request.draft_prompt, state.length
+    capture = QueryCapture(asking_tokens(prompt.question, prompt.length))
+    read_keys(
+        request.pair.draft.model,
+        prompt.tokens[done:],
+        torch.arange(done, prompt.length),
+        request.prefill_chunk,
+        highest,
+        capture,
+        state,
+        request.local_reading,
+    )
+    return capture
 
 
 def asking_tokens(question: tuple[int, int], prompt_tokens: int) -> torch.Tensor:
