@@ -14,7 +14,7 @@ from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.warm_up import measure_costs
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
-from specprefill_cli.memory import PeakMemory
+from specprefill_cli.memory import PeakMemory, keep_freed_memory
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.distributed import Ranks
@@ -72,6 +72,7 @@ def open_session(
     Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
     """
     check_names(settings)
+    keep_freed_memory()
     pair = find_pair(settings.pair, settings.draft, settings.target)
     template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
     with_draft = loads_draft(settings) if draft is None else draft

@@ -14,7 +14,7 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.evaluation.runs import Configuration
-from specprefill_cli.memory import PeakMemory
+from specprefill_cli.memory import PeakMemory, return_freed_memory
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.choice import cost_of, scoring_flops
 from specprefill_cli.prefill.cost import compute_limit
@@ -77,7 +77,7 @@ def bench_prefill(
     step: Callable[[str], None],
     peers: Sequence[Peer] = (),
 ) -> list[BenchRow]:
-    """Measure every configuration at every length `repeat` times, in turns, after one unmeasured round.
+    """Measure every configuration at every length `repeat` times, in turns, after one round that tells their memory.
 
     peers: who else reads the same prompts, in the same turns; a row each, with the peer's name for a mode
     """
@@ -86,16 +86,21 @@ def bench_prefill(
     for length in lengths:
         collection = prompt_of_length(session, length, base)
         measured: dict[Configuration, list[Measurement]] = {one: [] for one in (*configurations, *others)}
+        peaks: dict[Configuration, int | None] = {}
         for round_number in range(repeat + 1):
             for configuration, runs in measured.items():
                 step(f"{length:,} tokens, {configuration.mode}, round {round_number} of {repeat}")
+                if not round_number:
+                    return_freed_memory()
                 if configuration in others:
                     run = read_by(others[configuration], session, collection, base)
                 else:
                     run = answer_in(session, collection, configuration.settings(base))
                 if round_number:
                     runs.append(run)
-        results += rows(length, measured)
+                else:
+                    peaks[configuration] = run.peak
+        results += rows(length, measured, peaks)
     return results
 
 
@@ -138,14 +143,15 @@ def limit(stream: AnswerStream) -> float | None:
     return compute_limit(cost_of(pair.target), scoring, plan.prompt_tokens, plan.kept_tokens)
 
 
-def rows(length: int, measured: dict[Configuration, list[Measurement]]) -> list[BenchRow]:
-    """One row for each configuration: medians, and the speedup over `full`."""
+def rows(
+    length: int, measured: dict[Configuration, list[Measurement]], peaks: dict[Configuration, int | None]
+) -> list[BenchRow]:
+    """One row for each configuration: medians, its peak of memory, and the speedup over `full`."""
     medians = {one: statistics.median(run.ttft for run in runs) for one, runs in measured.items()}
     full = next((median for one, median in medians.items() if one.mode == "full"), None)
     table = []
     for one, runs in measured.items():
         times = sorted(run.ttft for run in runs)
-        peaks = [run.peak for run in runs if run.peak is not None]
         speedup = full / medians[one] if full is not None else None
         bound = runs[0].limit
         table.append(
@@ -160,7 +166,7 @@ def rows(length: int, measured: dict[Configuration, list[Measurement]]) -> list[
                 limit=bound,
                 efficiency=speedup / bound if speedup is not None and bound is not None else None,
                 kept_ratio=runs[0].kept_ratio,
-                peak_memory_bytes=int(statistics.median(peaks)) if peaks else None,
+                peak_memory_bytes=peaks[one],
                 phases={name: statistics.median(run.phases[name] for run in runs) for name in runs[0].phases},
             )
         )

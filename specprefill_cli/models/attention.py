@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from specprefill_cli.models.banded import band_mask, banded_queries, bands, joined, query_bands
 from specprefill_cli.models.masks import SINKS, PositionContext, block_mask, query_blocks, trailing_mask
 
 ATTENTION = "specprefill"
@@ -77,19 +78,51 @@ def attend(
             query, key, value, is_causal=length > 1, scale=scaling, enable_gqa=grouped
         )
         return mixed.transpose(1, 2), None
-    blocks = []
-    for first, last in query_blocks(context, length):
-        reach, sinks = window, 0
-        if first < local and (window is None or context.local.window < window):
-            reach, sinks = context.local.window, SINKS
-        seen = context.visible_keys(first, last, reach)
-        if reach is None and context.trailing:
-            mask = trailing_mask(context, first, last, query.device)
-        else:
-            mask = block_mask(context, first, last, seen, reach, query.device, sinks)
-        keys, values = (with_sinks(states, seen, sinks) for states in (key, value))
-        blocks.append(masked_attention(query[:, :, first:last], keys, values, mask, scaling))
-    return torch.cat(blocks, dim=2).transpose(1, 2), None
+    first, end = banded_queries(context) if window is None or (local and context.local.window < window) else (0, 0)
+    tensors = query, key, value
+    mixed = [attend_block(*tensors, block, context, window, scaling) for block in query_blocks(context, 0, first)]
+    if end:
+        mixed.append(attend_band(*tensors, (first, end), context, scaling))
+    mixed += [attend_block(*tensors, block, context, window, scaling) for block in query_blocks(context, end, length)]
+    return torch.cat(mixed, dim=2).transpose(1, 2), None
+
+
+def attend_block(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    block: tuple[int, int],
+    context: PositionContext,
+    window: int | None,
+    scaling: float,
+) -> Tensor:
+    """Attention [1, heads, N, d] of the block of queries [first, last), under a mask of its own or one cut out.
+
+    window: of the layer, in positions, where it has one that matters here
+    """
+    first, last = block
+    reach, sinks = window, 0
+    if first < context.local_queries and (window is None or context.local.window < window):
+        reach, sinks = context.local.window, SINKS
+    seen = context.visible_keys(first, last, reach)
+    if reach is None and context.trailing:
+        mask = trailing_mask(context, first, last, query.device)
+    else:
+        mask = block_mask(context, first, last, seen, reach, query.device, sinks)
+    keys, values = (with_sinks(states, seen, sinks) for states in (key, value))
+    return masked_attention(query[:, :, first:last], keys, values, mask, scaling)
+
+
+def attend_band(
+    query: Tensor, key: Tensor, value: Tensor, band: tuple[int, int], context: PositionContext, scaling: float
+) -> Tensor:
+    """Attention [1, heads, N, d] of the queries [first, last) that read locally, all blocks in one call."""
+    first, last = band
+    before = key.shape[2] - query.shape[2]
+    reach = context.local.window
+    keys, values = (bands(states, before + first, before + last, reach) for states in (key, value))
+    mask = band_mask(reach, query.device)
+    return joined(masked_attention(query_bands(query[:, :, first:last], reach), keys, values, mask, scaling))
 
 
 def with_sinks(states: Tensor, seen: slice, sinks: int) -> Tensor:
@@ -99,7 +132,7 @@ def with_sinks(states: Tensor, seen: slice, sinks: int) -> Tensor:
 
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
-    """Attention [1, heads, Q, d] under a boolean mask [Q, K]."""
+    """Attention [B, heads, Q, d] of query under a boolean mask [Q, K]; key and value [B, kv_heads, K, d]."""
     groups = query.shape[1] // key.shape[1]
     if groups > 1 and query.is_cuda:
         # With a mask, CUDA has no fused kernel for grouped keys and would build all scores at once.

@@ -73,6 +73,11 @@ class PositionContext:
         """Whether the queries are the keys' last ones, all of them: not tokens computed anew in the middle of a cache."""
         return torch.equal(self.query_positions, self.key_positions[-len(self.query_positions) :])
 
+    @cached_property
+    def consecutive(self) -> bool:
+        """Whether the keys are those of a prompt's first tokens, all of them."""
+        return int(self.key_positions[-1]) + 1 == len(self.key_positions)
+
     @property
     def reads_everything(self) -> bool:
         """Whether the last query is the last key, so that causality by slot is causality by position where all of the
@@ -110,14 +115,14 @@ def block_mask(
     return context.masks[key]
 
 
-def query_blocks(context: PositionContext, length: int) -> Iterator[tuple[int, int]]:
-    """Blocks of queries that attend together: those that read locally in blocks of about their window, then the others."""
+def query_blocks(context: PositionContext, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Blocks of the queries [first, last) that attend together: those that read locally by their window, then the others."""
     local, size = context.local_queries, query_block(len(context.key_positions))
     # Narrower blocks see fewer keys in vain, but each costs a call.
     narrow = max(128, min(context.local.window, size)) if local else size
-    for start, end, step in ((0, local, narrow), (local, length, size)):
-        for first in range(start, end, step):
-            yield first, min(first + step, end)
+    for begin, end, step in ((first, min(local, last), narrow), (max(first, local), last, size)):
+        for start in range(begin, end, step):
+            yield start, min(start + step, end)
 
 
 def query_block(keys: int) -> int:
@@ -134,7 +139,8 @@ def trailing_mask(context: PositionContext, first: int, last: int, device: torch
     total, length = len(context.key_positions), len(context.query_positions)
     key = ("trailing", device)
     if key not in context.masks:
-        rows = min(query_block(total), length)
+        # Those that read locally have masks of their own.
+        rows = min(query_block(total), length - context.local_queries)
         context.masks[key] = torch.ones(rows, total, dtype=torch.bool, device=device).tril(total - rows)
     shared = context.masks[key]
     return shared[len(shared) - (last - first) :, length - last :]

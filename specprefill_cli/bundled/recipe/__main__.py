@@ -103,6 +103,7 @@ def tune(
     tokens_per_batch: BatchTokens = 8_192,
     workers: Workers = 1,
     rate: Rate = 4e-3,
+    cooldown: Annotated[float, typer.Option(help="Share of the run, at its end, in which the rate falls.")] = 0.35,
     characters: Annotated[int, typer.Option(help="Most characters of each text file to use.")] = CHARACTERS,
     seed: int = 1,
     start: Start = None,
@@ -120,11 +121,12 @@ def tune(
     pretrained = run / "pretrain" / "checkpoint.pt"
     if start is None and pretrained.exists():
         start = pretrained
-    # Weights that have answered questions before need no lesson in copying.
-    knows_copying = start is not None and start.is_dir()
+    # Weights of an exported pair have been through the curriculum: they go on with its long documents.
+    exported = start is not None and start.is_dir()
     settings = TrainSettings(
         minutes, tokens_per_batch=tokens_per_batch, matrix_rate=rate, vector_rate=rate, workers=workers, seed=seed,
-        device=device, compile=shape != "smoke", curriculum_from=0.1 if knows_copying else 0.0,
+        device=device, compile=shape != "smoke", cooldown=cooldown,
+        curriculum_from=0.75 if exported else 0.0,
     )  # fmt: skip
     source = RowSource(data, run / "tokenizer", characters, pair.target.context)
     train(pair, settings, BatchStream(source, tokens_per_batch, seed), run / "tune", start)
