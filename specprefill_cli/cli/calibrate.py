@@ -67,6 +67,7 @@ def calibrate(
     settings = replace(options.settings_from(locals() | {"heads": None}), scorer="question", mode="select")
     from specprefill_cli.models.calibration import calibration_folder
     from specprefill_cli.models.runs import refuse_ranks
+    from specprefill_cli.prefill.heads import load_heads
     from specprefill_cli.session import open_session
 
     refuse_ranks(settings.tensor_parallel, "calibrate")
@@ -78,7 +79,10 @@ def calibrate(
         items = [item for item in read_questions(heads, limit, distractors, sample_seed) if item.answers]
         find_heads(session, items, settings, folder, notes, json)
     if text:
-        fit_maps(session, [str(path) for path in text], edges, folder, notes, json)
+        # The draft reads as it does for its scoring heads, where they are known.
+        stored = (load_heads(place, session.pair.draft) for place in (folder, calibration_folder(session.pair.pair)))
+        window = next((one.window for one in stored if one is not None), None)
+        fit_maps(session, [str(path) for path in text], edges, window, folder, notes, json)
 
 
 def read_questions(path: Path, limit: int, distractors: int, seed: int) -> list[Item]:
@@ -111,7 +115,9 @@ def find_heads(session: Session, items: list[Item], settings: Settings, folder: 
         )
 
 
-def fit_maps(session: Session, files: list[str], edges: list[int], folder: Path, notes: Notes, json: bool) -> None:
+def fit_maps(
+    session: Session, files: list[str], edges: list[int], window: int | None, folder: Path, notes: Notes, json: bool
+) -> None:
     from specprefill_cli.documents import read_documents
     from specprefill_cli.evaluation.kv_calibration import calibrate_kv
     from specprefill_cli.reporting.jsonl import line
@@ -119,7 +125,11 @@ def fit_maps(session: Session, files: list[str], edges: list[int], folder: Path,
     texts = [document.text for document in read_documents(files)]
     with notes.progress("running the pair over the text") as update:
         found = calibrate_kv(
-            session.pair, texts, edges, lambda number: update(f"running the pair over the text: sequence {number:,}")
+            session.pair,
+            texts,
+            edges,
+            lambda number: update(f"running the pair over the text: sequence {number:,}"),
+            window,
         )
     path = found.save(folder)
     if json:

@@ -60,7 +60,8 @@ def kin(pair: LoadedPair, draft: LoadedModel, role: str, texts: Sequence[str], s
     )
     if not both.same_tokenizer:
         return replace(known, reason="another tokenizer: its tokens are not the target's, so no KV can be mapped")
-    found = calibrate_kv(both, texts, (), lambda number: step(f"mapping {draft.name}: sequence {number:,}"))
+    window = pair.scoring_heads.window if pair.scoring_heads is not None else None
+    found = calibrate_kv(both, texts, (), lambda number: step(f"mapping {draft.name}: sequence {number:,}"), window)
     fits = found.maps["exact-0-draft"].fits
     return replace(
         known,

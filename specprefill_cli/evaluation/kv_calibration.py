@@ -12,6 +12,7 @@ from specprefill_cli.models.adapter import read_keys
 from specprefill_cli.models.cache import layer_keys, new_state
 from specprefill_cli.models.keys import StateCapture, finished_keys, key_value_size, layer_count, raw_keys_values
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
+from specprefill_cli.models.masks import LocalReading
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.kv_fit import Gram, fit_map
 from specprefill_cli.prefill.kv_map import Calibration, pair_identity
@@ -35,9 +36,15 @@ def sequences(texts: Sequence[str], model: LoadedModel, length: int = SEQUENCE) 
 
 
 def calibrate_kv(
-    pair: LoadedPair, texts: Sequence[str], exact_layers: Sequence[int], step: Callable[[int], None]
+    pair: LoadedPair,
+    texts: Sequence[str],
+    exact_layers: Sequence[int],
+    step: Callable[[int], None],
+    window: int | None = None,
 ) -> Calibration:
     """Fit the maps `exact-0-draft`, and for every number of exact layers one with and one without the draft.
+
+    window: how far back the draft sees while it reads; None: to the start
 
     Raises SpecprefillError for two tokenizers, or when the text is too short.
     """
@@ -61,7 +68,7 @@ def calibrate_kv(
         step(count)
         if count == 1:
             check_keys(pair.target, tokens)
-        draft_states = all_states(pair.draft, tokens, candidates)
+        draft_states = all_states(pair.draft, tokens, candidates, window)
         target_states = all_states(pair.target, tokens, range(layers))
         for edge, (fitted, held_out) in grams.items():
             inputs = ([target_states[edge]] if edge else []) + [draft_states[number] for number in candidates]
@@ -87,7 +94,9 @@ def calibrate_kv(
         maps += [
             fit_map(*grams[edge], candidates, draft_size, target_size, edge, with_draft) for with_draft in (True, False)
         ]
-    return Calibration(pair_identity(pair), sum(gram.rows for gram in grams[0]), {one.name: one for one in maps})
+    return Calibration(
+        pair_identity(pair), sum(gram.rows for gram in grams[0]), {one.name: one for one in maps}, window
+    )
 
 
 @torch.inference_mode()
@@ -131,9 +140,12 @@ def new_gram(pair: LoadedPair, edge: int, candidates: Sequence[int]) -> Gram:
 
 
 @torch.inference_mode()
-def all_states(model: LoadedModel, tokens: Tensor, layers: Sequence[int]) -> dict[int, Tensor]:
-    """Normalised inputs [N, hidden_size] of the layers, from one pass over tokens [N]."""
-    last = layer_count(model.model) - 1
+def all_states(
+    model: LoadedModel, tokens: Tensor, layers: Sequence[int], window: int | None = None
+) -> dict[int, Tensor]:
+    """Normalised inputs [N, hidden_size] of the layers, from one reading of tokens [N], each seeing `window` back."""
+    size, last = len(tokens), layer_count(model.model) - 1
+    local = LocalReading(window, size) if window is not None else None
     with StateCapture(model.model, layers) as capture:
-        read_keys(model.model, tokens, torch.arange(len(tokens)), len(tokens), last, None, new_state(len(tokens)))
-    return {layer: capture.states(layer, len(tokens)) for layer in layers}
+        read_keys(model.model, tokens, torch.arange(size), size, last, None, new_state(size), local)
+    return {layer: capture.states(layer, size) for layer in layers}

@@ -76,11 +76,15 @@ class KvMap:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The maps of one pair, and what tells whether they belong to it."""
+    """The maps of one pair, and what tells whether they belong to it.
+
+    window: how far back the draft saw while it read the text they were fitted on, and must see in their use; None: all
+    """
 
     identity: Mapping[str, str | int]
     rows: int
     maps: Mapping[str, KvMap] = field(default_factory=dict)
+    window: int | None = None
 
     def save(self, folder: Path) -> Path:
         """Write weights (float16) and description; each file is complete before it takes its place."""
@@ -96,6 +100,7 @@ class Calibration:
             "schema": 1,
             "identity": dict(self.identity),
             "rows": self.rows,
+            "window": self.window,
             "maps": {
                 name: {"exact_layers": one.exact_layers, "fits": [asdict(fit) for fit in one.fits]}
                 for name, one in self.maps.items()
@@ -137,7 +142,7 @@ def load_calibration(folder: Path, pair: LoadedPair) -> Calibration | None:
             fits = tuple(LayerFit(**{**fit, "draft_layers": tuple(fit["draft_layers"])}) for fit in one["fits"])
             weights = {fit.layer: tensors[f"{name}.{fit.layer}"] for fit in fits}
             maps[name] = KvMap(one["exact_layers"], fits, weights)
-        found = Calibration(values["identity"], values["rows"], maps)
+        found = Calibration(values["identity"], values["rows"], maps, values["window"])
     except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
         raise SpecprefillError(
             f"{path}: not a calibration of draft KV ({error}); make it anew with {remedy(pair)}"

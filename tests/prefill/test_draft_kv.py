@@ -28,6 +28,7 @@ from specprefill_cli.prefill.draft_kv import mapped_state
 from specprefill_cli.prefill.kv_fit import Gram, fit_map
 from specprefill_cli.prefill.kv_map import load_calibration, pair_identity
 from specprefill_cli.prefill.modes import MODES
+from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
 from specprefill_cli.prefill.plan import Fate
 from specprefill_cli.settings import Settings
 from specprefill_cli.timing import PhaseClock
@@ -248,3 +249,19 @@ def test_checkpoints_are_spread_and_errors_come_from_the_nearest():
     assert slots.diff().max() <= 64
     errors = torch.tensor([[1.0, 2.0]])
     assert nearest_errors(errors, torch.tensor([10, 20]), torch.arange(8, 24)).tolist() == [[1.0] * 8 + [2.0] * 8]
+
+
+@pytest.mark.parametrize("window", [None, 40])
+def test_mapped_states_are_read_with_the_window_of_the_calibration(random_session, window):
+    pair = random_session.pair
+    pair.calibration = dataclasses.replace(pair.calibration, window=window)
+    settings = Settings(mode="draft-kv", scorer="question", draft_window="off")
+    request = request_for(random_session, mode="draft-kv", scorer="question")
+    kv_map = find_map(request, settings)
+    _, state = score_and_map(request, settings, kv_map)
+    start, end = request.prompt.document
+    states = all_states(pair.draft, request.prompt.tokens[:end], kv_map.draft_layers, window)
+    raw, _ = kv_map.apply(1, states, None)
+    expected = finished_keys(pair.target.model, 1, raw, torch.arange(end))
+    torch.testing.assert_close(layer_keys(state, 1)[:, start:end], expected[:, start:], atol=1e-4, rtol=1e-4)
+    assert end - start > 4 * 40

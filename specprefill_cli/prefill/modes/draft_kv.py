@@ -78,7 +78,8 @@ class HybridMode:
             logits = repair(request, state, torch.searchsorted(state.positions, wanted))
         plan = plan_of(request, fates, risks, seen.computed)
         warnings = (chosen.warning,) if chosen.warning else ()
-        return Prefilled(logits, state, plan, scores.importance, warnings, scores.draft_state)
+        window = checked.draft_window
+        return Prefilled(logits, state, plan, scores.importance, warnings, scores.draft_state, draft_window=window)
 
 
 FATES = (Fate.RECOMPUTE, Fate.ACCEPT, Fate.DROP)
@@ -90,12 +91,16 @@ def int_fate(fate: Fate) -> int:
 
 @dataclass(frozen=True)
 class Checked:
-    """A prompt scored and mapped, and what the checkpoints told: risks [chunks] before any recompute."""
+    """A prompt scored and mapped, and what the checkpoints told: risks [chunks] before any recompute.
+
+    draft_window: how far back the draft saw meanwhile; None: to the start
+    """
 
     scores: Scores
     state: PrefillState
     seen: Inspection
     risks: Tensor
+    draft_window: int | None
 
 
 def map_and_check(request: ScoringRequest, settings: Settings, kv_map: KvMap) -> Checked:
@@ -103,7 +108,8 @@ def map_and_check(request: ScoringRequest, settings: Settings, kv_map: KvMap) ->
     scores, state = score_and_map(request, settings, kv_map)
     with request.clock.phase("checkpoints"):
         seen = inspect(request, state, scores.importance)
-        return Checked(scores, state, seen, chunk_risks(seen.mass, seen.errors, request.chunk_size))
+        risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
+        return Checked(scores, state, seen, risks, known_calibration(request.pair).window)
 
 
 def riskiest(risks: Tensor, request: ScoringRequest, settings: Settings) -> Tensor:
@@ -123,7 +129,10 @@ def recomputed(request: ScoringRequest, checked: Checked, fates: Tensor) -> Pref
         slots = tokens_of(fates == int_fate(Fate.RECOMPUTE), request.chunk_size, request.prompt.document)
         logits = repair(request, checked.state, slots)
     plan = plan_of(request, fates, checked.risks, checked.seen.computed)
-    return Prefilled(logits, checked.state, plan, checked.scores.importance, (), checked.scores.draft_state)
+    scores = checked.scores
+    return Prefilled(
+        logits, checked.state, plan, scores.importance, (), scores.draft_state, draft_window=checked.draft_window
+    )
 
 
 def enough_chunks(risks: Tensor, limit: float) -> int:
@@ -145,11 +154,12 @@ def too_risky(risks: Tensor, fates: Tensor, settings: Settings) -> bool:
 def score_and_map(request: ScoringRequest, settings: Settings, kv_map: KvMap) -> tuple[Scores, PrefillState]:
     """Score with the draft, keeping the states that the map reads on the way, and fill a target cache from them."""
     draft = request.pair.draft
+    calibration = known_calibration(request.pair)
     with StateCapture(draft.model, kv_map.draft_layers) as capture:
-        # The map reads states of all tokens, made by full attention, so the draft starts cold whatever an earlier
-        # question left, and reads without a window.
+        # The map reads states of all tokens, made as those it was fitted on, so the draft starts cold whatever an
+        # earlier question left, and reads with the window of the calibration.
         reach = max(kv_map.draft_layers, default=0)
-        reaching = replace(request, draft_reach=reach, draft_states=None, draft_window=None)
+        reaching = replace(request, draft_reach=reach, draft_states=None, draft_window=calibration.window)
         scores = agreed_scores(reaching, settings.scorer, everywhere=True)
     with request.clock.phase("mapping"):
         length = request.prompt.length
