@@ -39,12 +39,13 @@ def recompute(
     """One forward pass of tokens [N] whose keys and values replace those in slots [N], ascending, of a filled cache.
 
     Each token sees the keys at positions up to its own, whatever lies in slots behind it. Returns the logits [V] of the
-    last token, or None without `logits`.
+    last token, or None without `logits`: then the pass ends with the keys and values of the last layer.
     """
+    last_layer = None if logits else model.config.get_text_config().num_hidden_layers - 1
     for layer in state.cache.layers:
         layer.slots = slots
     try:
-        return forward(model, tokens, state.positions[slots], state, slots, capture, logits)
+        return forward(model, tokens, state.positions[slots], state, slots, capture, logits, last_layer)
     finally:
         for layer in state.cache.layers:
             layer.slots = None

@@ -106,9 +106,9 @@ def attend_block(
         reach, sinks = context.local.window, SINKS
     seen = context.visible_keys(first, last, reach)
     if reach is None and context.trailing:
-        mask = trailing_mask(context, first, last, query.device)
+        mask = trailing_mask(context, first, last, query)
     else:
-        mask = block_mask(context, first, last, seen, reach, query.device, sinks)
+        mask = block_mask(context, first, last, seen, reach, query, sinks)
     keys, values = (with_sinks(states, seen, sinks) for states in (key, value))
     return masked_attention(query[:, :, first:last], keys, values, mask, scaling)
 
@@ -121,7 +121,7 @@ def attend_band(
     before = key.shape[2] - query.shape[2]
     reach = context.local.window
     keys, values = (bands(states, before + first, before + last, reach) for states in (key, value))
-    mask = band_mask(reach, query.device)
+    mask = band_mask(reach, query)
     return joined(masked_attention(query_bands(query[:, :, first:last], reach), keys, values, mask, scaling))
 
 
@@ -132,7 +132,7 @@ def with_sinks(states: Tensor, seen: slice, sinks: int) -> Tensor:
 
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
-    """Attention [B, heads, Q, d] of query under a boolean mask [Q, K]; key and value [B, kv_heads, K, d]."""
+    """Attention [B, heads, Q, d] of query under a mask [Q, K] that is added to scores; key and value [B, kv_heads, K, d]."""
     groups = query.shape[1] // key.shape[1]
     if groups > 1 and query.is_cuda:
         # With a mask, CUDA has no fused kernel for grouped keys and would build all scores at once.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.masks import SINKS, PositionContext
+from specprefill_cli.models.masks import SINKS, PositionContext, additive
 
 # Queries of a block. Small blocks see few keys in vain (a quarter, with blocks of a quarter window) but copy keys more
 # often; below 64 products are too thin (measured with a window of 256: 3.0 ms for 64, 3.9 ms for 256).
@@ -55,10 +55,13 @@ def joined(mixed: Tensor) -> Tensor:
     return mixed.transpose(0, 1).reshape(1, heads, blocks * block, size)
 
 
-def band_mask(window: int, device: torch.device) -> Tensor:
-    """Boolean [block, sinks and band] of every block: the sinks, and of its band the `window` keys up to the query."""
+def band_mask(window: int, like: Tensor) -> Tensor:
+    """The mask [block, sinks and band] of every block: it sees the sinks, and of its band the `window` keys up to the query.
+
+    like: what it is added to has its dtype and device
+    """
     size = block_size(window)
-    queries = torch.arange(window, window + size, device=device)[:, None]
-    keys = torch.arange(window + size, device=device)[None]
+    queries = torch.arange(window, window + size)[:, None]
+    keys = torch.arange(window + size)[None]
     near = (keys <= queries) & (keys > queries - window)
-    return torch.cat([near.new_ones(size, SINKS), near], dim=1)
+    return additive(torch.cat([near.new_ones(size, SINKS), near], dim=1), like)
