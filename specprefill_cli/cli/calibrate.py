@@ -15,6 +15,7 @@ from specprefill_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from specprefill_cli.evaluation.datasets import Item
+    from specprefill_cli.prefill.heads import ScoringHeads
     from specprefill_cli.session import Session
     from specprefill_cli.settings import Settings
 
@@ -32,6 +33,14 @@ def calibrate(
         str, typer.Option(help="Numbers of exactly computed target layers to fit maps for, with commas.")
     ] = "",
     limit: Annotated[int, typer.Option(min=1, help="Questions to draw at random from --heads.")] = 400,
+    answers: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Of these, questions to answer in `full` and with several shares of the importance mass, to tune "
+            "--keep auto by F1; 0: tune it by how often the answer's chunks are kept.",
+        ),
+    ] = 60,
     distractors: Annotated[
         int, typer.Option(min=0, help="Other contexts of the file around each question's own.")
     ] = 19,
@@ -53,7 +62,8 @@ def calibrate(
 ) -> None:
     """Find the draft's attention heads that point at answers (--heads), and map its KV into the target's (--text).
 
-    The scorer `heads` then uses only those heads; the modes `draft-kv` and `hybrid` use the maps.
+    The scorer `heads` then uses only those heads, and `--keep auto` with it the share of their importance that sufficed
+    for the answers; the modes `draft-kv` and `hybrid` use the maps.
 
     Examples:
 
@@ -77,7 +87,10 @@ def calibrate(
     folder = out or calibration_folder(session.pair.pair)
     if heads is not None:
         items = [item for item in read_questions(heads, limit, distractors, sample_seed) if item.answers]
-        find_heads(session, items, settings, folder, notes, json)
+        found = find_heads(session, items, settings, notes)
+        if answers:
+            found = tune_keep(session, found, items, settings, answers, notes)
+        show_heads(found, found.save(folder), notes, json)
     if text:
         # The draft reads as it does for its scoring heads, where they are known.
         stored = (load_heads(place, session.pair.draft) for place in (folder, calibration_folder(session.pair.pair)))
@@ -91,28 +104,51 @@ def read_questions(path: Path, limit: int, distractors: int, seed: int) -> list[
     return read_items(path, limit, distractors, seed)
 
 
-def find_heads(session: Session, items: list[Item], settings: Settings, folder: Path, notes: Notes, json: bool) -> None:
+def find_heads(session: Session, items: list[Item], settings: Settings, notes: Notes) -> ScoringHeads:
     from specprefill_cli.evaluation.head_calibration import calibrate_heads
-    from specprefill_cli.reporting.jsonl import line
 
     with notes.progress(f"watching the draft's heads on {len(items):,} questions") as update:
-        found = calibrate_heads(
+        return calibrate_heads(
             session, items, settings, lambda number: update(f"watching the draft's heads: {number:,} of {len(items):,}")
         )
-    path = found.save(folder)
+
+
+def tune_keep(
+    session: Session, found: ScoringHeads, items: list[Item], settings: Settings, answers: int, notes: Notes
+) -> ScoringHeads:
+    """The heads with the share of mass that answers want; as they were, with a warning, where answers tell nothing."""
+    from specprefill_cli.evaluation.auto_keep import tune_auto_keep, tuning_items
+
+    chosen = tuning_items(session, items, settings, answers)
+    stays = "--keep auto holds the share of the mass that keeps the answer's chunks"
+    if not chosen:
+        notes.warn(f"no prompt fits the target with an answer; {stays}. Give shorter documents, or --answers 0")
+        return found
+    with notes.progress(f"answering {len(chosen):,} questions") as update:
+        tuned = tune_auto_keep(
+            session, found, chosen, settings, lambda number: update(f"answering: {number:,} of {len(chosen):,}")
+        )
+    if tuned.mass is None:
+        notes.warn(f"no answer had a word right (questions: {tuned.questions:,}); {stays}")
+    return tuned.applied(found)
+
+
+def show_heads(found: ScoringHeads, path: Path, notes: Notes, json: bool) -> None:
     if json:
         from dataclasses import asdict
 
+        from specprefill_cli.reporting.jsonl import line
+
         print(line({"schema": 1, "file": str(path), **asdict(found)}), flush=True)
-    else:
-        notes.show(f"wrote {path}")
-        named = ", ".join(f"layer {head.layer} head {head.head}" for head in found.heads)
-        print(f"{len(found.heads)} heads: {named}", file=sys.stdout)
-        for name, value in found.evidence.items():
-            print(f"{name}: {value:g}")
-        print(
-            f"mass kept by --keep auto: {found.auto_mass:.3f}; default scorer: {'heads' if found.default else 'question'}"
-        )
+        return
+    notes.show(f"wrote {path}")
+    named = ", ".join(f"layer {head.layer} head {head.head}" for head in found.heads)
+    print(f"{len(found.heads)} heads: {named}", file=sys.stdout)
+    for name, value in found.evidence.items():
+        print(f"{name}: {value:g}")
+    print(
+        f"mass kept by --keep auto: {found.auto_mass:.3f}; default scorer: {'heads' if found.default else 'question'}"
+    )
 
 
 def fit_maps(

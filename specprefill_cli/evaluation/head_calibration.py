@@ -37,6 +37,8 @@ FEWEST = 20
 # Windows for reading that are tried, and the share of the recall without a window that the one taken must reach.
 WINDOWS = (256, 512, 1_024, 2_048)
 WINDOW_RECALL = 0.99
+# Of the usable questions, those that are searched on and those that are not.
+SEARCHED, HELD_OUT = slice(0, None, 2), slice(1, None, 2)
 
 
 def calibrate_heads(
@@ -62,7 +64,7 @@ def calibrate_heads(
     for number, case in enumerate(cases):
         step(number)
         sightings.append(sight(case))
-    searched, held_out = sightings[::2], sightings[1::2]
+    searched, held_out = sightings[SEARCHED], sightings[HELD_OUT]
     chosen = search_heads(searched, heads)
     lexical = search_lexical(searched, chosen, heads)
     golds = [one.gold for one in held_out]
@@ -94,6 +96,7 @@ def calibrate_heads(
 class Case:
     """A question whose answer stands in its own context; place: the answer's character range in the document."""
 
+    item: Item
     request: ScoringRequest
     place: tuple[int, int]
 
@@ -111,7 +114,7 @@ def usable_cases(session: Session, items: Sequence[Item], settings: Settings) ->
             continue
         request = session.prepare(item.collection, item.question, settings, PhaseClock())
         if request.draft_prompt.length + settings.look_ahead <= session.pair.draft.context:
-            yield Case(request, places[0])
+            yield Case(item, request, places[0])
 
 
 def smallest_window(
