@@ -88,9 +88,12 @@ def calibrate(
     if heads is not None:
         items = [item for item in read_questions(heads, limit, distractors, sample_seed) if item.answers]
         found = find_heads(session, items, settings, notes)
+        # Saved before the answers too: whoever interrupts them keeps the heads.
+        path = found.save(folder)
         if answers:
             found = tune_keep(session, found, items, settings, answers, notes)
-        show_heads(found, found.save(folder), notes, json)
+            path = found.save(folder)
+        show_heads(found, path, notes, json)
     if text:
         # The draft reads as it does for its scoring heads, where they are known.
         stored = (load_heads(place, session.pair.draft) for place in (folder, calibration_folder(session.pair.pair)))
