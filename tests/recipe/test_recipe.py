@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from specprefill_cli.bundled.recipe import corpus
 from specprefill_cli.bundled.recipe.__main__ import app
@@ -152,7 +153,14 @@ def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp
     assert second.steps > first.steps
     assert second.seconds >= 1.8
 
+    export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path / "doubled")
+    doubled = tmp_path / "doubled" / "target" / "model.safetensors"
+    save_file({key: 2 * value for key, value in load_file(doubled).items()}, doubled)
+    export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path / "mean", tmp_path / "doubled")
     export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path)
+    means, plain = (load_file(place / "target" / "model.safetensors") for place in (tmp_path / "mean", tmp_path))
+    for key, value in plain.items():
+        torch.testing.assert_close(means[key].float(), 1.5 * value.float(), atol=1e-4, rtol=2e-3)
     continued = Trainer(shape, settings, tmp_path / "new", start=tmp_path)
     assert continued.steps == 0
     name = "target.model.layers.0.mlp.up_proj.weight"

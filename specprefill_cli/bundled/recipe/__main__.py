@@ -137,6 +137,12 @@ def export(
     run: Run,
     out: Annotated[Path, typer.Option(help="Folder for target/, draft/ and the tiktoken ranks.")],
     shape: Shape = "cpu",
+    average: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the exported pair that the run began with: write the mean of both pairs' weights."
+        ),
+    ] = None,
     gguf: Annotated[
         bool, typer.Option("--gguf", help="Write RUN/target.gguf too, for llama.cpp; needs the package gguf.")
     ] = False,
@@ -146,7 +152,7 @@ def export(
     from specprefill_cli.bundled.recipe.gguf_export import export_gguf
     from specprefill_cli.bundled.recipe.shapes import PAIR_SHAPES
 
-    export_pair(run / "tune" / "checkpoint.pt", run / "tokenizer", PAIR_SHAPES[shape], out)
+    export_pair(run / "tune" / "checkpoint.pt", run / "tokenizer", PAIR_SHAPES[shape], out, average)
     if gguf:
         export_gguf(out / "target", run / "target.gguf")
 

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from specprefill_cli.bundled.recipe.network import LanguageModel
 from specprefill_cli.bundled.recipe.shapes import ModelShape, PairShape
@@ -40,8 +41,14 @@ def llama_config(shape: ModelShape, token_ids: dict[str, int]) -> dict:
     }
 
 
-def export_pair(checkpoint: Path, tokenizer_folder: Path, shape: PairShape, out: Path) -> None:
-    """Write `out/target` and `out/draft`, and the tiktoken ranks to `out`."""
+def export_pair(
+    checkpoint: Path, tokenizer_folder: Path, shape: PairShape, out: Path, average: Path | None = None
+) -> None:
+    """Write `out/target` and `out/draft`, and the tiktoken ranks to `out`.
+
+    average: folder of the exported pair that the run began with; what is written is the mean of both pairs' weights
+        (model soup, arXiv 2203.05482)
+    """
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["models"]
     tokenizer = json.loads((tokenizer_folder / "tokenizer.json").read_text(encoding="utf-8"))
     token_ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
@@ -49,10 +56,18 @@ def export_pair(checkpoint: Path, tokenizer_folder: Path, shape: PairShape, out:
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
         wanted = LanguageModel(model_shape).state_dict()
-        weights = {key: state[f"{name}.{key}"].to(torch.float16).contiguous() for key in wanted}
+        weights = {key: state[f"{name}.{key}"].float() for key in wanted}
+        if average is not None:
+            weights = mean_weights(weights, load_file(average / name / "model.safetensors"))
+        weights = {key: weight.to(torch.float16).contiguous() for key, weight in weights.items()}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         config = json.dumps(llama_config(model_shape, token_ids), indent=2) + "\n"
         (folder / "config.json").write_text(config, encoding="utf-8")
         for file in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copyfile(tokenizer_folder / file, folder / file)
     shutil.copyfile(tokenizer_folder / "tokenizer.tiktoken", out / "tokenizer.tiktoken")
+
+
+def mean_weights(weights: dict[str, Tensor], others: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The mean of two models' weights by name, in float32."""
+    return {key: (weight.float() + others[key].float()) / 2 for key, weight in weights.items()}
