@@ -72,7 +72,6 @@ def open_session(
     Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
     """
     check_names(settings)
-    keep_freed_memory()
     pair = find_pair(settings.pair, settings.draft, settings.target)
     template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
     with_draft = loads_draft(settings) if draft is None else draft
@@ -104,6 +103,9 @@ class Session:
     speculation: SpeculationMemory = field(default_factory=SpeculationMemory)
     shared: SharedWork | None = None
     warm: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        keep_freed_memory()
 
     def ask(
         self,
