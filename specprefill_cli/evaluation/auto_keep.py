@@ -21,7 +21,7 @@ from specprefill_cli.settings import OFF, Settings
 
 # Shares of the importance mass that are tried.
 MASSES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
-# The share of the best F1 that the mass taken must reach.
+# The share of the F1 of `full` that the mass taken must reach.
 ENOUGH = 0.99
 FULL = Configuration("full")
 AUTO_KEEP = Configuration("select", None, HeadsScorer.name)
@@ -40,8 +40,8 @@ class Tried:
 class AutoKeep:
     """What the answers to some questions say of `--keep auto`.
 
-    full: mean F1 of mode `full` in percent; tried: by mass, ascending; mass: the one to take, None where no answer had
-    a word right
+    full: mean F1 of mode `full` in percent; tried: by mass, ascending; mass: the smallest that sufficed, None where no
+    answer had a word right
     """
 
     questions: int
@@ -50,28 +50,28 @@ class AutoKeep:
     mass: float | None
 
     def applied(self, heads: ScoringHeads) -> ScoringHeads:
-        """The heads with the mass that was found, or else their own, and with the figures as evidence."""
+        """The heads with the mass that was found where it is above their own, and with the figures as evidence."""
         figures = {"auto_questions": self.questions, "auto_f1_full": round(self.full, 2)}
         for one in self.tried:
             figures[f"auto_f1_{one.mass:g}"] = round(one.f1, 2)
             figures[f"auto_kept_{one.mass:g}"] = round(one.kept_ratio, 4)
-        mass = heads.auto_mass if self.mass is None else self.mass
+        # A weak target answers as well from sets that often lose the passage: recall has a say too.
+        mass = max(heads.auto_mass, self.mass or 0.0)
         return replace(heads, auto_mass=mass, evidence={**heads.evidence, **figures})
 
 
 def mass_for_answers(full: float, tried: Sequence[Tried]) -> float | None:
-    """The smallest mass whose F1 reaches ENOUGH of the best of all, that of `full` included.
+    """The smallest mass whose F1 reaches ENOUGH of that of `full`.
 
-    `full` alone is no measure: where it is poor, a set too small for good answers would do. Where no mass reaches so
-    much, the one that comes nearest, of equals the largest; None where every F1 is 0 and nothing can be told.
+    Where no mass reaches so much, the one that comes nearest, of equals the largest; None where every F1 is 0 and
+    nothing can be told.
 
     full: F1 of mode `full`, in the unit of the others; tried: at least one
     """
     nearest = max(one.f1 for one in tried)
-    best = max(full, nearest)
-    if best == 0:
+    if max(full, nearest) == 0:
         return None
-    enough = [one.mass for one in tried if one.f1 >= ENOUGH * best]
+    enough = [one.mass for one in tried if one.f1 >= ENOUGH * full]
     return min(enough) if enough else max(one.mass for one in tried if one.f1 == nearest)
 
 

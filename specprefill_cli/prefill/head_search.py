@@ -17,8 +17,8 @@ MOST_CANDIDATES = 24
 # A further head must add this much to the mean recall, else it is noise.
 SMALLEST_GAIN = 0.002
 LEXICAL_WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-# Where no answers of the target tell better, `--keep auto` takes the smallest share of mass that keeps the answer this much
-# as often as the best fifth of the chunks does: some answers are found by no share short of everything.
+# `--keep auto` takes at least the smallest share of mass that keeps the answer this much as often as the best fifth of the
+# chunks does: some answers are found by no share short of everything.
 AUTO_RECALL = 0.98
 AUTO_REFERENCE = 0.2
 
