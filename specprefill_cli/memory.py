@@ -32,7 +32,10 @@ def loaded_for_good() -> Iterator[None]:
 
 
 class PeakMemory:
-    """Resets the peak when made; `bytes()` gives the peak since then, or None where the system does not tell."""
+    """Resets the peak when made; `bytes()` gives the peak since then, or None where the system does not tell.
+
+    before: bytes in use when it was made: the program, its libraries and the models, and what was kept besides
+    """
 
     def __init__(self) -> None:
         import torch
@@ -43,6 +46,12 @@ class PeakMemory:
             for device in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(device)
         self.known = self.on_gpu or reset_process_peak()
+        self.before = self.bytes()
+
+    def growth(self) -> int | None:
+        """What the peak adds to the memory in use before."""
+        peak = self.bytes()
+        return None if peak is None or self.before is None else peak - self.before
 
     def bytes(self) -> int | None:
         import torch

@@ -31,6 +31,8 @@ class BenchRow:
     """Medians of one configuration at one prompt length; times in seconds, speedup over `full` at the same length.
 
     mode: of specprefill, or the name of a peer; ttft_low, ttft_high: quartiles
+    peak_memory_bytes, memory_growth_bytes: the largest use of memory, and what of it was not in use before the prompt
+        came (program and models are); both None where the system does not tell
     limit: the speedup if operations were all that took time (None for modes whose operations are not counted)
     efficiency: speedup / limit
     """
@@ -46,6 +48,7 @@ class BenchRow:
     efficiency: float | None
     kept_ratio: float
     peak_memory_bytes: int | None
+    memory_growth_bytes: int | None
     phases: dict[str, float]
 
 
@@ -86,7 +89,7 @@ def bench_prefill(
     for length in lengths:
         collection = prompt_of_length(session, length, base)
         measured: dict[Configuration, list[Measurement]] = {one: [] for one in (*configurations, *others)}
-        peaks: dict[Configuration, int | None] = {}
+        first: dict[Configuration, Measurement] = {}
         for round_number in range(repeat + 1):
             for configuration, runs in measured.items():
                 step(f"{length:,} tokens, {configuration.mode}, round {round_number} of {repeat}")
@@ -99,27 +102,29 @@ def bench_prefill(
                 if round_number:
                     runs.append(run)
                 else:
-                    peaks[configuration] = run.peak
-        results += rows(length, measured, peaks)
+                    first[configuration] = run
+        results += rows(length, measured, first)
     return results
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is kept of one run: seconds, and the peak of memory in this run alone; the caches are let go."""
+    """What is kept of one run: seconds, and the peak and growth of memory in this run alone; the caches are let go."""
 
     ttft: float
     phases: dict[str, float]
     kept_ratio: float
     limit: float | None
     peak: int | None
+    growth: int | None
 
 
 def answer_in(session: Session, collection: Collection, settings: Settings) -> Measurement:
     """One prefill in a mode. Its caches go with it: they must not stand in the memory that the next run is measured in."""
     stream = session.ask(collection, QUESTION, settings)
-    peak = stream.memory.bytes()
-    return Measurement(stream.clock.ttft, stream.clock.phases(), stream.prefilled.plan.kept_ratio, limit(stream), peak)
+    peak, growth = stream.memory.bytes(), stream.memory.growth()
+    kept = stream.prefilled.plan.kept_ratio
+    return Measurement(stream.clock.ttft, stream.clock.phases(), kept, limit(stream), peak, growth)
 
 
 def read_by(peer: Peer, session: Session, collection: Collection, settings: Settings) -> Measurement:
@@ -129,7 +134,7 @@ def read_by(peer: Peer, session: Session, collection: Collection, settings: Sett
     prompt = session.prepare(collection, QUESTION, replace(settings, mode="full"), clock).prompt
     with clock.phase("target_prefill"):
         peer.read(prompt.tokens)
-    return Measurement(clock.ttft, clock.phases(), 1.0, None, memory.bytes())
+    return Measurement(clock.ttft, clock.phases(), 1.0, None, memory.bytes(), memory.growth())
 
 
 def limit(stream: AnswerStream) -> float | None:
@@ -144,9 +149,9 @@ def limit(stream: AnswerStream) -> float | None:
 
 
 def rows(
-    length: int, measured: dict[Configuration, list[Measurement]], peaks: dict[Configuration, int | None]
+    length: int, measured: dict[Configuration, list[Measurement]], first: dict[Configuration, Measurement]
 ) -> list[BenchRow]:
-    """One row for each configuration: medians, its peak of memory, and the speedup over `full`."""
+    """One row for each configuration: medians, the speedup over `full`, and the memory that its first run took."""
     medians = {one: statistics.median(run.ttft for run in runs) for one, runs in measured.items()}
     full = next((median for one, median in medians.items() if one.mode == "full"), None)
     table = []
@@ -166,7 +171,8 @@ def rows(
                 limit=bound,
                 efficiency=speedup / bound if speedup is not None and bound is not None else None,
                 kept_ratio=runs[0].kept_ratio,
-                peak_memory_bytes=peaks[one],
+                peak_memory_bytes=first[one].peak,
+                memory_growth_bytes=first[one].growth,
                 phases={name: statistics.median(run.phases[name] for run in runs) for name in runs[0].phases},
             )
         )

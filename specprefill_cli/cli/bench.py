@@ -222,7 +222,8 @@ def bench_table(rows: list[BenchRow]) -> Table:
 
     from specprefill_cli.reporting.table import phase_text, seconds
 
-    table = Table("tokens", "mode", "keep", "TTFT", "x full", "limit", "efficiency", "peak memory", "phases", box=None)
+    header = ("tokens", "mode", "keep", "TTFT", "x full", "limit", "efficiency", "peak memory", "of it new", "phases")
+    table = Table(*header, box=None)
     for row in rows:
         table.add_row(
             f"{row.length:,}",
@@ -232,10 +233,15 @@ def bench_table(rows: list[BenchRow]) -> Table:
             "" if row.speedup is None else f"{row.speedup:.2f}",
             "" if row.limit is None else f"{row.limit:.2f}",
             "" if row.efficiency is None else f"{row.efficiency:.2f}",
-            "" if row.peak_memory_bytes is None else f"{row.peak_memory_bytes / 2**20:,.0f} MiB",
+            mebibytes(row.peak_memory_bytes),
+            mebibytes(row.memory_growth_bytes),
             phase_text(row.phases),
         )
     return table
+
+
+def mebibytes(count: int | None) -> str:
+    return "" if count is None else f"{count / 2**20:,.0f} MiB"
 
 
 def decode_table(rows: list[DecodeRow]) -> Table:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 def study(
     questions: Annotated[Path, typer.Argument(help="JSONL (or .xz) of questions, as for `evaluate`.")],
     out: Annotated[Path, typer.Option(help="Folder for study.json, study.html and the pictures (.svg).")],
-    limit: Annotated[int, typer.Option(min=2, help="Questions to study, drawn at random.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=2, help="Questions to study, drawn at random; with --answers, to try other budgets on.")
+    ] = 50,
     answers: Annotated[
         int, typer.Option(min=0, help="Questions to answer in all modes and controls at equal time to first token.")
     ] = 0,
@@ -87,7 +89,7 @@ def study(
     cost = None
     if answers:
         with notes.progress("answering") as update:
-            cost = equal_cost(session, items[:answers], settings, update)
+            cost = equal_cost(session, items[:answers], settings, limit, update)
     record = {
         "schema": 1,
         "pair": {"draft": session.pair.draft.name, "target": session.pair.target.name},

@@ -64,24 +64,20 @@ def draft_session(session: Session) -> Session:
 def conditions(
     session: Session, alone: Session, settings: Settings, keeps: dict[str, float], wrong: PrefillState | None
 ) -> list[Condition]:
-    """All conditions, the baseline `full` first.
+    """All conditions at the reference's budget, the baseline `full` first.
 
     alone: the draft's own session; settings: the reference's; keeps: keep ratio by mode; wrong: another document's
     mapped cache, None where there is no other document
     """
-
-    def budgeted(name: str, chosen_by: str, budget: float, strategy: Mode | None = None) -> Condition:
-        return Condition(name, session, replace(settings, recompute=budget), strategy, budget, chosen_by)
-
     found = [
         Condition(FULL, session, replace(settings, mode="full")),
         Condition(DRAFT_ALONE, alone, replace(settings, mode="full")),
         Condition(SELECT, session, replace(settings, mode="select", keep=keeps["select"])),
-        budgeted(DRAFT_KV, "risk", RECOMPUTE),
+        budgeted(session, settings, DRAFT_KV, RECOMPUTE),
         Condition(HYBRID, session, replace(settings, mode="hybrid", keep=keeps["hybrid"])),
         Condition(MAPPED, session, settings, MappedOnly()),
         Condition(REST_DROPPED, session, settings, RestDropped()),
-        budgeted("random tokens recomputed", "random", RECOMPUTE, RandomRecomputed()),
+        budgeted(session, settings, "random tokens recomputed", RECOMPUTE, RandomRecomputed()),
     ]
     calibration = known_calibration(session.pair)
     for kv_map in calibration.maps.values() if calibration is not None else ():
@@ -92,9 +88,24 @@ def conditions(
     if wrong is not None:
         found.append(Condition(WRONG, session, settings, WrongDocument(wrong)))
     found.append(Condition("zero KV", session, settings, ZeroKv()))
+    return found
+
+
+def other_budgets(session: Session, settings: Settings) -> list[Condition]:
+    """Draft KV with every budget but the reference's, spent by risk and at random."""
+    found = []
     for budget in BUDGETS:
         if budget != RECOMPUTE:
-            found.append(budgeted(f"draft-kv, recompute {budget:g}", "risk", budget))
-            if budget:
-                found.append(budgeted(f"random tokens, recompute {budget:g}", "random", budget, RandomRecomputed()))
+            found.append(budgeted(session, settings, f"draft-kv, recompute {budget:g}", budget))
+        if budget not in (0, RECOMPUTE):
+            name = f"random tokens, recompute {budget:g}"
+            found.append(budgeted(session, settings, name, budget, RandomRecomputed()))
     return found
+
+
+def budgeted(
+    session: Session, settings: Settings, name: str, budget: float, strategy: RandomRecomputed | None = None
+) -> Condition:
+    """Draft KV that may recompute a share of the prompt: the riskiest chunks, or those that the strategy takes."""
+    chosen_by = "random" if strategy else "risk"
+    return Condition(name, session, replace(settings, recompute=budget), strategy, budget, chosen_by)

@@ -23,6 +23,7 @@ from specprefill_cli.evaluation.conditions import (
     Condition,
     conditions,
     draft_session,
+    other_budgets,
     reference_settings,
 )
 from specprefill_cli.evaluation.controls import mapped_kv, other_document
@@ -50,6 +51,10 @@ class Tally:
     ttft: list[float] = field(default_factory=list)
     kl: list[float] = field(default_factory=list)
     same: list[bool] = field(default_factory=list)
+
+    def first(self, count: int) -> Tally:
+        """The figures of the first questions."""
+        return replace(self, f1=self.f1[:count], ttft=self.ttft[:count], kl=self.kl[:count], same=self.same[:count])
 
 
 @dataclass(frozen=True)
@@ -92,11 +97,16 @@ class Duel:
 
 @dataclass(frozen=True)
 class EqualCost:
-    """What the run found. answer_changed: per question, whether mapped KV alone gave another answer than `full`."""
+    """What the run found.
+
+    rows: every condition over all questions; budgets: draft KV with every budget over the first ones
+    answer_changed: per question, whether mapped KV alone gave another answer than `full`
+    """
 
     tuned: tuple[Tuned, ...]
     rows: tuple[CostRow, ...]
     duels: tuple[Duel, ...]
+    budgets: tuple[CostRow, ...]
     answer_changed: tuple[bool, ...]
 
     def record(self) -> dict:
@@ -104,8 +114,12 @@ class EqualCost:
         return {"reference": DRAFT_KV, "tolerance": TOLERANCE, **asdict(self)}
 
 
-def equal_cost(session: Session, items: Sequence[Item], settings: Settings, step: Callable[[str], None]) -> EqualCost:
+def equal_cost(
+    session: Session, items: Sequence[Item], settings: Settings, swept: int, step: Callable[[str], None]
+) -> EqualCost:
     """Choose keep ratios at equal TTFT, then ask every question in every condition, question by question.
+
+    swept: how many of the questions, the first ones, are also asked with the other budgets of recompute
 
     Raises SpecprefillError without questions, KeyboardInterrupt when an answer was interrupted.
     """
@@ -114,11 +128,14 @@ def equal_cost(session: Session, items: Sequence[Item], settings: Settings, step
     settings = reference_settings(session.with_scorer(settings))
     tuned = tune(session, items, settings, ("select", "hybrid"), step)
     keeps = {mode: one.keep for mode, one in tuned.items()}
-    tallies = ask_all(session, items, settings, keeps, step)
-    rows = cost_rows(tallies)
+    tallies = ask_all(session, items, settings, keeps, swept, step)
+    others = {condition.name for condition in other_budgets(session, settings)}
+    everywhere = {name: tally for name, tally in tallies.items() if name not in others}
+    first = {name: tally.first(swept) for name, tally in tallies.items()}
+    budgets = tuple(row for row in cost_rows(first) if row.budget is not None)
     changed = tuple(not same for same in tallies[MAPPED].same)
     duels = tuple(duel(tallies[DRAFT_KV], tallies[name], name) for name in (REST_DROPPED, SELECT))
-    return EqualCost(tuple(tuned.values()), rows, duels, changed)
+    return EqualCost(tuple(tuned.values()), cost_rows(everywhere), duels, budgets, changed)
 
 
 def ask_all(
@@ -126,9 +143,10 @@ def ask_all(
     items: Sequence[Item],
     settings: Settings,
     keeps: Mapping[str, float],
+    swept: int,
     step: Callable[[str], None],
 ) -> dict[str, Tally]:
-    """The figures of every condition by name. settings: the reference's; keeps: keep ratio by mode."""
+    """The figures of every condition by name. settings: the reference's; keeps: keep ratio by mode; swept: see above."""
     session, alone = replace(session, shared=None), draft_session(session)
     tallies: dict[str, Tally] = {}
     # Round 0 asks the last question without counting it, so that no condition pays for lazy initialisation.
@@ -137,7 +155,8 @@ def ask_all(
         other = other_document(items, number % len(items))
         wrong = mapped_kv(session, other, settings) if other is not None else None
         full: tuple[Tensor, str] | None = None
-        for condition in conditions(session, alone, settings, keeps, wrong):
+        wanted = conditions(session, alone, settings, keeps, wrong)
+        for condition in wanted + (other_budgets(session, settings) if number < swept else []):
             step(f"question {number + 1:,} of {len(items):,}: {condition.name}")
             text, ttft, logits = answer(condition, item)
             full = full or (logits, text)

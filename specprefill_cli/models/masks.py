@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # in vain the narrower they are (1,200 of 8,000 tokens: 446 ms in blocks of 1,024, 316 ms in blocks of 128).
 QUERY_BLOCK = 1_024
 SCATTERED_BLOCK = 128
-# The most elements of a mask, and of all that a pass keeps for its other layers: 256 MiB in float32.
-MASK_ELEMENTS = 2**26
+# The most elements of one mask, 64 MiB in float32, and of all that a pass keeps for its other layers.
+MASK_ELEMENTS, KEPT_ELEMENTS = 2**24, 2**26
 # Tokens at the prompt's start that local reading always sees: models park attention there (arXiv 2309.17453).
 SINKS = 16
 
@@ -106,7 +106,7 @@ def block_mask(
 ) -> Tensor:
     """The mask [last - first, sinks and seen] of a block of queries, in the dtype and on the device of `like`.
 
-    Built once a pass for each kind of layer and device, as far as MASK_ELEMENTS allow to keep it.
+    Built once a pass for each kind of layer and device, as far as KEPT_ELEMENTS allow to keep it.
 
     sinks: first slots that are seen whatever the window
     """
@@ -117,7 +117,7 @@ def block_mask(
     places = torch.cat([context.key_positions[:before], context.key_positions[seen]])
     visible = position_mask(context.query_positions[first:last], places, window, max(before, sinks - seen.start))
     mask = additive(visible, like)
-    if mask.numel() + sum(kept.numel() for kept in context.masks.values()) <= MASK_ELEMENTS:
+    if mask.numel() + sum(kept.numel() for kept in context.masks.values()) <= KEPT_ELEMENTS:
         context.masks[key] = mask
     return mask
 

@@ -10,6 +10,17 @@ from specprefill_cli.reporting.study_plots import Series, heat_map, line_chart
 from specprefill_cli.reporting.table import seconds
 
 NOTHING = "-"
+COST_HEADER = (
+    "condition",
+    "n",
+    "F1 [95 %]",
+    "TTFT",
+    "x reference",
+    "equal",
+    "first-token KL",
+    "gap recovered",
+    "as full",
+)
 SIGNAL_WORDS = {
     "error": "error of keys and values",
     "key_cosine": "1 - cosine of keys",
@@ -197,7 +208,7 @@ def repair_section(record: dict[str, Any]) -> Section:
         )
     chart = line_chart("KL by recompute budget", "share of the prompt recomputed", "median KL, nats", lines, True)
     plots = [("kl_by_budget", chart)]
-    rows = [row for row in (record.get("equal_cost") or {}).get("rows", ()) if row["budget"] is not None]
+    rows = (record.get("equal_cost") or {}).get("budgets", ())
     if rows:
         scores = list(by_order([{**row, "recompute": row["budget"]} for row in rows], "f1", ("f1_low", "f1_high")))
         chart = line_chart("F1 by recompute budget", "share of the prompt recomputed", "F1, percent", scores, True)
@@ -207,7 +218,10 @@ def repair_section(record: dict[str, Any]) -> Section:
         for name, one in record["variants"].items()
     ]
     header = ["cache", "median KL", "mean KL", "first token kept"]
-    return Section("Does recomputing repair it?", findings, plots, [Figures("first token", header, table)])
+    tables = [Figures("first token", header, table)]
+    if rows:
+        tables.append(Figures("answers by budget", COST_HEADER, [cost_words(row) for row in rows]))
+    return Section("Does recomputing repair it?", findings, plots, tables)
 
 
 def paired(budgets: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -248,29 +262,20 @@ def cost_section(cost: dict[str, Any]) -> Section:
             f"{cost['reference']} against {one['against']} (which takes {rows[one['against']]['ttft_ratio']:.2f} of its time): "
             f"F1 {one['difference']:+.1f} [{one['low']:+.1f}, {one['high']:+.1f}], {one['verdict']}."
         )
-    header = [
-        "condition",
-        "n",
-        "F1 [95 %]",
-        "TTFT",
-        "x reference",
-        "equal",
-        "first-token KL",
-        "gap recovered",
-        "as full",
+    table = [cost_words(row) for row in cost["rows"]]
+    return Section("What does it win at equal TTFT?", findings, (), [Figures("answers", COST_HEADER, table)])
+
+
+def cost_words(row: dict[str, Any]) -> list[str]:
+    """One condition's figures under COST_HEADER."""
+    return [
+        row["name"] if row["keep"] is None else f"{row['name']}, keep {row['keep']:g}",
+        str(row["n"]),
+        f"{row['f1']:.1f} [{row['f1_low']:.1f}, {row['f1_high']:.1f}]",
+        seconds(row["ttft_seconds"]),
+        f"{row['ttft_ratio']:.2f}",
+        "yes" if row["equal_ttft"] else "no",
+        figure(row["first_token_kl"], "{:.3f}"),
+        figure(row["gap_recovered"]),
+        f"{row['same_answer']:.0%}",
     ]
-    table = [
-        [
-            row["name"] if row["keep"] is None else f"{row['name']}, keep {row['keep']:g}",
-            str(row["n"]),
-            f"{row['f1']:.1f} [{row['f1_low']:.1f}, {row['f1_high']:.1f}]",
-            seconds(row["ttft_seconds"]),
-            f"{row['ttft_ratio']:.2f}",
-            "yes" if row["equal_ttft"] else "no",
-            figure(row["first_token_kl"], "{:.3f}"),
-            figure(row["gap_recovered"]),
-            f"{row['same_answer']:.0%}",
-        ]
-        for row in cost["rows"]
-    ]
-    return Section("What does it win at equal TTFT?", findings, (), [Figures("answers", header, table)])

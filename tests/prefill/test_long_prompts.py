@@ -89,8 +89,8 @@ def test_tokens_computed_anew_in_the_middle_of_a_cache_are_not_its_last_ones():
 
 
 def test_blocks_get_smaller_where_the_keys_are_many():
-    assert query_block(1_000) == query_block(65_536) == QUERY_BLOCK
-    assert query_block(131_072) == QUERY_BLOCK // 2
+    assert query_block(1_000) == query_block(16_384) == QUERY_BLOCK
+    assert query_block(131_072) == QUERY_BLOCK // 8
     assert query_block(10**9) == 1
 
 
@@ -106,3 +106,5 @@ def test_a_peak_belongs_to_its_own_row():
         pytest.skip("this system does not let the peak be reset")
     # The first took 256 MiB, the second 16 MiB: nothing of the first is left in the second's peak.
     assert after_large - small.bytes() > 150 * 2**20
+    assert 10 * 2**20 < small.growth() < 60 * 2**20
+    assert large.before + 250 * 2**20 < after_large

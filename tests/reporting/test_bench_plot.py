@@ -14,7 +14,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def row(length, mode, keep=None, speedup=1.0, limit=None):
     efficiency = None if limit is None or speedup is None else speedup / limit
-    return BenchRow(length, mode, keep, 1.0, 0.9, 1.1, speedup, limit, efficiency, 0.2, None, {})
+    return BenchRow(length, mode, keep, 1.0, 0.9, 1.1, speedup, limit, efficiency, 0.2, None, None, {})
 
 
 ROWS = [

@@ -72,8 +72,12 @@ RECORD = {
             cost_row("select", 41.5, keep=0.4, ttft_ratio=1.2, equal_ttft=False),
             cost_row("draft-kv", 40.0, 0.15, "risk"),
             cost_row("random tokens recomputed", 33.0, 0.15, "random"),
-            cost_row("draft-kv, recompute 0", 30.0, 0.0, "risk"),
             cost_row("same tokens, rest dropped", 41.5, ttft_ratio=0.9, equal_ttft=False),
+        ],
+        "budgets": [
+            cost_row("draft-kv", 40.0, 0.15, "risk"),
+            cost_row("random tokens recomputed", 33.0, 0.15, "random"),
+            cost_row("draft-kv, recompute 0", 30.0, 0.0, "risk"),
         ],
         "duels": [{"against": "same tokens, rest dropped", "difference": -1.5, "low": -3.0, "high": -0.5, "verdict": "worse"}],
     },
