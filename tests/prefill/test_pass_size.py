@@ -6,14 +6,14 @@ import torch
 from specprefill_cli.models.adapter import free_memory, prefill
 from specprefill_cli.prefill import pass_size as module
 from specprefill_cli.prefill.choice import cost_of
-from specprefill_cli.prefill.pass_size import LARGEST, SMALLEST, choose_pass_size, pass_bytes, pass_size
+from specprefill_cli.prefill.pass_size import LARGEST, LARGEST_ON_CPU, SMALLEST, choose_pass_size, pass_bytes, pass_size
 from specprefill_cli.settings import Settings, merge_settings
 
 
 @pytest.mark.parametrize(
     ("free", "cache", "token_bytes", "expected"),
     [
-        (64 * 2**30, 0, 10_000, LARGEST),
+        (64 * 2**30, 0, 1_000, LARGEST),
         # A quarter of 1 GiB holds 2,684 tokens of 100 kB.
         (2**30, 0, 100_000, 2_048),
         (2 * 2**30, 2**30, 100_000, 2_048),
@@ -32,6 +32,12 @@ def test_more_memory_or_a_narrower_model_never_makes_a_pass_shorter():
     assert len(set(sizes)) > 3
     narrow = [choose_pass_size(2**30, 2**20, width) for width in (10**6, 10**5, 10**4)]
     assert narrow == sorted(narrow)
+
+
+def test_a_cpu_gains_nothing_from_passes_that_suit_a_gpu(random_pair, monkeypatch):
+    monkeypatch.setattr(module, "free_memory", lambda _: 2**40)
+    assert pass_size(Settings(), random_pair, 100_000) == LARGEST_ON_CPU < LARGEST
+    assert choose_pass_size(2**40, 0, 1_000) == LARGEST
 
 
 def test_what_is_set_is_taken(random_pair, monkeypatch):
