@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
@@ -95,7 +95,8 @@ class Calibration:
             for layer, weight in one.weights.items()
         }
         partial = folder / f"{WEIGHTS}.partial"
-        save_file(tensors, partial)
+        # `save_file` would leave a file that nobody else may read.
+        partial.write_bytes(save(tensors))
         description = {
             "schema": 1,
             "identity": dict(self.identity),

@@ -194,6 +194,7 @@ def test_a_fitted_map_is_better_than_none_and_comes_back_from_its_files(random_p
 
 def test_calibrations_of_other_pairs_and_damaged_files_are_refused(random_pair, tmp_path):
     random_pair.calibration.save(tmp_path)
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1, "whoever may read one file may read both"
     assert load_calibration(tmp_path, random_pair).identity == pair_identity(random_pair)
     assert load_calibration(tmp_path / "none", random_pair) is None
     other = dataclasses.replace(random_pair, draft=random_pair.target)

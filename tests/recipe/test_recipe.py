@@ -155,6 +155,7 @@ def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp
 
     export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path / "doubled")
     doubled = tmp_path / "doubled" / "target" / "model.safetensors"
+    assert doubled.stat().st_mode == doubled.with_name("config.json").stat().st_mode
     save_file({key: 2 * value for key, value in load_file(doubled).items()}, doubled)
     export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path / "mean", tmp_path / "doubled")
     export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path)

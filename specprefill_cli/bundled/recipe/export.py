@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from specprefill_cli.bundled.recipe.network import LanguageModel
@@ -60,7 +60,8 @@ def export_pair(
         if average is not None:
             weights = mean_weights(weights, load_file(average / name / "model.safetensors"))
         weights = {key: weight.to(torch.float16).contiguous() for key, weight in weights.items()}
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        # `save_file` would leave a file that nobody else may read.
+        (folder / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
         config = json.dumps(llama_config(model_shape, token_ids), indent=2) + "\n"
         (folder / "config.json").write_text(config, encoding="utf-8")
         for file in ("tokenizer.json", "tokenizer_config.json"):
