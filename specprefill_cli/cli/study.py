@@ -74,6 +74,7 @@ def study(
     from specprefill_cli.evaluation.equal_cost import equal_cost
     from specprefill_cli.evaluation.study import study as run_study
     from specprefill_cli.evaluation.study_summary import summary
+    from specprefill_cli.memory import loaded_for_good
     from specprefill_cli.models.runs import refuse_ranks
     from specprefill_cli.session import open_session
 
@@ -84,12 +85,13 @@ def study(
         session = open_session(settings, draft=True)
     kin = compare_drafts(session, text, draft_compare or [], settings, notes) if text else None
     studied = items[:limit]
-    with notes.progress("studying") as update:
-        found = run_study(session, studied, settings, lambda number: update(f"studying {number} of {len(studied)}"))
     cost = None
-    if answers:
-        with notes.progress("answering") as update:
-            cost = equal_cost(session, items[:answers], settings, limit, update)
+    with loaded_for_good():
+        with notes.progress("studying") as update:
+            found = run_study(session, studied, settings, lambda number: update(f"studying {number} of {len(studied)}"))
+        if answers:
+            with notes.progress("answering") as update:
+                cost = equal_cost(session, items[:answers], settings, limit, update)
     record = {
         "schema": 1,
         "pair": {"draft": session.pair.draft.name, "target": session.pair.target.name},
