@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from specprefill_cli.answer import Answer
 from specprefill_cli.evaluation.datasets import Item
 from specprefill_cli.evaluation.metrics import bootstrap_interval, contains_answer, exact_match, f1
+from specprefill_cli.memory import loaded_for_good
 from specprefill_cli.session import Session
 from specprefill_cli.settings import Settings
 
@@ -82,18 +83,19 @@ def run(
     step: called after each answer with the number of questions done before it
     """
     results: dict[Configuration, list[tuple[Item, Answer]]] = {configuration: [] for configuration in wanted}
-    for number, item in enumerate(items):
-        for configuration in wanted:
-            stream = session.ask(item.collection, item.question, configuration.settings(base), item.identifier)
-            for _ in stream:
-                pass
-            answer = stream.result()
-            # Its caches must not stand in the memory that the next answer is measured in.
-            del stream
-            if answer.stopped == "interrupt":
-                raise KeyboardInterrupt
-            results[configuration].append((item, answer))
-            step(number, item, configuration, answer)
+    with loaded_for_good():
+        for number, item in enumerate(items):
+            for configuration in wanted:
+                stream = session.ask(item.collection, item.question, configuration.settings(base), item.identifier)
+                for _ in stream:
+                    pass
+                answer = stream.result()
+                # Its caches must not stand in the memory that the next answer is measured in.
+                del stream
+                if answer.stopped == "interrupt":
+                    raise KeyboardInterrupt
+                results[configuration].append((item, answer))
+                step(number, item, configuration, answer)
     return results
 
 
