@@ -107,6 +107,10 @@ def tune(
     characters: Annotated[int, typer.Option(help="Most characters of each text file to use.")] = CHARACTERS,
     seed: int = 1,
     start: Start = None,
+    draft_every: Annotated[
+        int,
+        typer.Option(help="The draft is updated at every n-th step; 0 leaves it, its heads and its speed as they are."),
+    ] = 3,
 ) -> None:
     """Questions about documents, target and draft together; checkpoint and log go to RUN/tune.
 
@@ -125,7 +129,7 @@ def tune(
     exported = start is not None and start.is_dir()
     settings = TrainSettings(
         minutes, tokens_per_batch=tokens_per_batch, matrix_rate=rate, vector_rate=rate, workers=workers, seed=seed,
-        device=device, compile=shape != "smoke", cooldown=cooldown,
+        device=device, compile=shape != "smoke", cooldown=cooldown, draft_every=draft_every,
         curriculum_from=0.75 if exported else 0.0,
     )  # fmt: skip
     source = RowSource(data, run / "tokenizer", characters, pair.target.context)

@@ -25,7 +25,7 @@ from specprefill_cli.bundled.recipe.shards import ShardStream
 class TrainSettings:
     """`minutes` is the length of the whole run, resumed parts included; the schedule follows the clock.
 
-    draft_every: the draft, which learns its part sooner, is updated at every n-th step only
+    draft_every: the draft, which learns its part sooner, is updated at every n-th step only; 0 leaves it as it is
     draft_text_every: of the batch's text tokens every n-th counts in the draft's loss; its logits cost more than its layers
     curriculum_from: progress at which the curriculum of rows begins; later for weights that have learnt to copy
     """
@@ -127,7 +127,7 @@ class Trainer:
         batch = batch.to(settings.device)
         with self.autocast():
             found = {"target": self.losses("target", batch, None)}
-            if self.steps % settings.draft_every == 0:
+            if settings.draft_every and self.steps % settings.draft_every == 0:
                 found["draft"] = self.losses("draft", batch, found["target"]["logits"].detach())
         sum(losses["total"] for losses in found.values()).backward()
         for name in found:
