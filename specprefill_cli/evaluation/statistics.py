@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# Of either kind, cases below which an AUROC says nothing: with one alone it is the rank of a single case.
+FEWEST_CASES = 5
+
 
 def ranks(values: Tensor) -> Tensor:
     """Ranks [n] from 1, ties at their mean, float64."""
@@ -24,12 +27,12 @@ def spearman(first: Tensor, second: Tensor) -> float | None:
 
 
 def auroc(scores: Tensor, happened: Tensor) -> float | None:
-    """Probability that a case where it happened scores above one where it did not; None where only one kind occurs.
+    """Probability that a case where it happened scores above one where it did not; None under FEWEST_CASES of either.
 
     scores: [n]; happened: [n] booleans (Mann-Whitney U over the number of pairs)
     """
     positive, negative = int(happened.sum()), int((~happened).sum())
-    if not positive or not negative:
+    if min(positive, negative) < FEWEST_CASES:
         return None
     summed = float(ranks(scores)[happened].sum())
     return (summed - positive * (positive + 1) / 2) / (positive * negative)

@@ -82,6 +82,8 @@ def signal_section(record: dict[str, Any]) -> Section:
             best = max(known, key=lambda one: one[key])
             kind = "Spearman" if key.startswith("spearman") else "AUROC, where 0.5 is chance"
             findings.append(f"What {words}: {SIGNAL_WORDS[best['signal']]}, {best[key]:.2f} ({kind}).")
+        else:
+            findings.append(f"What {words} cannot be told: too few questions, or almost all of one kind.")
     findings.append(
         "The hidden state at a checkpoint can be held against full prefill only: the map gives keys and values, no states "
         "of the target. Its error tells how far a checkpoint itself can be trusted. The attention's output is that over "

@@ -30,9 +30,16 @@ def test_ranks_and_correlation_count_ties_at_their_mean():
 
 
 def test_auroc_is_the_share_of_pairs_in_the_right_order():
-    scores = torch.tensor([0.1, 0.4, 0.35, 0.8])
-    assert auroc(scores, torch.tensor([False, False, True, True])) == pytest.approx(0.75)
-    assert auroc(scores, torch.tensor([True, True, True, True])) is None
+    scores = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.9, 0.8, 0.7, 0.6, 0.5, 0.35])
+    happened = torch.arange(10) >= 5
+    assert auroc(scores, happened) == pytest.approx(19 / 25)
+
+
+def test_auroc_of_hardly_any_cases_of_one_kind_is_unknown():
+    scores = torch.arange(40.0)
+    assert auroc(scores, torch.arange(40) >= 1) is None
+    assert auroc(scores, torch.arange(40) >= 36) is None
+    assert auroc(scores, torch.ones(40, dtype=torch.bool)) is None
 
 
 SETTINGS = Settings(scorer="question", look_ahead=1, mode="draft-kv")
