@@ -12,6 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.parallel_encoding import encode_in_pieces
 
 if TYPE_CHECKING:
     import tiktoken
@@ -46,11 +47,11 @@ def count_tokens(text: str) -> int:
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
     """Token ids and character ranges [n, 2] of a text in which special tokens mean nothing: it is data."""
     encoder, anchor = data_encoder(tokenizer), anchor_tokens(tokenizer)
-    encoding = encoder.encode(ANCHOR + text if anchor else text, add_special_tokens=False)
-    if encoding.ids[: len(anchor)] != anchor:
-        encoding, anchor = encoder.encode(text, add_special_tokens=False), []
-    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[len(anchor) :]
-    return encoding.ids[len(anchor) :], (offsets - (len(ANCHOR) if anchor else 0)).clip(min=0)
+    if anchor:
+        ids, offsets = encode_in_pieces(encoder, ANCHOR + text)
+        if ids[: len(anchor)] == anchor:
+            return ids[len(anchor) :], (offsets[len(anchor) :] - len(ANCHOR)).clip(min=0)
+    return encode_in_pieces(encoder, text)
 
 
 @lru_cache(maxsize=8)
