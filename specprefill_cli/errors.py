@@ -1,5 +1,9 @@
 """Errors that a user can mend: each is printed as one line and ends with its exit code."""
 
+# Exit codes of what is no error of its own: some questions failed and the others did not; Ctrl-C.
+SOME_FAILED = 3
+INTERRUPTED = 130
+
 
 class SpecprefillError(Exception):
     """Something failed for a reason that one line can name: what, where, and how to mend it.
@@ -8,6 +12,10 @@ class SpecprefillError(Exception):
     """
 
     exit_code = 1
+
+
+class PromptTooLong(SpecprefillError):
+    """A prompt that does not fit the context of a pair: another one may."""
 
 
 class UsageError(SpecprefillError):

@@ -16,8 +16,27 @@ def check_can_write(path: Path, option: str) -> None:
         raise UsageError(f"{option} {path}: this is a folder; give a file name")
     if not path.parent.is_dir():
         raise UsageError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    # A file is written beside its old self and then put in its place, so that the folder is written to as well.
+    written = [path] if path.exists() else []
+    if not is_device(path):
+        written.append(Path(os.path.realpath(path)).parent)
+    if not all(os.access(place, os.W_OK) for place in written):
         raise UsageError(f"{option} {path}: no permission to write there; give another place")
+
+
+def make_folder(path: Path, option: str) -> None:
+    """Raises UsageError, before any work is done, for a folder that cannot be, or cannot be written to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot be made ({error.strerror or error}); give another folder") from error
+    if not os.access(path, os.W_OK):
+        raise UsageError(f"{option} {path}: no permission to write there; give another folder")
+
+
+def is_device(path: Path) -> bool:
+    """Whether a path is there and no plain file: a device or a pipe, such as /dev/stdout."""
+    return path.exists() and not path.is_file()
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -25,11 +44,12 @@ def write_whole(path: Path, text: str) -> None:
 
     Links are followed; a device or pipe (`/dev/stdout`) is written to, not replaced. Raises SpecprefillError.
     """
-    path = Path(os.path.realpath(path))
     try:
-        if path.exists() and not path.is_file():
+        # Asked of the name as given: what a link to a pipe leads to has no name of its own.
+        if is_device(path):
             path.write_text(text, encoding="utf-8")
             return
+        path = Path(os.path.realpath(path))
         handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:

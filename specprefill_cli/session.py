@@ -133,8 +133,7 @@ class Session:
         memory = PeakMemory()
         clock = PhaseClock(self.pair.wait)
         request = self.prepare(collection, question, settings, clock, opening)
-        mode, reason = automatic_mode(settings, request) if settings.mode == AUTO else (settings.mode, None)
-        check_fits(request, settings, needs_draft(replace(settings, mode=mode)))
+        mode, reason = self.choose_mode(request, settings)
         # A control runs on this process alone; a mode, on every rank.
         prefilled = strategy.prefill(request, settings) if strategy else self.prefill(mode, request, settings)
         sampler = Sampler(settings.temperature, settings.top_k, settings.top_p, settings.seed)
@@ -156,6 +155,15 @@ class Session:
             clock,
             memory,
         )
+
+    def choose_mode(self, request: ScoringRequest, settings: Settings) -> tuple[str, str | None]:
+        """The mode that a prompt is prefilled in, and the reason where it was `auto` that chose it.
+
+        Raises PromptTooLong for one that does not fit the pair in this mode.
+        """
+        mode, reason = automatic_mode(settings, request) if settings.mode == AUTO else (settings.mode, None)
+        check_fits(request, settings, needs_draft(replace(settings, mode=mode)))
+        return mode, reason
 
     def prefill(self, mode: str, request: ScoringRequest, settings: Settings) -> Prefilled:
         """Prefill a prompt in a mode, on every rank."""

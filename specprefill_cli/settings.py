@@ -158,6 +158,8 @@ def read_file(path: Path) -> dict[str, Any]:
         return parse_settings(path.read_text(encoding="utf-8"), path)
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not valid TOML ({error}); mend or remove the file") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); mend its permissions") from error
 
 
 def parse_settings(text: str, path: Path) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.files import write_whole
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.files import check_can_write, make_folder, write_whole
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
@@ -33,3 +33,28 @@ def test_links_are_followed_and_devices_written_to(tmp_path):
     assert file.read_text() == "new"
     write_whole(Path(os.devnull), "gone")
     assert not Path(os.devnull).is_file()
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="pipes with names as on Unix")
+def test_a_pipe_with_a_name_is_written_to():
+    reader, writer = os.pipe()
+    path = Path(f"/dev/fd/{writer}")
+    check_can_write(path, "--html")
+    write_whole(path, "page")
+    os.close(writer)
+    with open(reader, "rb") as stream:
+        assert stream.read() == b"page"
+
+
+def test_what_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch):
+    file = tmp_path / "page.html"
+    file.write_text("old")
+    check_can_write(file, "--html")
+    # A file is replaced by one beside it, so that the folder matters even where the file can be written.
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path)
+    with pytest.raises(UsageError, match=r"--html .*: no permission to write there"):
+        check_can_write(file, "--html")
+    with pytest.raises(UsageError, match=r"--out .*: no permission to write there"):
+        make_folder(tmp_path, "--out")
+    with pytest.raises(UsageError, match=r"--out .*: cannot be made"):
+        make_folder(file, "--out")

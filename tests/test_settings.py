@@ -65,3 +65,15 @@ def test_a_config_variable_that_points_nowhere_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECPREFILL_CONFIG", missing)
     with pytest.raises(UsageError, match=r"typo\.toml does not exist"):
         merge_settings({}, {"SPECPREFILL_CONFIG": missing})
+
+
+def test_a_config_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    file = tmp_path / "config.toml"
+    file.write_text("keep = 0.5")
+
+    def refuse(*_arguments, **_options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+    with pytest.raises(UsageError, match=r"config.toml: cannot be read \(Permission denied\); mend its permissions"):
+        merge_settings({}, {}, file)

@@ -28,7 +28,7 @@ def answerable():
 @pytest.fixture(scope="module")
 def answered(tiny_session, answerable):
     wanted = [Configuration("full"), Configuration("select", 0.3, "question")]
-    results = run(tiny_session, answerable, wanted, Settings(max_new_tokens=24), lambda *_: None)
+    results = run(tiny_session, answerable, wanted, Settings(max_new_tokens=24), lambda *_: None).complete()
     return results, rows(results)
 
 

@@ -36,13 +36,16 @@ class Shelf:
 
 
 class SessionAnswerer:
-    """Answers rows with one session; `documents` is what rows without their own ask about."""
+    """Answers rows with one session.
 
-    def __init__(self, session: Session, settings: Settings, shelf: Shelf, documents: tuple[str, ...]) -> None:
+    shelf: reads the documents that rows name; own: what the other rows ask about, read once: standard input has no more
+    """
+
+    def __init__(self, session: Session, settings: Settings, shelf: Shelf, own: Collection | None) -> None:
         self.session = session
         self.settings = settings
         self.shelf = shelf
-        self.documents = documents
+        self.own = own
 
     def __call__(self, row: Row) -> dict[str, Any]:
         """The record of a row's answer.
@@ -52,7 +55,8 @@ class SessionAnswerer:
         settings = row_settings(self.settings, row)
         if self.session.pair.draft is None and loads_draft(settings):
             raise UsageError("this row needs the draft, which was not loaded; give the batch a --mode that uses it")
-        stream = self.session.ask(self.shelf(row.documents or self.documents), row.question, settings)
+        collection = self.shelf(row.documents) if row.documents else self.own
+        stream = self.session.ask(collection, row.question, settings)
         for _ in stream:
             pass
         answer = stream.result()

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.reporting.jsonl import line
+from specprefill_cli.reporting.jsonl import SCHEMA, line
 
+# What every row begins with, whole or cut short by a kill.
+BEGINNING = line({"schema": SCHEMA}).removesuffix("}").encode("ascii")
 # Bytes read at once while the end of the last whole row is looked for.
 BLOCK = 2**16
 
@@ -28,8 +30,8 @@ class RowWriter:
 def open_output(path: Path, resume: bool) -> BinaryIO:
     """The output file, ready for more rows; what a kill left of an unfinished row is cut off.
 
-    Raises UsageError for a file that holds rows already and is not to be resumed, SpecprefillError when it cannot be
-    written.
+    Raises UsageError for a file that holds rows already and is not to be resumed, or is to be and holds something else;
+    SpecprefillError when it cannot be written.
     """
     if path.is_dir():
         raise UsageError(f"--out {path}: this is a folder; give a file name")
@@ -40,10 +42,20 @@ def open_output(path: Path, resume: bool) -> BinaryIO:
     try:
         if path.is_file():
             with path.open("r+b") as stream:
-                stream.truncate(whole_rows_end(stream))
+                cut_half_row(stream, path)
         return path.open("ab")
     except OSError as error:
         raise SpecprefillError(f"--out {path}: cannot be written ({error.strerror}); give another place") from error
+
+
+def cut_half_row(stream: BinaryIO, path: Path) -> None:
+    """Cut off what follows the last whole row. Raises UsageError where `batch` cannot have written the file: it stays."""
+    end = whole_rows_end(stream)
+    for place in (0, end):
+        stream.seek(place)
+        if not BEGINNING.startswith(stream.read(len(BEGINNING))):
+            raise UsageError(f"--resume: {path} is no output of batch; give another --out")
+    stream.truncate(end)
 
 
 def whole_rows_end(stream: BinaryIO) -> int:

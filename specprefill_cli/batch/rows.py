@@ -83,8 +83,11 @@ def row_of(values: Mapping[str, Any], identifier: str | int, has_documents: bool
     question = values.get("question")
     if not isinstance(question, str) or not question.strip():
         raise RowError("question must be a text that is not empty")
-    documents = values.get("documents", values.get("document"))
-    names = [documents] if isinstance(documents, str) else [] if documents is None else documents
+    given = [values[key] for key in ("documents", "document") if values.get(key) is not None]
+    if len(given) > 1:
+        raise RowError("give documents or document, not both")
+    documents = given[0] if given else []
+    names = [documents] if isinstance(documents, str) else documents
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise RowError("documents must be a list of paths")
     if "-" in names:

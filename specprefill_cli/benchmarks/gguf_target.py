@@ -12,13 +12,12 @@ from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.loading import (
     LoadedModel,
     LoadedPair,
-    check_config,
-    check_model,
     first_line,
     model_source,
     stop_tokens,
 )
 from specprefill_cli.models.placement import Placement, choose_dtype
+from specprefill_cli.models.suitability import check_config, check_model
 
 NEED = "GGUF files need the package gguf; install it with pip install 'specprefill[peer]'"
 

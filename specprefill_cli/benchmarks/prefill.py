@@ -86,8 +86,13 @@ def bench_prefill(
     """
     others = {Configuration(peer.name): peer for peer in peers}
     results = []
-    for length in lengths:
-        collection = prompt_of_length(session, length, base)
+    prompts = {length: prompt_of_length(session, length, base) for length in lengths}
+    # A length that does not fit is refused before others have taken their time.
+    for collection in prompts.values():
+        for configuration in configurations:
+            settings = configuration.settings(base)
+            session.choose_mode(session.prepare(collection, QUESTION, settings, PhaseClock()), settings)
+    for length, collection in prompts.items():
         measured: dict[Configuration, list[Measurement]] = {one: [] for one in (*configurations, *others)}
         first: dict[Configuration, Measurement] = {}
         for round_number in range(repeat + 1):

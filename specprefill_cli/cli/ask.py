@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.errors import UsageError
+from specprefill_cli.errors import INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
     from specprefill_cli.answer_stream import AnswerStream
@@ -76,7 +75,7 @@ def ask(
     from specprefill_cli.documents.collection import Collection
 
     with notes.progress("reading documents"):
-        collection = Collection(tuple(read_documents(documents, stdin=sys.stdin.buffer)))
+        collection = Collection(tuple(read_documents(documents)))
     from specprefill_cli.models.tokenizers import count_tokens
 
     size = count_tokens(collection.text)
@@ -90,11 +89,6 @@ def ask(
         stream = session.ask(collection, question, settings)
     write_answer(stream, streaming=not (json or no_stream), silent=json)
     answer = stream.result()
-    if html:
-        from specprefill_cli.reporting.cells import stream_cells
-        from specprefill_cli.reporting.html import answer_result
-
-        options.write_html(html, question, collection, [answer_result(answer, stream_cells(stream))])
     if json:
         from specprefill_cli.reporting.jsonl import answer_record, line
 
@@ -103,8 +97,13 @@ def ask(
         from specprefill_cli.reporting.table import answer_table
 
         notes.show(answer_table(answer))
+    if html:
+        from specprefill_cli.reporting.cells import stream_cells
+        from specprefill_cli.reporting.html import answer_result
+
+        options.write_html(html, question, collection, [answer_result(answer, stream_cells(stream))])
     if answer.stopped == "interrupt":
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
 
 
 def write_answer(stream: AnswerStream, streaming: bool, silent: bool) -> None:

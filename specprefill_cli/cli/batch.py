@@ -13,14 +13,12 @@ import typer
 
 from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, SpecprefillError, UsageError
 
 if TYPE_CHECKING:
     from specprefill_cli.batch.answering import SessionAnswerer
     from specprefill_cli.batch.running import Count
     from specprefill_cli.settings import Settings
-
-SOME_FAILED = 3
 
 
 def batch(
@@ -93,6 +91,8 @@ def batch(
         raise UsageError("--resume needs --out: it goes on with the rows of that file")
     if questions == "-" and "-" in names:
         raise UsageError("standard input cannot be both the questions and a document; give one of them as a file")
+    if out is not None and out.exists() and questions != "-" and Path(questions).exists() and out.samefile(questions):
+        raise UsageError(f"--out {out}: these are the questions; give another name")
     notes = Notes(quiet)
     from specprefill_cli.batch.interrupts import Interrupts
     from specprefill_cli.batch.output import RowWriter, finished_rows, open_output
@@ -121,7 +121,7 @@ def batch(
                 interrupts.held,
             )
         except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+            raise typer.Exit(INTERRUPTED) from None
     notes.show(progress_text(count, started))
     if count.failed:
         raise typer.Exit(SOME_FAILED)
@@ -129,6 +129,8 @@ def batch(
 
 def open_questions(name: str, stack: ExitStack) -> BinaryIO:
     if name == "-":
+        if sys.stdin is None:
+            raise UsageError("-: standard input is closed; pipe the questions into it, or give a file of them")
         return sys.stdin.buffer
     try:
         return stack.enter_context(open(name, "rb"))
@@ -158,17 +160,21 @@ def answerer(
     from specprefill_cli.session import check_names, open_session
 
     check_names(settings)
-    shelf = Shelf(lambda sources: Collection(tuple(read_documents(sources, stdin=sys.stdin.buffer))))
+
+    def read(sources: tuple[str, ...]) -> Collection:
+        return Collection(tuple(read_documents(sources)))
+
+    own = None
     if names:
         with notes.progress("reading documents"):
-            shelf(names)
+            own = read(names)
     store = DiskStates(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
     with notes.progress("loading the models"):
         session = open_session(settings)
         session.shared = SharedWork(draft=DocumentStates(store))
         session.warm_up(settings)
     session.startup_seconds = time.perf_counter() - program_started
-    return SessionAnswerer(session, settings, shelf, names)
+    return SessionAnswerer(session, settings, Shelf(read), own)
 
 
 def progress_text(count: Count, started: float) -> str:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from specprefill_cli.benchmarks.decode import DecodeRow
+    from specprefill_cli.benchmarks.peers import Peer
     from specprefill_cli.benchmarks.prefill import BenchRow
+    from specprefill_cli.models.loading import LoadedPair
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -98,7 +100,6 @@ def prefill(
     settings = options.settings_from({**flags, "max_new_tokens": 1})
     sizes = [options.whole_number(text, "--lengths") for text in split(lengths)]
     check_plot(plot, split(modes), baseline)
-    from specprefill_cli.benchmarks.peers import transformers_peer
     from specprefill_cli.benchmarks.prefill import bench_prefill
     from specprefill_cli.evaluation.runs import configurations
     from specprefill_cli.models.quantization import NONE
@@ -121,15 +122,25 @@ def prefill(
             settings, draft=any(loads_draft(configuration.settings(settings)) for configuration in wanted)
         )
     wanted = [configuration.named(session) for configuration in wanted]
-    peers = [transformers_peer(session.pair.target)] if baseline else []
+    peers = baselines(session.pair, notes) if baseline else []
     with notes.progress("measuring") as update:
         rows = bench_prefill(session, sizes, wanted, repeat, settings, update, peers)
+    show(rows, json, bench_table)
     if plot is not None:
         from specprefill_cli.files import write_whole
         from specprefill_cli.reporting.bench_plot import speedup_plot
 
         write_whole(plot, speedup_plot(rows))
-    show(rows, json, bench_table)
+
+
+def baselines(pair: LoadedPair, notes: Notes) -> list[Peer]:
+    """transformers with the pair's target; none where ranks share it: `generate` would wait for the others for ever."""
+    from specprefill_cli.benchmarks.peers import transformers_peer
+
+    if pair.ranks.size > 1:
+        notes.warn("transformers is not measured: its generate would run on one rank of several alone")
+        return []
+    return [transformers_peer(pair.target)]
 
 
 def check_plot(plot: Path | None, modes: list[str], baseline: bool) -> None:

@@ -59,8 +59,10 @@ def peer(
     from specprefill_cli.evaluation.runs import configurations
     from specprefill_cli.models.loading import load_draft_side
     from specprefill_cli.models.pairs import BUNDLED
+    from specprefill_cli.models.runs import refuse_ranks
     from specprefill_cli.session import check_names, open_session
 
+    refuse_ranks(settings.tensor_parallel, "bench peer")
     wanted = configurations(split(modes), ratios(keep, settings), [settings.scorer])
     for configuration in wanted:
         check_names(configuration.settings(settings))

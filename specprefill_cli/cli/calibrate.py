@@ -75,6 +75,8 @@ def calibrate(
         raise UsageError("calibrate: nothing to do; give --heads QUESTIONS.jsonl, or --text FILES")
     edges = [options.whole_number(part, "--exact") for part in exact.split(",") if part.strip()]
     settings = replace(options.settings_from(locals() | {"heads": None}), scorer="question", mode="select")
+    from specprefill_cli.documents import read_documents
+    from specprefill_cli.files import make_folder
     from specprefill_cli.models.calibration import calibration_folder
     from specprefill_cli.models.runs import refuse_ranks
     from specprefill_cli.prefill.heads import load_heads
@@ -82,9 +84,13 @@ def calibrate(
 
     refuse_ranks(settings.tensor_parallel, "calibrate")
     notes = Notes(quiet)
+    if out is not None:
+        make_folder(out, "--out")
+    texts = [document.text for document in read_documents([str(path) for path in text])] if text else []
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True, calibrated=False)
     folder = out or calibration_folder(session.pair.pair)
+    make_folder(folder, "--out" if out else "the calibration's folder")
     if heads is not None:
         items = [item for item in read_questions(heads, limit, distractors, sample_seed) if item.answers]
         found = find_heads(session, items, settings, notes)
@@ -98,7 +104,7 @@ def calibrate(
         # The draft reads as it does for its scoring heads, where they are known.
         stored = (load_heads(place, session.pair.draft) for place in (folder, calibration_folder(session.pair.pair)))
         window = next((one.window for one in stored if one is not None), None)
-        fit_maps(session, [str(path) for path in text], edges, window, folder, notes, json)
+        fit_maps(session, texts, edges, window, folder, notes, json)
 
 
 def read_questions(path: Path, limit: int, distractors: int, seed: int) -> list[Item]:
@@ -155,13 +161,11 @@ def show_heads(found: ScoringHeads, path: Path, notes: Notes, json: bool) -> Non
 
 
 def fit_maps(
-    session: Session, files: list[str], edges: list[int], window: int | None, folder: Path, notes: Notes, json: bool
+    session: Session, texts: list[str], edges: list[int], window: int | None, folder: Path, notes: Notes, json: bool
 ) -> None:
-    from specprefill_cli.documents import read_documents
     from specprefill_cli.evaluation.kv_calibration import calibrate_kv
     from specprefill_cli.reporting.jsonl import line
 
-    texts = [document.text for document in read_documents(files)]
     with notes.progress("running the pair over the text") as update:
         found = calibrate_kv(
             session.pair,

@@ -12,7 +12,7 @@ import typer
 
 from specprefill_cli.cli import completion, options
 from specprefill_cli.cli.console import Notes, console
-from specprefill_cli.errors import UsageError
+from specprefill_cli.errors import INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,7 +115,12 @@ def compare(
     repl = Repl(comparison, settings, wanted, read)
     out = console(sys.stdout)
     if question is None:
+        if sys.stdin is None:
+            raise UsageError("standard input is closed; give a question after the documents")
         typed = sys.stdin.isatty()
+        if not typed:
+            # A line in another encoding is asked with marks in place of its odd bytes; the next ones are asked too.
+            sys.stdin.reconfigure(errors="replace")
         if typed:
             notes.show("Ask about the documents; /help lists commands, /exit leaves.")
         lines = prompted_lines(open_history()) if typed else echoed(iter(sys.stdin.readline, ""), out)
@@ -126,7 +131,7 @@ def compare(
         with notes.progress("answering") as update:
             compared = comparison.ask(question, settings, wanted, lambda mode: update(f"answering in mode {mode}"))
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     if html:
         write_comparison(html, question, collection, compared)
     from specprefill_cli.reporting.comparison import comparison_record, comparison_table
@@ -169,4 +174,4 @@ def read(names: Sequence[str]) -> Collection:
     from specprefill_cli.documents import read_documents
     from specprefill_cli.documents.collection import Collection
 
-    return Collection(tuple(read_documents(names, stdin=sys.stdin.buffer)))
+    return Collection(tuple(read_documents(names)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from typing import Annotated
 
 import typer
@@ -48,7 +49,8 @@ def doctor(
         checks.append(Check("settings", State.OK, "read"))
     except UsageError as error:
         # A broken config file must not keep the rest from being looked at.
-        settings = Settings()
+        known = {field.name for field in fields(Settings)}
+        settings = Settings(**{name: value for name, value in flags.items() if name in known and value is not None})
         checks.append(Check("settings", State.BROKEN, str(error)))
     with Notes(json).progress("looking around"):
         checks += diagnose(settings, tokens)

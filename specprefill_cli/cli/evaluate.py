@@ -11,7 +11,7 @@ import typer
 
 from specprefill_cli.cli import completion, options
 from specprefill_cli.cli.console import Notes, console
-from specprefill_cli.errors import UsageError
+from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,6 +71,9 @@ def evaluate(
 ) -> None:
     """Exact match, F1 with 95 % intervals, paired difference to `full`, and the ratio of times to first token.
 
+    A question whose documents are too long for the pair is left out with a warning; the exit code is then 3. Ctrl-C
+    prints the figures of the questions asked so far.
+
     Examples:
 
       specprefill evaluate sample_docs/questions.jsonl --keep 0.2,0.3
@@ -81,12 +84,15 @@ def evaluate(
     settings = options.settings_from(flags)
     from specprefill_cli.evaluation.datasets import read_items
     from specprefill_cli.evaluation.runs import configurations, rows, run
+    from specprefill_cli.files import check_can_write
     from specprefill_cli.reporting.jsonl import answer_record, line
     from specprefill_cli.session import check_names, loads_draft, open_session
 
     wanted = configurations(split(modes), ratios(keep, settings), split(scorer or settings.scorer))
     for configuration in wanted:
         check_names(configuration.settings(settings))
+    if answers is not None:
+        check_can_write(answers, "--answers")
     notes = Notes(quiet)
     items = read_items(questions, limit, distractors, sample_seed)
     with notes.progress("loading the models"):
@@ -104,14 +110,29 @@ def evaluate(
                 extra = {"references": item.answers, "keep": configuration.keep, "scorer": configuration.scorer}
                 out.write(line(answer_record(answer) | extra) + "\n")
 
-        results = run(session, items, wanted, settings, step)
-    figures = rows(results)
+        found = run(session, items, wanted, settings, step)
+    if not any(found.results.values()):
+        found.complete()
+    figures = rows(found.results)
+    for item, error in found.left_out:
+        notes.warn(f"question {item.identifier} was left out: {error}")
     if json:
         from dataclasses import asdict
 
-        print(line({"schema": 1, "questions": str(questions), "rows": [asdict(row) for row in figures]}), flush=True)
+        left_out = [item.identifier for item, _ in found.left_out]
+        record = {
+            "schema": 1,
+            "questions": str(questions),
+            "left_out": left_out,
+            "rows": [asdict(row) for row in figures],
+        }
+        print(line(record), flush=True)
     else:
         console(sys.stdout).print(evaluation_table(figures))
+    if found.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if found.left_out:
+        raise typer.Exit(SOME_FAILED)
 
 
 def split(text: str) -> list[str]:

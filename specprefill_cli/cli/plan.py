@@ -60,7 +60,7 @@ def plan(
     from specprefill_cli.documents.collection import Collection
 
     with notes.progress("reading documents"):
-        collection = Collection(tuple(read_documents(documents, stdin=sys.stdin.buffer)))
+        collection = Collection(tuple(read_documents(documents)))
     with notes.progress("loading the draft, and the target's tokenizer"):
         from specprefill_cli.models.distributed import ALONE
         from specprefill_cli.models.loading import load_draft_side

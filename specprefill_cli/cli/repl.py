@@ -63,6 +63,11 @@ class Repl:
             return self.command(line) if line.startswith("/") else self.ask(line)
         except SpecprefillError as error:
             return plain(f"error: {error}", style="red")
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            # A device out of memory at one question, for example: what is loaded and cached serves the next one.
+            return plain(f"error: {type(error).__name__}: {error}", style="red")
         except KeyboardInterrupt:
             return plain("cancelled; the session goes on", style="yellow")
 

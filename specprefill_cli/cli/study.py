@@ -69,7 +69,9 @@ def study(
     if draft_compare and not text:
         raise UsageError("--draft-compare needs text to fit on; give --text FILES too")
     settings = replace(options.settings_from(locals()), mode="draft-kv")
-    make_folder(out)
+    from specprefill_cli.files import make_folder
+
+    make_folder(out, "--out")
     from specprefill_cli.evaluation.datasets import read_items
     from specprefill_cli.evaluation.equal_cost import equal_cost
     from specprefill_cli.evaluation.study import study as run_study
@@ -100,14 +102,6 @@ def study(
         "equal_cost": cost.record() if cost is not None else None,
     }
     write_study(out, record, notes)
-
-
-def make_folder(out: Path) -> None:
-    """Raises UsageError, before any work is done, for a folder that cannot be."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: cannot be made ({error.strerror or error}); give another folder") from error
 
 
 def compare_drafts(

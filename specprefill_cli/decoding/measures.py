@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specprefill_cli.decoding.verification import Proposal
 
@@ -44,7 +44,8 @@ class RoundLog:
 
     def add(self, one: Round) -> None:
         if one.drafted:
-            self.rounds.append(one)
+            # The distributions have done their work; kept, they would be a vocabulary for every token.
+            self.rounds.append(replace(one, proposal=replace(one.proposal, shares=None)))
 
     @property
     def acceptance_rate(self) -> float | None:

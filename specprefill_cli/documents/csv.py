@@ -22,6 +22,8 @@ SAMPLE_ROWS = 50
 def read_csv(data: bytes, name: str, limits: Limits) -> Document:
     """Every row on one line. Raises DocumentError: the encoding is not recognised, or a field is out of all bounds."""
     text, warnings = decode(data, name)
+    # The library's own limit of 131,072 characters is no sign of damage: a cell may hold a whole text.
+    csv.field_size_limit(limits.max_characters)
     try:
         (body,) = page_texts([rows(text)], name, limits, threading.Event())
     except csv.Error as error:

@@ -10,16 +10,13 @@ HEAD_BYTES = 1024
 
 TEXT_BOMS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
 
-# Only signatures that no plain text starts with; formats with weaker ones hold NUL bytes and are caught by those.
+# Only signatures that no plain text starts with.
 BINARY_SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
-    (b"GIF87a", "a GIF image"),
-    (b"GIF89a", "a GIF image"),
     (b"II*\x00", "a TIFF image"),
     (b"MM\x00*", "a TIFF image"),
     (b"\x1f\x8b", "a gzip archive"),
-    (b"BZh", "a bzip2 archive"),
     (b"\xfd7zXZ\x00", "an xz archive"),
     (b"(\xb5/\xfd", "a zstd archive"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
@@ -29,6 +26,12 @@ BINARY_SIGNATURES = (
     (b"%!PS", "a PostScript file"),
     (b"SQLite format 3\x00", "an SQLite database"),
     (b"\x7fELF", "a program (ELF)"),
+)
+# Signatures that a text may start with too, as one about the format does: binary only with a NUL byte in the file.
+WORDLIKE_SIGNATURES = (
+    (b"GIF87a", "a GIF image"),
+    (b"GIF89a", "a GIF image"),
+    (b"BZh", "a bzip2 archive"),
     (b"GGUF", "a GGUF model"),
     (b"ID3", "an MP3 recording"),
     (b"OggS", "an Ogg recording"),
@@ -59,7 +62,8 @@ def is_html(data: bytes) -> bool:
 
 def binary_format(data: bytes) -> str | None:
     """What kind of binary file ``data`` is, in words; None for text in any encoding."""
-    for signature, words in BINARY_SIGNATURES:
+    named = BINARY_SIGNATURES + (WORDLIKE_SIGNATURES if b"\x00" in data else ())
+    for signature, words in named:
         if data.startswith(signature):
             return words
     if data.startswith(ZIP_SIGNATURE):

@@ -135,7 +135,7 @@ def sessions_by_mass(session: Session, heads: ScoringHeads) -> dict[float, Sessi
 
 
 def ask(session: Session, item: Item, configuration: Configuration, base: Settings) -> list[tuple[Item, Answer]]:
-    return run(session, [item], [configuration], base, lambda *_: None)[configuration]
+    return run(session, [item], [configuration], base, lambda *_: None).complete()[configuration]
 
 
 def summary(full: Sequence[tuple[Item, Answer]], answers: Mapping[float, Sequence[tuple[Item, Answer]]]) -> AutoKeep:

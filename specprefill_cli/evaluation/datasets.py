@@ -88,7 +88,18 @@ def parse_row(line: str, place: str) -> dict:
         raise SpecprefillError(f"{place}: answers must be a list of texts, empty for a question without an answer")
     if not isinstance(row["question"], str) or not isinstance(row.get("context", ""), str):
         raise SpecprefillError(f"{place}: question and context must be texts")
+    if not row["question"].strip():
+        raise SpecprefillError(f"{place}: the question is empty")
+    if "context" not in row and not document_names(row):
+        raise SpecprefillError(f"{place}: document must be a path, documents a list of them")
     return row
+
+
+def document_names(row: dict) -> tuple[str, ...]:
+    """The paths of a row's documents; none where they are not given as a path or a list of paths."""
+    names = row.get("documents") or row.get("document")
+    names = [names] if isinstance(names, str) else names
+    return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
 
 
 def bury(
@@ -105,7 +116,7 @@ def bury(
 
 
 def named_documents(row: dict, path: Path, cache: dict[tuple[str, ...], Collection]) -> Collection:
-    names = tuple(row.get("documents") or [row["document"]])
+    names = document_names(row)
     if names not in cache:
         documents: list[Document] = read_documents([str(path.parent / name) for name in names])
         cache[names] = Collection(tuple(documents))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from specprefill_cli.answer import Answer
+from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.evaluation.datasets import Item
 from specprefill_cli.evaluation.metrics import bootstrap_interval, contains_answer, exact_match, f1
 from specprefill_cli.memory import loaded_for_good
@@ -71,32 +72,67 @@ def configurations(modes: Sequence[str], keeps: Sequence[float | None], scorers:
     return rows
 
 
+@dataclass
+class Run:
+    """What came of a question set: the answers of each configuration, to the same questions in the same order.
+
+    left_out: questions whose prompts are too long; interrupted: whether Ctrl-C ended it before the last question
+    """
+
+    results: dict[Configuration, list[tuple[Item, Answer]]]
+    left_out: list[tuple[Item, PromptTooLong]] = field(default_factory=list)
+    interrupted: bool = False
+
+    def complete(self) -> dict[Configuration, list[tuple[Item, Answer]]]:
+        """The answers; raises PromptTooLong for the first question left out, or KeyboardInterrupt."""
+        if self.left_out:
+            raise self.left_out[0][1]
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self.results
+
+
 def run(
     session: Session,
     items: Iterable[Item],
     wanted: Sequence[Configuration],
     base: Settings,
     step: Callable[[int, Item, Configuration, Answer], None],
-) -> dict[Configuration, list[tuple[Item, Answer]]]:
+) -> Run:
     """Ask every question in every configuration, question by question, so that drift of the machine hits all alike.
 
-    step: called after each answer with the number of questions done before it
+    step: called with each answer, and the number of questions before it, when its question has all answers
+
+    Raises SpecprefillError for what would keep other questions from being asked too.
     """
-    results: dict[Configuration, list[tuple[Item, Answer]]] = {configuration: [] for configuration in wanted}
+    found = Run({configuration: [] for configuration in wanted})
     with loaded_for_good():
         for number, item in enumerate(items):
-            for configuration in wanted:
-                stream = session.ask(item.collection, item.question, configuration.settings(base), item.identifier)
-                for _ in stream:
-                    pass
-                answer = stream.result()
-                # Its caches must not stand in the memory that the next answer is measured in.
-                del stream
-                if answer.stopped == "interrupt":
-                    raise KeyboardInterrupt
-                results[configuration].append((item, answer))
+            answers: dict[Configuration, Answer] = {}
+            try:
+                for configuration in wanted:
+                    answers[configuration] = ask(session, item, configuration.settings(base))
+            except PromptTooLong as error:
+                found.left_out.append((item, error))
+                continue
+            except KeyboardInterrupt:
+                found.interrupted = True
+                break
+            for configuration, answer in answers.items():
+                found.results[configuration].append((item, answer))
                 step(number, item, configuration, answer)
-    return results
+    return found
+
+
+def ask(session: Session, item: Item, settings: Settings) -> Answer:
+    """One answer; its caches go with it: they must not stand in the memory that the next answer is measured in."""
+    stream = session.ask(item.collection, item.question, settings, item.identifier)
+    for _ in stream:
+        pass
+    answer = stream.result()
+    if answer.stopped == "interrupt":
+        raise KeyboardInterrupt
+    return answer
 
 
 def rows(results: dict[Configuration, list[tuple[Item, Answer]]]) -> list[Row]:

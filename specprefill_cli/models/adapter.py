@@ -149,7 +149,8 @@ def read_keys(
     local: LocalReading | None = None,
 ) -> None:
     """Run tokens [N] as far as the queries, keys and values of `last_layer`; the layers above stay without them."""
-    if local is not None and device_of(model.get_input_embeddings()).type == "cpu":
+    on_cpu = device_of(model.get_input_embeddings()).type == "cpu"
+    if local is not None and on_cpu and not rotation_depends_on_length(model.config):
         chunk = min(chunk, LOCAL_PASS)
     for start, end in chunked(len(tokens), chunk):
         run(model, tokens[start:end], positions[start:end], state, capture, last_layer=last_layer, local=local)

@@ -73,6 +73,8 @@ def attend(
     window = sliding_window if sliding_window is not None and context.largest_distance >= sliding_window else None
     local = context.local_queries
     if window is None and not local and length in (1, total) and context.reads_everything:
+        if length > 1 and query.is_cuda and not flash_attends(query):
+            key, value = repeated(query, key, value)
         grouped = query.shape[1] != key.shape[1]
         mixed = F.scaled_dot_product_attention(
             query, key, value, is_causal=length > 1, scale=scaling, enable_gqa=grouped
@@ -133,12 +135,25 @@ def with_sinks(states: Tensor, seen: slice, sinks: int) -> Tensor:
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
     """Attention [B, heads, Q, d] of query under a mask [Q, K] that is added to scores; key and value [B, kv_heads, K, d]."""
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1 and query.is_cuda:
-        # With a mask, CUDA has no fused kernel for grouped keys and would build all scores at once.
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    if query.is_cuda:
+        key, value = repeated(query, key, value)
     grouped = query.shape[1] != key.shape[1]
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped)
+
+
+def repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Key and value [B, heads, K, d], each once for every query head that reads it.
+
+    Of CUDA's fused kernels only flash attention, which takes no mask, reads grouped ones; else all scores are built at once.
+    """
+    groups = query.shape[1] // key.shape[1]
+    return (key, value) if groups == 1 else (key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1))
+
+
+def flash_attends(query: Tensor) -> bool:
+    """Whether flash attention runs on a CUDA tensor: half precision on a card of the Ampere generation or later."""
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    return half and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def no_mask(*_: object, **__: object) -> None:

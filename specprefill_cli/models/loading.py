@@ -1,4 +1,4 @@
-"""Loading a pair: weights, tokenizers, and the checks that name what does not fit."""
+"""Loading a pair: weights and tokenizers, from a folder or the hub."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from specprefill_cli.models.distributed import ALONE, Ranks
 from specprefill_cli.models.pairs import BUNDLED, Pair
 from specprefill_cli.models.placement import Placement, check_shards, choose_dtype, how_to_place, roomiest
 from specprefill_cli.models.quantization import NONE, check_quantization, quantization_config
+from specprefill_cli.models.suitability import check_config, check_model
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
     from specprefill_cli.prefill.heads import ScoringHeads
     from specprefill_cli.prefill.kv_map import Calibration
-
-# Architectures whose attention our function does not reproduce.
-SOFT_CAPPED = "attn_logit_softcapping"
 
 
 @dataclass
@@ -267,35 +265,6 @@ def remedy(offline: bool) -> str:
 def first_line(error: Exception) -> str:
     text = str(error).strip()
     return text.splitlines()[0][:200] if text else type(error).__name__
-
-
-def check_config(config: PretrainedConfig, name: str) -> None:
-    """Raises SpecprefillError for an architecture whose attention would be computed wrongly."""
-    text = config.get_text_config()
-    if getattr(text, SOFT_CAPPED, None):
-        raise SpecprefillError(f"{name}: attention with logit soft-capping ({text.model_type}) is not supported; use a "
-                               "newer generation, for example Gemma 3")  # fmt: skip
-    if getattr(text, "is_encoder_decoder", False):
-        raise SpecprefillError(
-            f"{name}: an encoder-decoder ({text.model_type}) is not a causal language model; use another"
-        )
-    unknown = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
-    if unknown:
-        raise SpecprefillError(
-            f"{name}: layers of type '{sorted(unknown)[0]}' hold no plain KV cache; use another model"
-        )
-
-
-def check_model(model: PreTrainedModel, name: str) -> None:
-    """Raises SpecprefillError for a model that would not run our attention, or not where it can be run."""
-    if not model.is_backend_compatible():
-        raise SpecprefillError(f"{name}: {type(model).__name__} computes attention in its own way; use another model")
-    places = {str(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
-    if "disk" in places and len(places) > 1:
-        raise SpecprefillError(
-            f"{name}: does not fit the devices given; use more of them (--devices auto takes all GPUs and main memory), or a "
-            "smaller model"
-        )
 
 
 def context_length(config: PretrainedConfig) -> int:

@@ -19,6 +19,8 @@ QUERY_BLOCK = 1_024
 SCATTERED_BLOCK = 128
 # The most elements of one mask, 64 MiB in float32, and of all that a pass keeps for its other layers.
 MASK_ELEMENTS, KEPT_ELEMENTS = 2**24, 2**26
+# What CUDA's fused attention loads of a mask at once.
+VECTOR_BYTES = 16
 # Tokens at the prompt's start that local reading always sees: models park attention there (arXiv 2309.17453).
 SINKS = 16
 
@@ -115,7 +117,7 @@ def block_mask(
         return context.masks[key]
     before = min(sinks, seen.start)
     places = torch.cat([context.key_positions[:before], context.key_positions[seen]])
-    visible = position_mask(context.query_positions[first:last], places, window, max(before, sinks - seen.start))
+    visible = position_mask(context.query_positions[first:last], places, window, sinks)
     mask = additive(visible, like)
     if mask.numel() + sum(kept.numel() for kept in context.masks.values()) <= KEPT_ELEMENTS:
         context.masks[key] = mask
@@ -160,7 +162,9 @@ def trailing_mask(context: PositionContext, first: int, last: int, like: Tensor)
         later = torch.full((rows, total), float("-inf"), dtype=like.dtype, device=like.device)
         context.masks[key] = later.triu_(total - rows + 1)
     shared = context.masks[key]
-    return shared[len(shared) - (last - first) :, length - last :]
+    cut = shared[len(shared) - (last - first) :, length - last :]
+    # CUDA's kernels want a mask that begins at a whole vector.
+    return cut.contiguous() if cut.is_cuda and cut.storage_offset() * cut.element_size() % VECTOR_BYTES else cut
 
 
 def position_mask(query_positions: Tensor, key_positions: Tensor, window: int | None, sinks: int = 0) -> Tensor:

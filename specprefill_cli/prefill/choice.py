@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.prefill.cost import WORTHWHILE, ModelCost, promised_speedup
 from specprefill_cli.prefill.importance import usable_layers
@@ -100,14 +100,14 @@ def expected_kept(settings: Settings, prompt_tokens: int, document_tokens: int) 
 
 
 def check_fits(request: ScoringRequest, settings: Settings, with_draft: bool) -> None:
-    """Raises SpecprefillError when prompt and answer exceed the target's context, or the draft's where it runs."""
+    """Raises PromptTooLong when prompt and answer exceed the target's context, or the draft's where it runs."""
     pair = request.pair
     wanted = [(pair.target, request.prompt.length, settings.max_new_tokens, "tokens of answer")]
     if with_draft and pair.draft is not None:
         wanted.append((pair.draft, request.draft_prompt.length, looked_ahead(settings), "tokens of look-ahead"))
     for model, tokens, more, what in wanted:
         if tokens + more > model.context:
-            raise SpecprefillError(
+            raise PromptTooLong(
                 f"the prompt has {tokens:,} tokens and with {more:,} {what} does not fit {model.name}'s context of "
                 f"{model.context:,}; give fewer or shorter documents, or a pair with a longer context"
             )

@@ -40,6 +40,7 @@ def jsonl(*rows):
             False,
             Row("x", "Who?", ("a", "b"), {"keep": 0.2}, ("answers",)),
         ),
+        (b'{"question": "Who?", "document": "a.md", "documents": null}', True, Row(5, "Who?", ("a.md",))),
         (b" \n", True, None),
     ],
 )
@@ -58,6 +59,8 @@ def test_a_line_is_an_object_or_a_question(line, documents, row):
         (b'{"id": [1], "question": "Who?"}', True, 5, "id must be"),
         (b'{"id": 3, "question": "Who?"}', False, 3, "no documents"),
         (b'{"question": "Who?", "documents": [1]}', True, 5, "documents must be a list"),
+        (b'{"question": "Who?", "document": "a", "documents": ["b"]}', True, 5, "not both"),
+        (b'{"question": "Who?", "documents": {"a": 1}}', True, 5, "documents must be a list"),
         (b'{"question": "Who?", "documents": "-"}', True, 5, "standard input"),
         (b'{"question": "Who?", "pair": "tiny"}', True, 5, "pair holds for the whole batch"),
         (b'{"a":' * 20_000, True, 5, "not JSON"),
@@ -147,7 +150,8 @@ def test_resuming_cuts_the_half_row_and_skips_the_whole_ones(tmp_path):
 )
 def test_resuming_with_another_input_is_refused(tmp_path, lines, words):
     out = tmp_path / "out.jsonl"
-    out.write_bytes(b"".join(jsonl({"id": "a", "answer": ""}, {"id": "b", "answer": ""})))
+    rows = ({"schema": 1, "id": name, "answer": ""} for name in "ab")
+    out.write_bytes(b"".join(jsonl(*rows)))
     with open_output(out, True) as sink, pytest.raises(SpecprefillError, match=words):
         run_batch(lines, True, echo, RowWriter(sink), finished_rows(out))
     assert len(out.read_bytes().splitlines()) == 2
@@ -161,6 +165,17 @@ def test_an_output_that_is_no_output_is_named(tmp_path):
     with pytest.raises(SpecprefillError, match=r"line 1 .* is no row of output"):
         run_batch([b"x"], True, echo, print, finished_rows(out))
     assert out.read_text() == "my notes\n"
+
+
+@pytest.mark.parametrize(
+    "content", [b"my notes", b"my\nnotes", b'{"id": "a", "question": "Who?"}', b'{"schema": 1}\nnotes']
+)
+def test_a_file_of_something_else_is_not_resumed_and_stays_whole(tmp_path, content):
+    out = tmp_path / "notes"
+    out.write_bytes(content)
+    with pytest.raises(UsageError, match="is no output of batch; give another --out"):
+        open_output(out, True)
+    assert out.read_bytes() == content
 
 
 def test_a_signal_waits_for_the_row_that_is_written():

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from architectures import build_model
 from specprefill_cli.benchmarks import gguf_target
 from specprefill_cli.benchmarks.peers import Peer, llama_cpp_peer, transformers_peer
 from specprefill_cli.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
+from specprefill_cli.cli.bench import baselines
+from specprefill_cli.cli.console import Notes
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.evaluation.runs import Configuration
 from specprefill_cli.models import adapter, attention
@@ -69,6 +72,20 @@ def test_a_peer_reads_the_tokens_of_full_in_every_round_and_gets_a_row(random_se
     assert row.ttft_low <= row.ttft_seconds <= row.ttft_high
     # In turns: no configuration has its rounds in one block.
     assert [step.split(", ")[1] for step in steps] == ["full", "select", "other"] * 3
+
+
+def test_a_length_that_does_not_fit_is_refused_before_any_is_measured(random_session):
+    steps = []
+    with pytest.raises(SpecprefillError, match="does not fit"):
+        bench_prefill(random_session, [300, 9_000], [Configuration("full")], 1, BASE, steps.append)
+    assert steps == []
+
+
+def test_transformers_is_no_peer_of_several_ranks(random_pair, capsys):
+    assert [peer.name for peer in baselines(random_pair, Notes(quiet=True))] == ["transformers"]
+    shared = replace(random_pair, ranks=replace(random_pair.ranks, size=2))
+    assert baselines(shared, Notes()) == []
+    assert "transformers is not measured" in capsys.readouterr().err
 
 
 class StubLlama:

@@ -45,6 +45,13 @@ def test_the_evidence_says_what_each_mass_gave(calibrate, random_session, tmp_pa
     assert stored.auto_mass not in MASSES
 
 
+def test_a_folder_that_cannot_be_is_refused_before_the_search(calibrate, tmp_path, monkeypatch):
+    monkeypatch.setattr("specprefill_cli.session.open_session", None)
+    code, _, err = calibrate("--out", str(tmp_path / "questions.jsonl"))
+    assert code == 2
+    assert "questions.jsonl: cannot be made" in err
+
+
 def test_without_answers_the_mass_is_found_by_recall(calibrate):
     code, out, err = calibrate("--answers", "0")
     assert code == 0

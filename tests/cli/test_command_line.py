@@ -206,6 +206,70 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
     assert set(record) >= {"schema", "rows", "host", "versions"}
 
 
+def test_evaluate_leaves_out_what_cannot_be_asked_and_says_so(call, tmp_path):
+    rows = [
+        {"id": "short", "context": "The gate is green.", "question": "Which color is the gate?", "answers": ["green"]},
+        {"id": "long", "context": "The gate is green. " * 5_000, "question": "Which color?", "answers": ["green"]},
+    ]
+    path = tmp_path / "q.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    code, out, err = call("evaluate", str(path), "--modes", "full", "--json")
+    assert code == 3
+    assert "question long was left out: the prompt has" in " ".join(err.split())
+    record = json.loads(out)
+    assert record["left_out"] == ["long"]
+    assert record["rows"][0]["n"] == 1
+    path.write_text(json.dumps(rows[1]))
+    code, out, err = call("evaluate", str(path), "--modes", "full", "--json")
+    assert (code, out) == (1, "")
+    assert "does not fit" in err
+
+
+def test_an_interrupted_evaluation_prints_what_it_has(call, tmp_path, monkeypatch):
+    row = {"context": "The gate is green.", "question": "Which color is the gate?", "answers": ["green"]}
+    path = tmp_path / "q.jsonl"
+    path.write_text("\n".join(json.dumps(row) for _ in range(4)))
+    from specprefill_cli.evaluation import runs
+
+    asked, ask = [], runs.ask
+
+    def interrupted(*arguments):
+        asked.append(arguments)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return ask(*arguments)
+
+    monkeypatch.setattr(runs, "ask", interrupted)
+    code, out, _ = call("evaluate", str(path), "--modes", "full", "--json")
+    assert code == 130
+    assert json.loads(out)["rows"][0]["n"] == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"question": " ", "context": "x"}, "line 1: the question is empty"),
+        ({"question": "Who?", "documents": []}, "line 1: document must be a path, documents a list of them"),
+        ({"question": "Who?", "documents": [1]}, "line 1: document must be a path, documents a list of them"),
+    ],
+)
+def test_a_row_that_is_no_question_is_named(call, tmp_path, row, words):
+    path = tmp_path / "q.jsonl"
+    path.write_text(json.dumps(row | {"answers": ["x"]}))
+    code, _, err = call("evaluate", str(path))
+    assert code == 1
+    assert words in " ".join(err.split())
+
+
+def test_the_questions_are_not_overwritten_by_their_answers(call, tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"id": "a", "question": "Who?"}\n')
+    code, _, err = call("batch", str(path), "--document", HANDBOOK, "--out", str(path), "--resume")
+    assert code == 2
+    assert "these are the questions" in err
+    assert "Who?" in path.read_text()
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -184,6 +184,15 @@ def test_ctrl_c_cancels_the_answer_not_the_session(repl):
     assert repl.compared[0].answer.answer == expected
 
 
+def test_a_failure_of_the_machine_ends_the_answer_not_the_session(repl, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(repl.comparison, "ask", fail)
+    assert text_of(repl.handle("When?")) == "error: RuntimeError: out of memory\n"
+    assert not repl.ended
+
+
 def test_hostile_text_is_shown_and_not_obeyed(repl):
     from dataclasses import replace
 

@@ -104,6 +104,14 @@ def test_doctor_names_what_is_broken_and_looks_at_the_rest(call, monkeypatch, tm
     assert "pair tiny" in [check["name"] for check in record["checks"]]
 
 
+def test_doctor_with_broken_settings_looks_at_the_pair_that_was_named(call, monkeypatch):
+    monkeypatch.setenv("SPECPREFILL_KEEP", "much")
+    code, out, _ = call("doctor", "--pair", "qwen3-8b", "--json")
+    found = {check["name"]: check["state"] for check in json.loads(out)["checks"]}
+    assert (code, found["settings"]) == (1, "broken")
+    assert found["draft Qwen/Qwen3-0.6B"] == "no"
+
+
 def test_doctor_downloads_nothing(call):
     code, out, _ = call("doctor", "--pair", "qwen3-8b", "--json")
     assert code == 0

@@ -1,13 +1,15 @@
 """Rounds of proposing and verifying with scripted models: what comes out, and what stays in the caches."""
 
 import pytest
+import torch
 from scripted import ScriptReader
 
 from specprefill_cli.decoding.adaptive import FixedPace
-from specprefill_cli.decoding.measures import DecodeSpeed
+from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
 from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculative import Speculator, decode
+from specprefill_cli.decoding.verification import NOTHING, Proposal
 
 SCRIPT = [number % 40 for number in range(200)]
 STOP = frozenset({49})
@@ -153,3 +155,11 @@ def test_a_draft_with_a_vocabulary_of_another_size(size):
         assert speculating.log.acceptance_rate == 1
         target.forget(0)
         draft.forget(0)
+
+
+def test_the_log_lets_go_of_the_distributions():
+    log = RoundLog()
+    log.add(Round(Proposal("draft", (3, 4), torch.ones(2, 9) / 9), 1))
+    log.add(Round(NOTHING, 0))
+    (kept,) = log.rounds
+    assert (kept.proposal.shares, kept.drafted, log.acceptance_rate) == (None, 2, 0.5)

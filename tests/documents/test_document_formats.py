@@ -154,6 +154,14 @@ def test_refusals_name_what_the_file_is(data: bytes, name: str, words: str) -> N
     assert words in refusal(data, name)
 
 
+@pytest.mark.parametrize(
+    "text", ["GGUF is a file format.", "ID3 splits on gain.", "BZh and gzip compared", "GIF89a: why"]
+)
+def test_a_text_about_a_format_is_a_text(text: str) -> None:
+    assert read_document(text.encode(), "a.txt", Limits()).text == text
+    assert "not a .txt file" in refusal(text.encode() + b"\x00", "a.txt")
+
+
 def test_size_limits() -> None:
     assert "larger than 4 bytes" in refusal(b"12345", "a.txt", Limits(max_bytes=4))
     assert "5 characters of text, the limit is 4" in refusal(b"12345", "a.txt", Limits(max_characters=4))

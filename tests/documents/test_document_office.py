@@ -202,7 +202,15 @@ def test_csv(text: str, name: str, expected: str) -> None:
 
 
 def test_a_csv_field_out_of_all_bounds_is_refused() -> None:
-    assert "not a table with delimiters" in refusal(b'a,"' + b"x" * 200_000, "a.csv")
+    limits = Limits(max_characters=100_000)
+    assert "not a table with delimiters" in refusal(b'a,"' + b"x" * 200_000, "a.csv", limits)
+
+
+def test_a_csv_cell_may_hold_a_long_text() -> None:
+    cell = "word " * 40_000
+    document = read_document(f"id,text\n1,{cell}".encode(), "a.csv", Limits())
+    assert document.text.startswith("id | text\n1 | word word")
+    assert document.text.count("word") == 40_000
 
 
 FILES = [(word, "docx"), (slides, "pptx"), (workbook, "xlsx"), (lambda: book(CHAPTERS, ["b.xhtml"]), "epub")]

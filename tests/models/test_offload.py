@@ -16,8 +16,9 @@ from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of, layer_tensors, restore_state
 from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.keys import embedded_states, finished_keys, raw_keys_values
-from specprefill_cli.models.loading import LoadedModel, check_model
+from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.placement import Placement, roomiest, spread
+from specprefill_cli.models.suitability import check_model
 
 PLACES = {
     "model.embed_tokens": "disk",

@@ -79,7 +79,7 @@ def score_pair(
         def told(number: int, *_: object, questions: QuestionSet = questions) -> None:
             step(f"{questions.measure}: {number + 1} of {len(questions.items)}")
 
-        results = run(session, questions.items, wanted, base, told)
+        results = run(session, questions.items, wanted, base, told).complete()
         found += [Measurement(questions.measure, row) for row in rows(results)]
         (out / "scores.json").write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
     (out / "scores.md").write_text(markdown(found), encoding="utf-8")

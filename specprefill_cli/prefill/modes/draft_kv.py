@@ -230,5 +230,9 @@ def fall_back(request: ScoringRequest, settings: Settings, scores: Scores, risks
         f"{accepted_risk(risks, fates):.3f} would remain, above --accept-risk {settings.accept_risk:g}"
     )
     return replace(
-        prefilled, importance=scores.importance, draft_state=scores.draft_state, warnings=(*prefilled.warnings, reason)
+        prefilled,
+        importance=scores.importance,
+        draft_state=scores.draft_state,
+        draft_window=known_calibration(request.pair).window,
+        warnings=(*prefilled.warnings, reason),
     )
