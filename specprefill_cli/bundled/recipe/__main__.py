@@ -147,6 +147,7 @@ def export(
             help="Folder of the exported pair that the run began with: write the mean of both pairs' weights."
         ),
     ] = None,
+    share: Annotated[float, typer.Option(min=0, max=1, help="Weight of the run's pair in that mean.")] = 0.5,
     gguf: Annotated[
         bool, typer.Option("--gguf", help="Write RUN/target.gguf too, for llama.cpp; needs the package gguf.")
     ] = False,
@@ -156,7 +157,7 @@ def export(
     from specprefill_cli.bundled.recipe.gguf_export import export_gguf
     from specprefill_cli.bundled.recipe.shapes import PAIR_SHAPES
 
-    export_pair(run / "tune" / "checkpoint.pt", run / "tokenizer", PAIR_SHAPES[shape], out, average)
+    export_pair(run / "tune" / "checkpoint.pt", run / "tokenizer", PAIR_SHAPES[shape], out, average, share)
     if gguf:
         export_gguf(out / "target", run / "target.gguf")
 

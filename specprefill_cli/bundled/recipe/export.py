@@ -42,12 +42,17 @@ def llama_config(shape: ModelShape, token_ids: dict[str, int]) -> dict:
 
 
 def export_pair(
-    checkpoint: Path, tokenizer_folder: Path, shape: PairShape, out: Path, average: Path | None = None
+    checkpoint: Path,
+    tokenizer_folder: Path,
+    shape: PairShape,
+    out: Path,
+    average: Path | None = None,
+    share: float = 0.5,
 ) -> None:
     """Write `out/target` and `out/draft`, and the tiktoken ranks to `out`.
 
     average: folder of the exported pair that the run began with; what is written is the mean of both pairs' weights
-        (model soup, arXiv 2203.05482)
+        (model soup, arXiv 2203.05482), in which the run's have the weight `share`
     """
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["models"]
     tokenizer = json.loads((tokenizer_folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -58,7 +63,7 @@ def export_pair(
         wanted = LanguageModel(model_shape).state_dict()
         weights = {key: state[f"{name}.{key}"].float() for key in wanted}
         if average is not None:
-            weights = mean_weights(weights, load_file(average / name / "model.safetensors"))
+            weights = mean_weights(weights, load_file(average / name / "model.safetensors"), share)
         weights = {key: weight.to(torch.float16).contiguous() for key, weight in weights.items()}
         # `save_file` would leave a file that nobody else may read.
         (folder / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
@@ -69,6 +74,6 @@ def export_pair(
     shutil.copyfile(tokenizer_folder / "tokenizer.tiktoken", out / "tokenizer.tiktoken")
 
 
-def mean_weights(weights: dict[str, Tensor], others: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The mean of two models' weights by name, in float32."""
-    return {key: (weight.float() + others[key].float()) / 2 for key, weight in weights.items()}
+def mean_weights(weights: dict[str, Tensor], others: dict[str, Tensor], share: float) -> dict[str, Tensor]:
+    """`share` of one model's weights and the rest of another's, by name, in float32."""
+    return {key: share * weight.float() + (1 - share) * others[key].float() for key, weight in weights.items()}
