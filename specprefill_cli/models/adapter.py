@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 # weights besides (memory bandwidth against arithmetic of current cards; calculated, not measured).
 PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
 
-# Tokens of one pass that reads locally on a CPU: it costs the same per token however short, and the tensors of longer
-# ones no longer fit the processor's cache (16,000 tokens, draft of `tiny`: 190 ms instead of 238 ms).
-LOCAL_PASS = 2_048
-
 
 def recompute(
     model: PreTrainedModel,
@@ -149,9 +145,6 @@ def read_keys(
     local: LocalReading | None = None,
 ) -> None:
     """Run tokens [N] as far as the queries, keys and values of `last_layer`; the layers above stay without them."""
-    on_cpu = device_of(model.get_input_embeddings()).type == "cpu"
-    if local is not None and on_cpu and not rotation_depends_on_length(model.config):
-        chunk = min(chunk, LOCAL_PASS)
     for start, end in chunked(len(tokens), chunk):
         run(model, tokens[start:end], positions[start:end], state, capture, last_layer=last_layer, local=local)
 

@@ -73,7 +73,7 @@ class LoadedModel:
     def device(self) -> str:
         return str(device_of(self.model.get_input_embeddings()))
 
-    @property
+    @cached_property
     def devices(self) -> frozenset[torch.device]:
         return devices(self.model)
 

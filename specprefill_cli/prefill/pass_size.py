@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from specprefill_cli.settings import Settings
 
 # Beyond the largest, a pass only needs more memory; below the smallest, its fixed cost is felt. On a CPU `tiny` reads
-# 16,000 tokens as fast in passes of 2,048 as in one, and 4,096 in two passes up to a tenth slower than in one.
+# 16,000 tokens as fast in passes of 2,048 as in one, and 4,096 in two passes up to a tenth slower than in one; its draft,
+# which reads with a window, does too.
 LARGEST, LARGEST_ON_CPU, SMALLEST = 16_384, 4_096, 512
 # Of the memory that the cache leaves, for the tensors of a pass. The rest is for masks, for the allocator's waste, and
 # for whoever else runs on the machine.
