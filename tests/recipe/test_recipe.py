@@ -157,11 +157,11 @@ def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp
     doubled = tmp_path / "doubled" / "target" / "model.safetensors"
     assert doubled.stat().st_mode == doubled.with_name("config.json").stat().st_mode
     save_file({key: 2 * value for key, value in load_file(doubled).items()}, doubled)
-    export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path / "mean", tmp_path / "doubled")
+    export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path / "mean", tmp_path / "doubled", 0.75)
     export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path)
     means, plain = (load_file(place / "target" / "model.safetensors") for place in (tmp_path / "mean", tmp_path))
     for key, value in plain.items():
-        torch.testing.assert_close(means[key].float(), 1.5 * value.float(), atol=1e-4, rtol=2e-3)
+        torch.testing.assert_close(means[key].float(), 1.25 * value.float(), atol=1e-4, rtol=2e-3)
     continued = Trainer(shape, settings, tmp_path / "new", start=tmp_path)
     assert continued.steps == 0
     name = "target.model.layers.0.mlp.up_proj.weight"
@@ -181,6 +181,16 @@ def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp
         with torch.no_grad():
             expected = ours.logits(ours(tokens, positions, None)[0])
             torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_draft_that_is_not_trained_stays_as_it_is(data, run, tmp_path):
+    source = RowSource(data, run / "tokenizer", 100_000, 16_384)
+    settings = TrainSettings(minutes=0.01, tokens_per_batch=1_024, workers=0, compile=False, draft_every=0)
+    before = Trainer(PAIR_SHAPES["smoke"], settings, tmp_path / "before").models.state_dict()
+    after = train(PAIR_SHAPES["smoke"], settings, BatchStream(source, 1_024, 1), tmp_path / "run").models.state_dict()
+    same = {name for name, value in after.items() if torch.equal(value, before[name])}
+    assert {name for name in after if name.startswith("draft.")} <= same
+    assert not any("proj" in name for name in same if name.startswith("target."))
 
 
 def test_blocked_attention_equals_the_fused_kernel():
