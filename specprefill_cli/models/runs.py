@@ -50,7 +50,9 @@ def ranks_for(tensor_parallel: int) -> Ranks:
 def refuse_ranks(tensor_parallel: int, what: str) -> None:
     """Raises UsageError for work that is done in one process only."""
     if in_run() or tensor_parallel > 1:
-        raise UsageError(f"{what} runs in one process; call it without torchrun and with --tensor-parallel 1")
+        raise UsageError(
+            f"{what} runs in one process; call it without torchrun, and with SPECPREFILL_TENSOR_PARALLEL=1"
+        )
 
 
 @cache

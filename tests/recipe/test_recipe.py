@@ -34,6 +34,8 @@ PROSE = (
     "In spring the water rises and the wheel turns faster than the miller likes. Nobody remembers who built the bridge."
 )
 
+needs_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="training needs torch 2.9 or newer")
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
@@ -141,6 +143,7 @@ def test_guided_losses_are_zero_where_attention_is_right_and_large_where_wrong()
     assert pointer_loss(queries, keys, probes) > 10
 
 
+@needs_muon
 def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_path):
     shape = PAIR_SHAPES["smoke"]
     source = RowSource(data, run / "tokenizer", 100_000, 16_384)
@@ -183,6 +186,7 @@ def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp
             torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
 
 
+@needs_muon
 def test_a_draft_that_is_not_trained_stays_as_it_is(data, run, tmp_path):
     source = RowSource(data, run / "tokenizer", 100_000, 16_384)
     settings = TrainSettings(minutes=0.01, tokens_per_batch=1_024, workers=0, compile=False, draft_every=0)
@@ -240,6 +244,7 @@ def test_needles_lie_at_their_depths(run):
         assert depth / 10 - 0.1 < place < depth / 10 + 0.2
 
 
+@needs_muon
 def test_the_dry_run_goes_through_all_steps(data, tmp_path):
     from typer.testing import CliRunner
 

@@ -19,6 +19,7 @@ from specprefill_cli.bundled.recipe.batches import Batch, BatchStream
 from specprefill_cli.bundled.recipe.network import LanguageModel
 from specprefill_cli.bundled.recipe.shapes import PairShape
 from specprefill_cli.bundled.recipe.shards import ShardStream
+from specprefill_cli.errors import SpecprefillError
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class Trainer:
     """Holds models, optimisers and the clock of one run; state lives in `folder/checkpoint.pt`."""
 
     def __init__(self, shape: PairShape, settings: TrainSettings, folder: Path, start: Path | None = None) -> None:
+        if not hasattr(torch.optim, "Muon"):
+            raise SpecprefillError(
+                f"training needs torch 2.9 or newer, for its optimiser Muon; this is {torch.__version__}"
+            )
         torch.manual_seed(settings.seed)
         self.settings = settings
         self.folder = folder
