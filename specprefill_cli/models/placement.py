@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WEIGHTS_SHARE = 0.8
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 # Below this hidden size a CPU computes in float32 even where it multiplies bfloat16 faster. `tiny` is 1.4 to 1.6 times as fast
-# in bfloat16 and answers as well (300 dev questions: F1 34.0 against 34.5, 286 answers the same), but speculative decoding
+# in bfloat16 and answers as well (300 dev questions, its fifth version: F1 34.0 against 34.5, 286 the same), but speculation
 # then no longer keeps every greedy token: rounding decides near-ties (1 answer of the 300). Larger ones are not measured.
 SMALLEST_BFLOAT16_HIDDEN = 1_024
 
