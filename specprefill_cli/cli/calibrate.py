@@ -78,19 +78,18 @@ def calibrate(
     from specprefill_cli.documents import read_documents
     from specprefill_cli.files import make_folder
     from specprefill_cli.models.calibration import calibration_folder
+    from specprefill_cli.models.pairs import find_pair
     from specprefill_cli.models.runs import refuse_ranks
     from specprefill_cli.prefill.heads import load_heads
     from specprefill_cli.session import open_session
 
     refuse_ranks(settings.tensor_parallel, "calibrate")
     notes = Notes(quiet)
-    if out is not None:
-        make_folder(out, "--out")
+    folder = out or calibration_folder(find_pair(settings.pair, settings.draft, settings.target))
+    make_folder(folder, "--out" if out else "the calibration's folder")
     texts = [document.text for document in read_documents([str(path) for path in text])] if text else []
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True, calibrated=False)
-    folder = out or calibration_folder(session.pair.pair)
-    make_folder(folder, "--out" if out else "the calibration's folder")
     if heads is not None:
         items = [item for item in read_questions(heads, limit, distractors, sample_seed) if item.answers]
         found = find_heads(session, items, settings, notes)
