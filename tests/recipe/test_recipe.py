@@ -83,7 +83,10 @@ def test_every_synthesised_answer_stands_where_it_is_said_to():
     book, rng = FactBook(), random.Random(0)
     seen = absent = 0
     for number in range(300):
-        block = [fact_block(book, PROSE, 4, rng), table_block(book, rng), key_value_block(book, rng)][number % 3]
+        domain = rng.choice(book.domains)
+        block = [fact_block(book, domain, PROSE, 4, rng, set()), table_block(book, rng), key_value_block(book, rng)][
+            number % 3
+        ]
         for question in block.questions:
             if question.answer == NOT_FOUND:
                 absent += 1

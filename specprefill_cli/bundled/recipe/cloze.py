@@ -76,9 +76,10 @@ def cloze(sentence: str, rng: random.Random) -> Question | None:
     kind, match = rng.choices(found, [kind.weight for kind, _ in found])[0]
     before = words_of(sentence[: match.start()])
     after = words_of(sentence[match.end() :])
-    if len(before) + len(after) < 4:
-        return None
     asked = rearranged(before, after, rng.choice(kind.words), rng)
+    # Fewer words than this fit every other sentence of a document.
+    if sum(len(word) > 3 for word in asked.split()[1:]) < 3:
+        return None
     return Question(capital(asked) + rng.choice(["?", "?", "?", ""]), match.group(), match.start())
 
 

@@ -16,10 +16,14 @@ OVERLAP_WORDS = 8
 
 @dataclass(frozen=True)
 class ContextQuestions:
-    """One paragraph of a question-answering set with all its questions: (question, answer, answer start in characters)."""
+    """One paragraph of a question-answering set with all its questions: (question, answer, answer start in characters).
+
+    source: the set that it is from; paragraphs of one article stand side by side in most sets
+    """
 
     context: str
     questions: tuple[tuple[str, str, int], ...]
+    source: str = ""
 
 
 def read_rows(path: Path) -> Iterator[dict]:
@@ -89,6 +93,7 @@ def question_groups(
     Contexts of more than `longest_context` characters (mostly whole contracts) are left out.
     """
     grouped: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
+    sources: dict[str, str] = {}
     clean: dict[str, bool] = {}
     dropped = 0
     for path in sorted((data / "qa").glob("*.jsonl.xz")):
@@ -105,7 +110,8 @@ def question_groups(
                 dropped += 1
                 continue
             grouped[context].append((question, found[0], found[1]))
-    return [ContextQuestions(context, tuple(rows)) for context, rows in grouped.items()], dropped
+            sources.setdefault(context, row.get("source", ""))
+    return [ContextQuestions(context, tuple(rows), sources[context]) for context, rows in grouped.items()], dropped
 
 
 def locate(context: str, answers: list[str], longest: int = 160) -> tuple[str, int] | None:

@@ -1,4 +1,4 @@
-"""Real questions under new names: numbers and proper names of a block are exchanged wherever they occur.
+"""Real questions under new names: numbers and proper names of a document are exchanged wherever they occur.
 
 The few thousand contexts with written questions are seen many times. With names that change, an answer cannot be
 learnt by heart: it has to be found in the text (entity replacement, Longpre et al., arXiv 2109.05052).
@@ -24,9 +24,12 @@ def name_pool(passages: Sequence[str], most: int = 2_000) -> list[str]:
     return [name for passage in spread for name in NAME_INSIDE_SENTENCE.findall(passage)]
 
 
-def renamed(block: Block, pool: Sequence[str], rng: random.Random) -> Block:
-    """The block with other names and numbers, alike in text, questions and answers; as it was where that fails."""
-    names = set(NAME_INSIDE_SENTENCE.findall(block.text)) - KEPT
+def renamed(blocks: Sequence[Block], pool: Sequence[str], rng: random.Random) -> list[Block]:
+    """The blocks of one document with other names and numbers, alike in all texts, questions and answers.
+
+    A question whose answer no longer stands where it stood is left out.
+    """
+    names = {name for block in blocks for name in NAME_INSIDE_SENTENCE.findall(block.text)} - KEPT
     exchanged: dict[str, str] = {}
 
     def other(match: re.Match) -> str:
@@ -40,15 +43,17 @@ def renamed(block: Block, pool: Sequence[str], rng: random.Random) -> Block:
     def changed(text: str) -> str:
         return NAME_OR_NUMBER.sub(other, text)
 
-    text = changed(block.text)
-    questions = []
-    for question in block.questions:
-        answer = changed(question.answer)
-        start = len(changed(block.text[: question.start]))
-        if text[start : start + len(answer)] != answer:
-            return block
-        questions.append(Question(changed(question.text), answer, start))
-    return Block(text, tuple(questions))
+    found = []
+    for block in blocks:
+        text = changed(block.text)
+        questions = []
+        for question in block.questions:
+            answer = changed(question.answer)
+            start = len(changed(block.text[: question.start]))
+            if text[start : start + len(answer)] == answer:
+                questions.append(Question(changed(question.text), answer, start))
+        found.append(Block(text, tuple(questions)))
+    return found
 
 
 def other_number(digits: str, rng: random.Random) -> str:

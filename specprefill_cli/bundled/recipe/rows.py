@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -25,6 +24,7 @@ from specprefill_cli.bundled.recipe.synthesis import (
     table_block,
 )
 from specprefill_cli.bundled.recipe.tokenizer import BOS, EOS, PAD
+from specprefill_cli.bundled.recipe.topics import Material, OneTopic, Scattered
 
 CHARACTERS_PER_TOKEN = 3.9
 CHUNK = 32
@@ -33,7 +33,8 @@ FIRST_TOKEN_WEIGHT = 3
 CLOZE_SHARE = 0.5
 RENAMED_SHARE = 0.4
 NOISY_SHARE = 0.15
-ABSENT_SHARE = 0.07
+ABSENT_SHARE = 0.05
+ONE_TOPIC_SHARE = 0.6
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,10 @@ class RowMaker:
         seed: int,
     ) -> None:
         self.tokenizer = tokenizer
-        self.passages = passages
-        self.groups = groups
-        # Contexts with many questions more often, but not in proportion: some have fifty about one sentence.
-        self.group_weights = list(accumulate(min(len(group.questions), 8) ** 0.5 for group in groups))
+        self.material = Material(passages, groups, FactBook())
         self.names = name_pool(passages)
         self.context = context
         self.rng = random.Random(seed)
-        self.book = FactBook()
         self.head = [tokenizer.token_to_id(BOS), *self.ids(template.head)]
         self.before = self.ids(template.before_question)
         self.after = self.ids(template.after_question)
@@ -105,7 +102,7 @@ class RowMaker:
     def text_row(self, length: int) -> Row:
         tokens = [self.head[0]]
         while len(tokens) < length:
-            tokens += [*self.ids(self.rng.choice(self.passages)), self.end]
+            tokens += [*self.ids(self.rng.choice(self.material.passages)), self.end]
         return Row(tokens[:length], self.positions(length))
 
     def document_row(self, length: int, real: float) -> Row:
@@ -114,13 +111,17 @@ class RowMaker:
         room = int(length * share)
         thinned = self.rng.random() < 0.3
         wanted = room * self.rng.uniform(1.5, 4.0) if thinned else room
-        blocks = self.blocks(int(wanted * CHARACTERS_PER_TOKEN), self.rng.random() < real)
+        topic = (OneTopic if self.rng.random() < ONE_TOPIC_SHARE else Scattered)(self.material, self.rng)
+        is_real = self.rng.random() < real
+        blocks = self.blocks(int(wanted * CHARACTERS_PER_TOKEN), is_real, topic)
         separator = self.rng.choice(["\n\n", "\n\n", "\n"])
         text, questions = "", []
         for block in blocks:
             text += separator if text else ""
             questions += [question.moved(len(text)) for question in block.questions]
             text += block.text
+        questions = unambiguous(questions)
+        strangers = self.neighbours(topic, is_real) if isinstance(topic, OneTopic) else list(self.strangers)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         starts = [start for start, _ in encoding.offsets]
         self.rng.shuffle(questions)
@@ -134,7 +135,7 @@ class RowMaker:
         row = Row(tokens, np.empty(0, dtype=np.int64))
         place_of = {int(index): place + len(self.head) for place, index in enumerate(kept)}
         # The region is the sentence around the answer, bounded so that it stays about a chunk wide.
-        self.ask(row, questions, length, text, encoding, starts, place_of)
+        self.ask(row, questions, strangers, length, text, encoding, starts, place_of)
         row.positions = self.positions(length, gaps)
         row.tokens += [self.pad] * (length - len(row.tokens))
         return row
@@ -153,51 +154,65 @@ class RowMaker:
         kept = (np.array(chosen)[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
         return kept[kept < len(starts)]
 
-    def blocks(self, characters: int, real: bool) -> list[Block]:
+    def blocks(self, characters: int, real: bool, topic: Scattered) -> list[Block]:
         """Blocks of about `characters` characters: real paragraphs with questions, or prose with facts and tables."""
-        blocks: list[Block] = []
+        book = self.material.book
+        written: list[Block] = []
+        made: list[Block] = []
         size = 0
         while size < characters:
             draw = self.rng.random()
             if real and draw < 0.8:
-                block = self.real_block()
-            elif draw < 0.07:
-                block = table_block(self.book, self.rng)
+                written.append(self.real_block(topic.group()))
+                size += len(written[-1].text) + 2
+                continue
+            if draw < 0.07:
+                made.append(table_block(book, self.rng))
             elif draw < 0.17:
-                block = key_value_block(self.book, self.rng)
+                made.append(key_value_block(book, self.rng))
             else:
-                prose = self.rng.choice(self.passages)
-                smallest = min(len(prose), self.rng.randint(100, 1_400), max(100, characters - size))
-                prose = prose[: prose.find(" ", smallest)] if prose.find(" ", smallest) > 0 else prose
-                wanted = max(1, round(len(prose) / self.rng.choice([50, 90, 160])))
-                if self.rng.random() < CLOZE_SHARE:
-                    block = cloze_block(prose, wanted, self.rng)
-                else:
-                    block = fact_block(self.book, prose, wanted, self.rng)
-            blocks.append(block)
-            size += len(block.text) + 2
+                made.append(self.prose_block(topic, characters - size))
+            size += len(made[-1].text) + 2
+        if self.rng.random() < RENAMED_SHARE:
+            written = renamed(written, self.names, self.rng)
+        blocks = written + made
         self.rng.shuffle(blocks)
         return blocks
 
-    def real_block(self) -> Block:
-        """A context with its written questions, at times under other names, some questions with words left out."""
-        group = self.rng.choices(self.groups, cum_weights=self.group_weights)[0]
+    def prose_block(self, topic: Scattered, room: int) -> Block:
+        """A passage of ordinary text, asked about itself or with synthesised facts woven in."""
+        prose = topic.passage()
+        smallest = min(len(prose), self.rng.randint(100, 1_400), max(100, room))
+        prose = prose[: prose.find(" ", smallest)] if prose.find(" ", smallest) > 0 else prose
+        wanted = max(1, round(len(prose) / self.rng.choice([50, 90, 160])))
+        if self.rng.random() < CLOZE_SHARE:
+            return cloze_block(prose, wanted, self.rng)
+        return fact_block(self.material.book, topic.domain(), prose, wanted, self.rng, topic.stated)
+
+    def real_block(self, group: ContextQuestions) -> Block:
+        """A context with its written questions, some of them with words left out."""
         questions = [Question(*question) for question in group.questions]
         for place, question in enumerate(questions):
             if self.rng.random() < NOISY_SHARE:
                 words = thinned(question.text.split(), 0.15, self.rng)
                 questions[place] = Question(" ".join(words) or question.text, question.answer, question.start)
-        block = Block(group.context, tuple(questions))
-        return renamed(block, self.names, self.rng) if self.rng.random() < RENAMED_SHARE else block
+        return Block(group.context, tuple(questions))
+
+    def neighbours(self, topic: OneTopic, real: bool) -> list[Question]:
+        """Questions about what follows the document in its source: of its topic, and not answered by it."""
+        if real:
+            return [question for _ in range(2) for question in self.real_block(topic.group()).questions]
+        return [question for _ in range(3) for question in cloze_block(topic.passage(), 4, self.rng).questions]
 
     def ask(
-        self, row: Row, questions: list[Question], length: int, text: str, encoding, starts: list[int], place_of: dict
-    ) -> None:
-        """Append questions with answers while they fit; one in ten is a question of an earlier document."""
+        self, row: Row, questions: list[Question], strangers: list[Question], length: int, text: str, encoding,
+        starts: list[int], place_of: dict,
+    ) -> None:  # fmt: skip
+        """Append questions with answers while they fit, and now and then one of `strangers`, which are not answered."""
         failures = 0
         for question in questions:
-            if self.rng.random() < ABSENT_SHARE and self.strangers:
-                stranger = self.rng.choice(self.strangers)
+            if self.rng.random() < ABSENT_SHARE and strangers:
+                stranger = self.rng.choice(strangers)
                 if stranger.answer.lower() not in text.lower():
                     absent = Question(stranger.text, NOT_FOUND, -1)
                     self.append(row, absent, length, encoding, starts, place_of, text)
@@ -264,6 +279,14 @@ class RowMaker:
             positions = positions + skip * (np.arange(length) >= self.rng.randint(len(self.head), length))
             free -= skip
         return positions
+
+
+def unambiguous(questions: list[Question]) -> list[Question]:
+    """Those questions that are asked with one answer only in the document."""
+    answers: dict[str, set[str]] = defaultdict(set)
+    for question in questions:
+        answers[question.text.lower()].add(question.answer)
+    return [question for question in questions if len(answers[question.text.lower()]) == 1]
 
 
 def sentence_bounds(text: str, start: int, size: int) -> tuple[int, int]:

@@ -52,12 +52,15 @@ class FactBook:
     def relations_of(self, domain: str) -> list[Mapping]:
         return [relation for relation in self.relations if relation["domain"] == domain]
 
-    def statements(self, relation: Mapping, count: int, rng: random.Random) -> list[Statement]:
-        """Up to `count` statements of one relation about different subjects (one where it has no subject)."""
-        if relation["subject"] is None:
-            return [self.state(relation, "", rng)]
-        subjects = {draw(relation["subject"], self.pools, rng) for _ in range(count)}
-        return [self.state(relation, subject, rng) for subject in sorted(subjects)]
+    def statements(self, relation: Mapping, count: int, rng: random.Random, stated: set) -> list[Statement]:
+        """Up to `count` statements of one relation about different subjects (one where it has no subject).
+
+        stated: the (relation, subject) that the document states already; a second value would contradict the first
+        """
+        subjects = {draw(relation["subject"], self.pools, rng) if relation["subject"] else "" for _ in range(count)}
+        fresh = sorted(subject for subject in subjects if (relation["name"], subject) not in stated)
+        stated.update((relation["name"], subject) for subject in fresh)
+        return [self.state(relation, subject, rng) for subject in fresh]
 
     def state(self, relation: Mapping, subject: str, rng: random.Random) -> Statement:
         value = draw(relation["value"], self.pools, rng)
@@ -95,12 +98,15 @@ def assemble(pieces: Sequence[str | Statement], separator: str) -> Block:
     return Block(text, tuple(questions))
 
 
-def fact_block(book: FactBook, prose: str, count: int, rng: random.Random) -> Block:
-    """Prose with about `count` facts of one domain; half of the relations are stated of several subjects."""
-    relations = book.relations_of(rng.choice(book.domains))
+def fact_block(book: FactBook, domain: str, prose: str, count: int, rng: random.Random, stated: set) -> Block:
+    """Prose with about `count` facts of one domain; half of the relations are stated of several subjects.
+
+    stated: what the document states already (see `FactBook.statements`); grows by what this block states or hides
+    """
+    relations = book.relations_of(domain)
     statements: list[Statement] = []
     for relation in rng.sample(relations, min(count, len(relations))):
-        statements += book.statements(relation, rng.choice([1, 1, 2, 3]), rng)
+        statements += book.statements(relation, rng.choice([1, 1, 2, 3]), rng, stated)
         if len(statements) >= count:
             break
     rng.shuffle(statements)
@@ -108,7 +114,7 @@ def fact_block(book: FactBook, prose: str, count: int, rng: random.Random) -> Bl
     hidden = [statement for statement in statements if rng.random() < 0.12] if len(statements) > 2 else []
     statements = [statement for statement in statements if statement not in hidden]
     absent = tuple(Question(statement.question.text, NOT_FOUND, -1) for statement in hidden)
-    if rng.random() < 0.35:
+    if statements and rng.random() < 0.35:
         block = assemble(statements, " ")
     else:
         block = weave(prose, statements, rng)

@@ -136,6 +136,44 @@ def file_path(rng: random.Random) -> str:
     )
 
 
+def error(rng: random.Random) -> str:
+    """The name of a fault as a display shows it; near relatives of it stand in the same list."""
+    word = rng.choice(
+        ["error", "error", "fault", "alarm", "code", "code", "message", "warning", "fault code", "error code"]
+    )
+    letters = rng.choice(["", "E", "E", "F", "A", "H", "P", "U", "ER-", "LO-", "C"])
+    return f"{word} {letters}{rng.randint(1, 99):02d}" if rng.random() < 0.8 else f"{word} {rng.randint(100, 1_200)}"
+
+
+ORDINALS = ("first", "second", "third", "fourth", "last")
+OCCASIONS = (
+    "weekly", "monthly", "daily", "hourly", "once a year", "twice a year", "once a quarter", "every other year",
+    "three times a day", "at the start of each shift", "after every use", "before each journey", "every second shift",
+    "in March and September", "every spring", "once per season", "each autumn before the frost", "at least twice a week",
+)  # fmt: skip
+
+
+def frequency(rng: random.Random) -> str:
+    shape = rng.random()
+    number = rng.choice(NUMBER_WORDS) if rng.random() < 0.6 else str(rng.randint(2, 90))
+    if shape < 0.3:
+        return rng.choice(OCCASIONS)
+    if shape < 0.65:
+        return f"every {number} {rng.choice(['days', 'weeks', 'months', 'years', 'years', 'hours'])}"
+    if shape < 0.75:
+        return f"every {rng.randint(1, 90) * 50:,} {rng.choice(['operating hours', 'kilometres', 'cycles', 'pages'])}"
+    day = rng.choice([*WEEKDAYS, "working day"])
+    if shape < 0.9:
+        month = rng.choice(["each month", "every month", "the month", "each quarter"])
+        return f"{rng.choice(['', 'on '])}the {rng.choice(ORDINALS)} {day} of {month}"
+    return f"every {rng.choice(['', 'second ', 'other '])}{rng.choice(WEEKDAYS)}"
+
+
+def rating(rng: random.Random) -> str:
+    return rng.choice([f"IP{rng.randint(1, 6)}{rng.randint(0, 9)}", f"IP {rng.randint(1, 6)}{rng.randint(0, 9)}",
+                       f"IK{rng.randint(1, 10):02d}", f"NEMA {rng.randint(1, 13)}", f"class {rng.choice('ABCDEF')}"])  # fmt: skip
+
+
 def thousands(rng: random.Random) -> str:
     return f"{rng.randint(1_000, rng.choice([9_999, 99_999, 2_000_000])):,}"
 
@@ -162,6 +200,11 @@ GENERATORS: Mapping[str, Callable[[random.Random], str]] = {
     "power": lambda rng: quantity(rng, ["W", "kW", "watts", "MW"], 900),
     "speed": lambda rng: quantity(rng, ["km/h", "knots", "metres per second", "rpm"], 160),
     "code": code,
+    "error": error,
+    "frequency": frequency,
+    "rating": rating,
+    "pin": lambda rng: "".join(rng.choice("0123456789") for _ in range(rng.choice([4, 4, 5, 6]))),
+    "channel": lambda rng: f"channel {rng.randint(1, 88)}",
     "version": lambda rng: ".".join(str(rng.randint(0, 20)) for _ in range(rng.choice([2, 3]))),
     "phone": lambda rng: rng.choice(
         [f"extension {rng.randint(100, 9999)}", f"{rng.randint(100, 999)} {rng.randint(1000, 9999)}"]
