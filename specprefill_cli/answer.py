@@ -6,18 +6,23 @@ from dataclasses import dataclass, field
 
 from specprefill_cli.citations import Citation
 from specprefill_cli.decoding.adaptive import SWITCHED_OFF, Verdict
+from specprefill_cli.documents.collection import DocumentPages
 from specprefill_cli.prefill.plan import Fate
 
 
 @dataclass(frozen=True)
 class SpanRecord:
-    """A span of prompt tokens [start, end) with its fate, pages, and risk where one was estimated."""
+    """A span of prompt tokens [start, end) with its fate, pages, and risk where one was estimated.
+
+    pages: numbers alone, of all documents; documents: the same by document
+    """
 
     start: int
     end: int
     fate: Fate
     pages: list[int]
     risk: float | None
+    documents: list[DocumentPages] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -146,13 +146,9 @@ class AnswerStream:
 def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
     """The plan's spans with the pages they touch."""
     first = prompt.document[0]
-    return [
-        SpanRecord(
-            span.start,
-            span.end,
-            span.fate,
-            collection.pages(int(prompt.offsets[span.start - first, 0]), int(prompt.offsets[span.end - first - 1, 1])),
-            span.risk,
-        )
-        for span in plan.spans
-    ]
+    records = []
+    for span in plan.spans:
+        low, high = int(prompt.offsets[span.start - first, 0]), int(prompt.offsets[span.end - first - 1, 1])
+        pages, documents = collection.pages(low, high), collection.pages_by_document(low, high)
+        records.append(SpanRecord(span.start, span.end, span.fate, pages, span.risk, documents))
+    return records

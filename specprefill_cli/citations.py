@@ -22,13 +22,17 @@ SENTENCE_END = re.compile(r"[.!?](?=\s)|\n")
 
 @dataclass(frozen=True)
 class Citation:
-    """One place: document name, 1-based page, character range [start, end) in the document, and the sentence there."""
+    """One place: document name, 1-based page, character range [start, end) in the document, and the sentence there.
+
+    number: which of the documents, from 0; names may be the same
+    """
 
     document: str
     page: int
     start: int
     end: int
     text: str
+    number: int = 0
 
 
 def cite(
@@ -38,11 +42,11 @@ def cite(
 
     offsets: [n, 2] character range of each document token; importance: [n], or None where nothing was scored
     """
-    places = occurrences(answer, collection.text) or occurrences(
-        longest_quote(answer, collection.text), collection.text
-    )
-    if not places or not len(offsets) or answer.strip().lower() == NOT_FOUND:
+    said = answer.strip().strip(".")
+    if said.lower() == NOT_FOUND or not len(offsets):
         return []
+    whole = occurrences(said, collection.text) if len(said) <= LONGEST_ANSWER else []
+    places = whole or longest_quote(said, collection.text)
     seen = np.zeros(len(offsets), dtype=bool)
     for span in plan.spans:
         if span.fate is not Fate.DROP:
@@ -57,31 +61,37 @@ def cite(
 
 
 def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
-    """Character ranges where the answer stands as whole words, case and white space aside."""
+    """Character ranges where the answer stands as whole words and whole numbers, case and white space aside."""
     words = answer.strip().strip(".").split()
-    if not words or len(answer) > LONGEST_ANSWER:
+    if not words:
         return []
     pattern = r"\s+".join(re.escape(word) for word in words)
-    return [match.span() for match in re.finditer(rf"(?<!\w){pattern}(?!\w)", text, re.IGNORECASE)]
+    # 12 is not what stands in 12,000 or 3.12.
+    before = r"(?<!\d[.,])" if words[0][0].isdigit() else ""
+    after = r"(?![.,]\d)" if words[-1][-1].isdigit() else ""
+    whole = rf"(?<!\w){before}{pattern}(?!\w){after}"
+    return [match.span() for match in re.finditer(whole, text, re.IGNORECASE)]
 
 
-def longest_quote(answer: str, text: str) -> str:
-    """The longest run of at least SHORTEST_QUOTE words of an answer that stands in the text; empty without one."""
-    words = answer.strip().strip(".").split()[:MOST_QUOTED_WORDS]
+def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
+    """Character ranges of the longest run of at least SHORTEST_QUOTE words of an answer that stands in the text."""
+    words = answer.split()[:MOST_QUOTED_WORDS]
     folded = " ".join(text.lower().split())
-    for size in range(len(words) - 1, SHORTEST_QUOTE - 1, -1):
+    for size in range(len(words), SHORTEST_QUOTE - 1, -1):
         for first in range(len(words) - size + 1):
             quote = " ".join(words[first : first + size])
-            if quote.lower() in folded:
-                return quote
-    return ""
+            # The cheap look first; it takes parts of words for words.
+            if quote.lower() in folded and (places := occurrences(quote, text)):
+                return places
+    return []
 
 
 def citation(collection: Collection, start: int, end: int) -> Citation:
     document, low, high = collection.parts(start, end)[0]
     pages = document.pages_between(low, high)
     first, last = sentence(document.text, low, high)
-    return Citation(document.name, pages[0] if pages else 1, low, high, document.text[first:last].strip())
+    number = next(place for place, one in enumerate(collection.documents) if one is document)
+    return Citation(document.name, pages[0] if pages else 1, low, high, document.text[first:last].strip(), number)
 
 
 def sentence(text: str, start: int, end: int, widest: int = 200) -> tuple[int, int]:

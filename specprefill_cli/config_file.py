@@ -45,7 +45,7 @@ def read_document(path: Path) -> TOMLDocument:
     if path.exists() and not path.is_file():
         raise UsageError(f"{path}: this is not a file; set SPECPREFILL_CONFIG to one")
     try:
-        return tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
+        return tomlkit.parse(path.read_text(encoding="utf-8-sig") if path.exists() else "")
     except (TOMLKitError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not valid TOML ({error}); mend or remove the file") from error
     except OSError as error:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DocumentEncoder = Callable[["PreTrainedTokenizerBase", str], tuple[list[int], np.ndarray]]
 VARIABLES = ("document", "question")
+# What stands for the variables while fixed text is cut around them. No chat template changes it: letters only, one word.
+MARKS = {"document": "SPECPREFILLDOCUMENTMARK", "question": "SPECPREFILLQUESTIONMARK"}
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,13 @@ class Template:
 
     def text_parts(self) -> tuple[str, str, str]:
         """The fixed texts before the document, between document and question, and after the question."""
-        return split_at_variables(self.text if self.text is not None else self.user or "")
+        return split_at_marks(string.Template(self.text or "").substitute(MARKS))
 
 
-def split_at_variables(text: str) -> tuple[str, str, str]:
-    head, _, rest = text.partition("$document")
-    between, _, after = rest.partition("$question")
-    return tuple(part.replace("$$", "$") for part in (head, between, after))
+def split_at_marks(text: str) -> tuple[str, str, str]:
+    head, _, rest = text.partition(MARKS["document"])
+    between, _, after = rest.partition(MARKS["question"])
+    return head, between, after
 
 
 def load_template(name: str, folders: Sequence[Path] = ()) -> Template:
@@ -69,30 +71,29 @@ def template_folders(folders: Sequence[Path]) -> list[Path]:
 
 def parse_template(path: Path) -> Template:
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SpecprefillError(f"prompt {path}: not valid TOML ({error}); mend the file") from error
     unknown = sorted(set(values) - {"description", "text", "system", "user"})
     if unknown:
         raise SpecprefillError(f"prompt {path}: unknown key '{unknown[0]}'; use description, text, or system and user")
+    if "text" in values and "system" in values:
+        raise SpecprefillError(f"prompt {path}: `system` goes with `user`; with `text` it would not be used")
     if ("text" in values) == ("user" in values):
         raise SpecprefillError(f"prompt {path}: give either `text` (plain) or `user` (chat), not both and not neither")
     body = values.get("text", values.get("user"))
     if not all(isinstance(value, str) for value in values.values()):
         raise SpecprefillError(f"prompt {path}: every value must be a text in quotes")
-    # Both ways to write a variable mean the same; the rest of the code knows one.
-    for variable in VARIABLES:
-        body = body.replace(f"${{{variable}}}", f"${variable}")
     if not string.Template(body).is_valid():
         raise SpecprefillError(f"prompt {path}: a lone dollar sign; write it as $$")
-    used = string.Template(body).get_identifiers()
-    for variable in VARIABLES:
-        if used.count(variable) != 1 or body.count(f"${variable}") != 1:
-            raise SpecprefillError(f"prompt {path}: the variable ${variable} is missing; it must occur once")
-    strangers = [name for name in used if name not in VARIABLES]
+    strangers = [name for name in string.Template(body).get_identifiers() if name not in VARIABLES]
     if strangers:
         raise SpecprefillError(f"prompt {path}: unknown variable ${strangers[0]}; known are $document and $question")
-    if body.index("$document") > body.index("$question"):
+    marked = string.Template(body).substitute(MARKS)
+    for variable, mark in MARKS.items():
+        if marked.count(mark) != 1:
+            raise SpecprefillError(f"prompt {path}: the variable ${variable} is missing; it must occur once")
+    if marked.index(MARKS["document"]) > marked.index(MARKS["question"]):
         raise SpecprefillError(
             f"prompt {path}: $question must come after $document, so that the document can be reused"
         )
@@ -155,9 +156,7 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
         raise SpecprefillError(
             f"prompt '{template.name}': {tokenizer.name_or_path} has no chat template; use --prompt tiny or another plain one"
         )
-    # Marks that no chat template changes: letters only, one word.
-    marks = {"document": "SPECPREFILLDOCUMENTMARK", "question": "SPECPREFILLQUESTIONMARK"}
-    user = string.Template(template.user or "").substitute(marks)
+    user = string.Template(template.user or "").substitute(MARKS)
     system = [{"role": "system", "content": template.system}] if template.system else []
     fill = partial(
         tokenizer.apply_chat_template,
@@ -173,13 +172,11 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
         if not system:
             raise SpecprefillError(f"prompt '{template.name}': the model's chat template failed ({error})") from error
         text = fill([{"role": "user", "content": f"{template.system}\n\n{user}"}])
-    if any(text.count(mark) != 1 for mark in marks.values()):
+    if any(text.count(mark) != 1 for mark in MARKS.values()):
         raise SpecprefillError(
             f"prompt '{template.name}': the model's chat template does not show document and question once each"
         )
-    head, _, rest = text.partition(marks["document"])
-    between, _, after = rest.partition(marks["question"])
-    return head, between, after
+    return split_at_marks(text)
 
 
 def encode_prompt(

@@ -140,7 +140,7 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
     path = file or config_path()
     if path.is_file():
         found |= {name: Sourced(value, "file", str(path)) for name, value in read_file(path).items()}
-    elif file is None and ENVIRONMENT_PREFIX + "CONFIG" in environment and not path.exists():
+    elif file is None and environment.get(ENVIRONMENT_PREFIX + "CONFIG") and not path.exists():
         raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; mend or unset the variable")
     for name in list(found):
         variable = variable_of(name)
@@ -155,7 +155,7 @@ def variable_of(name: str) -> str:
 
 def read_file(path: Path) -> dict[str, Any]:
     try:
-        return parse_settings(path.read_text(encoding="utf-8"), path)
+        return parse_settings(path.read_text(encoding="utf-8-sig"), path)
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not valid TOML ({error}); mend or remove the file") from error
     except OSError as error:

@@ -42,6 +42,34 @@ def test_parts_of_words_and_absent_answers_are_not_cited():
     assert cite("", COLLECTION, FULL, OFFSETS, None) == []
 
 
+def numbers(text, answer):
+    collection = Collection((Document("a.txt", text, (Page(1, 0, len(text)),), "text/plain"),))
+    offsets = np.array([(place, place + 1) for place in range(len(text))])
+    return [found.start for found in cite(answer, collection, full_plan(len(text), (0, len(text))), offsets, None)]
+
+
+def test_a_number_is_not_cited_inside_another():
+    text = "It cost 12,000 euros, 3.12 of them in cash, and took 12 days. There were 12."
+    assert numbers(text, "12") == [text.index("12 days"), len(text) - 3]
+    assert numbers("1.Smith, 2.Jones", "Jones") == [11]
+
+
+def test_an_absent_answer_has_no_source_however_it_is_written():
+    assert numbers("The page says 404 Not Found.", "Not found.") == []
+
+
+def test_a_long_quote_is_cited():
+    text = " ".join(f"Donaudampfschifffahrt{number}" for number in range(20)) + " ends here."
+    assert numbers(text, text[:450]) == [0]
+
+
+def test_a_quote_that_begins_inside_a_word_does_not_hide_a_shorter_one():
+    (start,) = numbers(
+        "An extra car park is open. The key of the house hangs here.", "A car park is the key of the house"
+    )
+    assert start == 27
+
+
 def test_several_documents_keep_their_names_and_pages():
     other = Document("b.txt", "Entry costs five euros.", (Page(1, 0, 23),), "text/plain")
     both = Collection((DOCUMENT, other))

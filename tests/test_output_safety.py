@@ -7,6 +7,7 @@ from rich.console import Console
 
 from specprefill_cli.answer import Answer, SpanRecord
 from specprefill_cli.citations import Citation
+from specprefill_cli.documents.collection import DocumentPages
 from specprefill_cli.prefill.plan import Fate
 from specprefill_cli.reporting.jsonl import answer_record, line
 from specprefill_cli.reporting.safe import printable
@@ -19,7 +20,11 @@ def hostile_answer():
     return Answer(
         id="1", question=HOSTILE, answer=HOSTILE, mode="select", reason=HOSTILE, draft="d", target="t", prompt_tokens=100,
         kept_tokens=40, kept_ratio=0.4, ttft_seconds=0.5, startup_seconds=2.0, phases={"tokenize": 0.1, "draft_prefill": 0.4},
-        spans=[SpanRecord(0, 32, Fate.RECOMPUTE, [1, 2], None), SpanRecord(32, 90, Fate.DROP, [], 0.5)], generated_tokens=3,
+        spans=[
+            SpanRecord(0, 32, Fate.RECOMPUTE, [1, 2], None, [DocumentPages(HOSTILE, [1, 2]), DocumentPages("b", [1])]),
+            SpanRecord(32, 90, Fate.DROP, [], 0.5),
+        ],
+        generated_tokens=3,
         tokens_per_second=10.0, acceptance_rate=None, peak_memory_bytes=2**21, warnings=[HOSTILE], stopped="stop",
         citations=[Citation(HOSTILE, 1, 0, 5, HOSTILE)],
     )  # fmt: skip
@@ -43,7 +48,7 @@ def test_the_table_shows_hostile_text_as_text():
     for part in (
         "500 ms",
         "draft prefill  400 ms",
-        "1 span, 32 tokens: 0-32 (p. 1-2)",
+        "1 span, 32 tokens: 0-32 (\\u001b[2J[bold red]x[/] \\u202egnp.exe\\u0007 \\u009b31m p. 1-2; b p. 1)",
         "ratio 0.400",
         "2 MiB",
     ):
@@ -56,4 +61,6 @@ def test_the_record_is_one_line_that_gives_everything_back():
     assert "\x1b" not in text
     record = json.loads(text)
     assert record["answer"] == HOSTILE
-    assert record["spans"][0] == {"start": 0, "end": 32, "fate": "recompute", "pages": [1, 2], "risk": None}
+    documents = [{"document": HOSTILE, "pages": [1, 2]}, {"document": "b", "pages": [1]}]
+    span = {"start": 0, "end": 32, "fate": "recompute", "pages": [1, 2], "risk": None, "documents": documents}
+    assert record["spans"][0] == span

@@ -85,6 +85,8 @@ def test_a_model_without_chat_template_is_refused(tokenizer):
         ('text = "$question $document"', "must come after"),
         ('text = "$document $question"\nuser = "$document $question"', "not both"),
         ('text = "$document $question"\ncolour = "red"', "unknown key 'colour'"),
+        ('text = "$document $question"\nsystem = "Be brief."', "`system` goes with `user`"),
+        ('text = "$document $question $question"', r"\$question is missing"),
         ("text = ", "not valid TOML"),
         ('text = "$document costs $ 5, $question"', r"write it as \$\$"),
     ],
@@ -101,6 +103,16 @@ def test_faulty_templates_are_named(tmp_path, body, complaint):
 def test_doubled_dollar_signs_become_one(tmp_path):
     (tmp_path / "price.toml").write_text('text = "It costs $$5. $document $question $$"')
     assert parse_template(tmp_path / "price.toml").text_parts() == ("It costs $5. ", " ", " $")
+
+
+def test_braces_part_a_variable_from_what_follows(tmp_path):
+    (tmp_path / "tags.toml").write_text('text = "<a>${document}_end ${question}s"')
+    assert parse_template(tmp_path / "tags.toml").text_parts() == ("<a>", "_end ", "s")
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path):
+    (tmp_path / "mark.toml").write_text('text = "$document $question"', encoding="utf-8-sig")
+    assert parse_template(tmp_path / "mark.toml").text_parts() == ("", " ", "")
 
 
 def test_a_users_folder_comes_before_the_package(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.settings import Settings, merge_settings
+from specprefill_cli.settings import Settings, merge_settings, read_file
 
 
 def test_each_source_overrides_the_one_before(tmp_path):
@@ -77,3 +77,15 @@ def test_a_config_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.read_text", refuse)
     with pytest.raises(UsageError, match=r"config.toml: cannot be read \(Permission denied\); mend its permissions"):
         merge_settings({}, {}, file)
+
+
+def test_an_empty_path_of_the_config_file_is_as_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECPREFILL_CONFIG", "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert merge_settings({}, {"SPECPREFILL_CONFIG": ""}) == Settings()
+
+
+def test_a_config_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text("keep = 0.4\n", encoding="utf-8-sig")
+    assert read_file(path) == {"keep": 0.4}

@@ -87,8 +87,15 @@ def ask(
     session.startup_seconds = time.perf_counter() - context.obj["started"]
     with notes.progress(f"prefill of about {size:,} tokens"):
         stream = session.ask(collection, question, settings)
-    write_answer(stream, streaming=not (json or no_stream), silent=json)
+    reader_left = write_answer(stream, streaming=not (json or no_stream), silent=json, to_the_end=html is not None)
     answer = stream.result()
+    if html:
+        from specprefill_cli.reporting.cells import stream_cells
+        from specprefill_cli.reporting.html import answer_result
+
+        options.write_html(html, question, collection, [answer_result(answer, stream_cells(stream))])
+    if reader_left is not None:
+        raise reader_left
     if json:
         from specprefill_cli.reporting.jsonl import answer_record, line
 
@@ -97,23 +104,34 @@ def ask(
         from specprefill_cli.reporting.table import answer_table
 
         notes.show(answer_table(answer))
-    if html:
-        from specprefill_cli.reporting.cells import stream_cells
-        from specprefill_cli.reporting.html import answer_result
-
-        options.write_html(html, question, collection, [answer_result(answer, stream_cells(stream))])
     if answer.stopped == "interrupt":
         raise typer.Exit(INTERRUPTED)
 
 
-def write_answer(stream: AnswerStream, streaming: bool, silent: bool) -> None:
-    """Write the answer's text to standard output, piece by piece or at once."""
+def write_answer(stream: AnswerStream, streaming: bool, silent: bool, to_the_end: bool) -> BrokenPipeError | None:
+    """Write the answer's text to standard output, piece by piece or at once; the error where its reader left early.
+
+    to_the_end: decode what such a reader (`| head -1`) did not wait for, because the answer goes to a file too
+    """
     from specprefill_cli.reporting.safe import printable
 
     pieces = []
+    reader_left = None
     for piece in stream:
-        if streaming:
-            print(printable(piece), end="", flush=True)
         pieces.append(piece)
-    if not silent:
-        print("" if streaming else printable("".join(pieces).strip()), flush=True)
+        if streaming and reader_left is None:
+            reader_left = printed(printable(piece), "")
+            if reader_left is not None and not to_the_end:
+                return reader_left
+    if silent or reader_left is not None:
+        return reader_left
+    return printed("" if streaming else printable("".join(pieces).strip()), "\n")
+
+
+def printed(text: str, end: str) -> BrokenPipeError | None:
+    """Print at once; the error where nobody reads any more."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError as error:
+        return error
+    return None

@@ -231,7 +231,7 @@ def show(rows: list, json: bool, table: Callable[[list], Table]) -> None:
 def bench_table(rows: list[BenchRow]) -> Table:
     from rich.table import Table
 
-    from specprefill_cli.reporting.table import phase_text, seconds
+    from specprefill_cli.reporting.table import keep_text, phase_text, seconds
 
     header = ("tokens", "mode", "keep", "TTFT", "x full", "limit", "efficiency", "peak memory", "of it new", "phases")
     table = Table(*header, box=None)
@@ -239,7 +239,7 @@ def bench_table(rows: list[BenchRow]) -> Table:
         table.add_row(
             f"{row.length:,}",
             row.mode,
-            "" if row.mode == "full" else "auto" if row.keep is None else f"{row.keep:g}",
+            keep_text(row.mode, row.keep),
             seconds(row.ttft_seconds),
             "" if row.speedup is None else f"{row.speedup:.2f}",
             "" if row.limit is None else f"{row.limit:.2f}",

@@ -95,6 +95,11 @@ def evaluate(
         check_can_write(answers, "--answers")
     notes = Notes(quiet)
     items = read_items(questions, limit, distractors, sample_seed)
+    if distractors and not any(item.buried for item in items):
+        raise UsageError(
+            f"--distractors {distractors}: rows of {questions} have no context that could be put among others, "
+            "but name documents; leave it out"
+        )
     with notes.progress("loading the models"):
         session = open_session(
             settings, draft=any(loads_draft(configuration.settings(settings)) for configuration in wanted)
@@ -160,6 +165,8 @@ def ratio(text: str) -> float | None:
 def evaluation_table(figures: list[Row]) -> Table:
     from rich.table import Table
 
+    from specprefill_cli.reporting.table import keep_text
+
     table = Table(
         "mode",
         "keep",
@@ -180,7 +187,7 @@ def evaluation_table(figures: list[Row]) -> Table:
         )
         table.add_row(
             row.mode,
-            "" if row.scorer is None else "auto" if row.keep is None else f"{row.keep:g}",
+            keep_text(row.mode, row.keep),
             row.scorer or "",
             str(row.n),
             str(row.right),

@@ -117,18 +117,12 @@ class Repl:
         return plain(f"mode {','.join(self.modes)}")
 
     def show_documents(self, argument: str) -> RenderableType:
-        import shlex
-
         from rich.table import Table
 
         from specprefill_cli.reporting.safe import plain
 
         if argument:
-            try:
-                names = shlex.split(argument)
-            except ValueError as error:
-                raise UsageError(f"/documents: {error}; close the quotes") from error
-            self.comparison.collection = self.read(names)
+            self.comparison.collection = self.read(paths(argument))
             self.asked, self.compared = "", []
         table = Table("document", "pages", "characters", box=None, padding=(0, 2, 0, 0))
         for one in self.comparison.collection.documents:
@@ -212,6 +206,27 @@ def parse_modes(text: str, settings: Settings) -> tuple[str, ...]:
     for mode in modes:
         check_names(replace(settings, mode=mode))
     return modes
+
+
+def paths(argument: str) -> list[str]:
+    """The names in a line as a shell reads them: quotes, `~`; on Windows a backslash is part of a path.
+
+    Raises UsageError for an open quote, and for standard input, which holds the questions.
+    """
+    import os
+    import shlex
+
+    lexer = shlex.shlex(argument, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    if os.sep == "\\":
+        lexer.escape = ""
+    try:
+        names = list(lexer)
+    except ValueError as error:
+        raise UsageError(f"/documents: {error}; close the quotes") from error
+    if "-" in names:
+        raise UsageError("/documents -: standard input holds the questions; name files")
+    return [os.path.expanduser(name) for name in names]
 
 
 def write_comparison(path: Path, question: str, collection: Collection, compared: Sequence[Compared]) -> None:

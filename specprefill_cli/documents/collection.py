@@ -12,6 +12,14 @@ SEPARATOR = "\n\n"
 
 
 @dataclass(frozen=True)
+class DocumentPages:
+    """Some pages of one document, by number."""
+
+    document: str
+    pages: list[int]
+
+
+@dataclass(frozen=True)
 class Collection:
     """The documents of one question, in order, separated by a blank line."""
 
@@ -42,7 +50,13 @@ class Collection:
                 found.append((document, low, high))
         return found
 
+    def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
+        """The documents that characters [start, end) of `text` touch, each with the pages of its own."""
+        return [
+            DocumentPages(document.name, document.pages_between(low, high))
+            for document, low, high in self.parts(start, end)
+        ]
+
     def pages(self, start: int, end: int) -> list[int]:
         """Numbers of the pages that characters [start, end) of `text` touch, each document's in turn."""
-        numbers = [page for document, low, high in self.parts(start, end) for page in document.pages_between(low, high)]
-        return list(dict.fromkeys(numbers))
+        return list(dict.fromkeys(page for one in self.pages_by_document(start, end) for page in one.pages))

@@ -63,9 +63,18 @@ def block_lines(parent: Element, levels: dict[str, int]) -> Iterator[str]:
         if child.tag == f"{W}p":
             yield paragraph_text(child, levels)
         elif child.tag == f"{W}tr":
-            yield row_text(" ".join(block_lines(cell, levels)) for cell in child.iterchildren(f"{W}tc"))
+            yield row_text(" ".join(block_lines(cell, levels)) for cell in cells(child))
         elif child.tag not in SKIPPED:
             yield from block_lines(child, levels)
+
+
+def cells(row: Element) -> Iterator[Element]:
+    """The cells of a table's row, those inside a content control too."""
+    for child in row:
+        if child.tag == f"{W}tc":
+            yield child
+        elif child.tag not in SKIPPED:
+            yield from cells(child)
 
 
 def paragraph_text(paragraph: Element, levels: dict[str, int]) -> str:

@@ -62,9 +62,14 @@ def _decode_marked(data: bytes, encoding: str) -> tuple[str, tuple[str, ...]]:
 
 def _decode_declared(data: bytes, declared: str) -> str | None:
     try:
-        if codecs.lookup(declared).name in _NOT_FILE_ENCODINGS:
+        encoding = codecs.lookup(declared).name
+        if encoding in _NOT_FILE_ENCODINGS:
             return None
-        return data.decode(declared)
+        # Browsers read it so (WHATWG Encoding Standard), and pages are written for them; the few bytes that cp1252
+        # leaves open are controls in both.
+        if encoding == "iso8859-1":
+            return data.decode(_COMMON_ENCODING, errors="replace")
+        return data.decode(encoding)
     except (LookupError, ValueError):  # an unknown name; a name with NUL; bytes that are not in that encoding
         return None
 

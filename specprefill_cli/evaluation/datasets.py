@@ -20,6 +20,7 @@ class Item:
     """One question with its acceptable answers (none: not answerable) and the documents it is asked about.
 
     evidence: character range of the row's own context in the collection's text, which may hold others too
+    buried: whether it was put among others; rows that name documents are asked about these alone
     """
 
     identifier: str
@@ -27,6 +28,7 @@ class Item:
     answers: tuple[str, ...]
     collection: Collection
     evidence: tuple[int, int]
+    buried: bool = False
 
 
 def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> list[Item]:
@@ -50,24 +52,32 @@ def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> li
         raise SpecprefillError(f"{path}: has {len(contexts)} contexts, too few for --distractors {distractors}")
     cache: dict[tuple[str, ...], Collection] = {}
     items = []
-    for number, row in enumerate(rows_used):
+    for row in rows_used:
         answers = tuple(str(answer) for answer in row["answers"])
         if "context" in row:
             source, evidence = bury(row["context"], contexts, distractors, generator)
         else:
             source = named_documents(row, path, cache)
             evidence = (0, len(source.text))
-        items.append(Item(str(row.get("id", number)), row["question"], answers, source, evidence))
+        items.append(
+            Item(str(row["id"]), row["question"], answers, source, evidence, "context" in row and distractors > 0)
+        )
     return items
 
 
 def read_rows(path: Path) -> list[dict]:
+    """The rows of a file; one without an id gets its line's number, from 1."""
     if not path.is_file():
         raise SpecprefillError(f"{path}: no such file; give a JSONL file of questions")
     opener = lzma.open if path.suffix == ".xz" else open
     try:
-        with opener(path, "rt", encoding="utf-8") as lines:
-            return [parse_row(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+        # Windows programs begin UTF-8 with a mark.
+        with opener(path, "rt", encoding="utf-8-sig") as lines:
+            return [
+                named_row(parse_row(line, f"{path}, line {number}"), number)
+                for number, line in enumerate(lines, 1)
+                if line.strip()
+            ]
     except (UnicodeDecodeError, lzma.LZMAError, EOFError) as error:
         raise SpecprefillError(
             f"{path}: cannot be read as UTF-8 text ({error}); give JSONL, plain or as .xz"
@@ -93,6 +103,10 @@ def parse_row(line: str, place: str) -> dict:
     if "context" not in row and not document_names(row):
         raise SpecprefillError(f"{place}: document must be a path, documents a list of them")
     return row
+
+
+def named_row(row: dict, number: int) -> dict:
+    return row if row.get("id") is not None else row | {"id": number}
 
 
 def document_names(row: dict) -> tuple[str, ...]:

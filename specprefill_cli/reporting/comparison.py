@@ -10,7 +10,7 @@ from rich.table import Table
 from specprefill_cli.prefill.plan import Fate
 from specprefill_cli.reporting.jsonl import SCHEMA, answer_record
 from specprefill_cli.reporting.safe import plain
-from specprefill_cli.reporting.table import PHASE_WORDS, seconds, short_pages
+from specprefill_cli.reporting.table import PHASE_WORDS, page_text, seconds, several_documents
 
 if TYPE_CHECKING:
     from specprefill_cli.comparing import Compared
@@ -72,7 +72,7 @@ def spans_cell(fate: Fate) -> Callable[[Compared], str]:
         if not chosen:
             return NOTHING
         tokens = sum(span.end - span.start for span in chosen)
-        pages = short_pages(sorted({page for span in chosen for page in span.pages}))
+        pages = page_text(chosen, several_documents(one.answer))
         return f"{len(chosen)} span{'s' if len(chosen) > 1 else ''}, {tokens:,} tokens ({pages})"
 
     return cell

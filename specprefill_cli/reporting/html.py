@@ -123,8 +123,8 @@ def view(result: PageResult, collection: Collection, longest: float) -> dict[str
 
 def cited_ranges(citations: Sequence[Citation], collection: Collection) -> list[tuple[int, int]]:
     """Character ranges [start, end) of the collection's text in which answers stand."""
-    origins = {document.name: origin for document, origin in zip(collection.documents, collection.starts, strict=True)}
-    return [(origins[one.document] + one.start, origins[one.document] + one.end) for one in citations]
+    starts = collection.starts
+    return [(starts[one.number] + one.start, starts[one.number] + one.end) for one in citations]
 
 
 def pieces(

@@ -85,10 +85,16 @@ def plan_record(run: DryRun, cells: Sequence[Cell], collection: Collection, star
     """A dry run for programs; times in seconds, spans as `ask --json` has them, one entry a chunk."""
     position, chunks = run.plan.document[0], []
     for cell in cells:
-        pages = collection.pages(cell.start, cell.end)
         end = position + cell.tokens
         chunks.append(
-            {"start": position, "end": end, "pages": pages, "fate": cell.fate.value, "importance": cell.importance}
+            {
+                "start": position,
+                "end": end,
+                "pages": collection.pages(cell.start, cell.end),
+                "documents": [asdict(one) for one in collection.pages_by_document(cell.start, cell.end)],
+                "fate": cell.fate.value,
+                "importance": cell.importance,
+            }
         )
         position = end
     mode, reason = run.advice

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +15,8 @@ from specprefill_cli.reporting.safe import plain
 PHASE_WORDS = {"first_token": "first token", "draft_prefill": "draft prefill", "target_prefill": "target prefill",
                "look_ahead": "look-ahead"}  # fmt: skip
 LONGEST_SPAN_LIST = 8
+# All is computed, or what --recompute says.
+WITHOUT_KEEP = ("full", "transformers", "draft-kv")
 
 
 def answer_table(answer: Answer) -> Table:
@@ -33,7 +37,7 @@ def answer_table(answer: Answer) -> Table:
     for fate in Fate:
         chosen = [span for span in answer.spans if span.fate is fate]
         if chosen:
-            table.add_row(fate.value, span_text(chosen))
+            table.add_row(fate.value, plain(span_text(chosen, several_documents(answer))))
     for label, value in decode_facts(answer):
         table.add_row(label, value)
     for citation in answer.citations:
@@ -87,16 +91,32 @@ def phase_text(phases: dict[str, float]) -> str:
     return " + ".join(parts)
 
 
-def span_text(spans: list[SpanRecord]) -> str:
-    """Number of spans and tokens, and the first spans with their pages."""
+def several_documents(answer: Answer) -> bool:
+    return len({one.document for span in answer.spans for one in span.documents}) > 1
+
+
+def span_text(spans: list[SpanRecord], several: bool) -> str:
+    """Number of spans and tokens, and the first spans with their pages; by document where there are several."""
     total = sum(span.end - span.start for span in spans)
     listed = [
-        f"{span.start}-{span.end}" + (f" ({short_pages(span.pages)})" if span.pages else "")
+        f"{span.start}-{span.end}" + (f" ({page_text([span], several)})" if span.pages else "")
         for span in spans[:LONGEST_SPAN_LIST]
     ]
     more = f", and {len(spans) - LONGEST_SPAN_LIST} more" if len(spans) > LONGEST_SPAN_LIST else ""
     return f"{len(spans)} span{'s' if len(spans) > 1 else ''}, {total:,} tokens: {', '.join(listed)}{more}"
 
 
-def short_pages(pages: list[int]) -> str:
-    return page_ranges(pages).replace("pages ", "p. ").replace("page ", "p. ")
+def page_text(spans: Sequence[SpanRecord], several: bool) -> str:
+    """The pages of spans, each once, in order: `p. 2-3, 7`, or `a.pdf p. 2; b.pdf p. 1` where documents are several."""
+    pages: dict[str, set[int]] = {}
+    for span in spans:
+        for one in span.documents:
+            pages.setdefault(one.document, set()).update(one.pages)
+    texts = {name: page_ranges(sorted(numbers)).replace("pages ", "p. ").replace("page ", "p. ")
+             for name, numbers in pages.items() if numbers}  # fmt: skip
+    return "; ".join(f"{name} {text}" if several else text for name, text in texts.items())
+
+
+def keep_text(mode: str, keep: float | None) -> str:
+    """A keep ratio in a table of modes; empty for those that have none."""
+    return "" if mode in WITHOUT_KEEP else "auto" if keep is None else f"{keep:g}"

@@ -169,6 +169,15 @@ def test_a_closed_pipe_is_no_error():
     assert done.returncode == 0
 
 
+def test_the_page_is_whole_though_the_reader_left(tmp_path):
+    page = tmp_path / "page.html"
+    question = "What mileage allowance does the company pay if you use your own car?"
+    reader = f'{sys.executable} -m specprefill_cli ask "{HANDBOOK}" "{question}" --html "{page}" | head -c 1'
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", reader], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "42 pence" in page.read_text(encoding="utf-8")
+
+
 def test_pairs_lists_tiny_and_hub_pairs(call):
     code, out, _ = call("pairs")
     assert code == 0

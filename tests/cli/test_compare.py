@@ -142,7 +142,17 @@ def repl(random_session):
 def test_a_session_of_lines(repl, tmp_path):
     say = lambda line: text_of(repl.handle(line))  # noqa: E731
     assert repl.handle("  ") is None
-    for line in ("/sources", "/save x.html", "/plan", "/mode fast", "/keep 7", "/keep x", "/nothing", "/documents '"):
+    for line in (
+        "/sources",
+        "/save x.html",
+        "/plan",
+        "/mode fast",
+        "/keep 7",
+        "/keep x",
+        "/nothing",
+        "/documents '",
+        "/documents -",
+    ):
         assert say(line).startswith("error: "), line
     assert "speedup" in say("When does it open?")
     assert "target document KV" in say("What do tickets cost?")

@@ -45,6 +45,12 @@ def word() -> bytes:
     for row, values in zip(table.rows, ROWS, strict=True):
         for cell, value in zip(row.cells, values, strict=True):
             cell.text = str(value or "")
+    # Word puts a control around a whole cell, too.
+    inner = table.rows[1].cells[1]._tc
+    place = inner.getparent().index(inner)
+    wrapped = parse_xml(f"<w:sdt {nsdecls('w')}><w:sdtContent/></w:sdt>")
+    inner.getparent().insert(place, wrapped)
+    wrapped[0].append(inner)
     changed = document.add_paragraph("The notice is ")
     for tag, text_tag, text in (("ins", "t", "two"), ("del", "delText", "nine")):
         run = f"<w:r><w:{text_tag}>{text}</w:{text_tag}></w:r>"
@@ -193,6 +199,9 @@ def test_epub_entities_are_refused() -> None:
         ("preis;menge\n1,5;2\n2,5;3", "a.csv", "preis | menge\n1,5 | 2\n2,5 | 3"),
         ("a\tb\n\t2", "a.tsv", "a | b\n| 2"),
         ("one\ntwo, three", "a.csv", "one\ntwo | three"),
+        ("2024-01-01;1,5\n2024-01-02;2,5", "a.csv", "2024-01-01 | 1,5\n2024-01-02 | 2,5"),
+        ("a, b\tc\nd, e\tf", "a.tsv", "a, b | c\nd, e | f"),
+        ('"alone, and quoted"\nx', "a.csv", "alone, and quoted\nx"),
     ],
 )
 def test_csv(text: str, name: str, expected: str) -> None:

@@ -87,6 +87,20 @@ def test_contexts_are_buried_among_others(tmp_path):
     assert [item.collection.text for item in again] == [item.collection.text for item in items]
 
 
+def test_rows_without_an_id_are_named_by_their_line(tmp_path):
+    rows = [{"context": f"Paragraph {n}.", "question": "?", "answers": ["x"], "id": None} for n in range(1, 30)]
+    path = write_rows(tmp_path / "q.jsonl.xz", rows)
+    for item in read_items(path, limit=8, distractors=0, seed=3):
+        assert item.collection.text == f"Paragraph {item.identifier}."
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path):
+    row = '{"context": "x", "question": "?", "answers": []}\n'
+    (tmp_path / "q.jsonl").write_text(row, encoding="utf-8-sig")
+    (item,) = read_items(tmp_path / "q.jsonl", None, 0, 0)
+    assert not item.buried
+
+
 def test_documents_are_found_beside_the_question_file(tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green.")
     (tmp_path / "q.jsonl").write_text('{"documents": ["a.txt"], "question": "?", "answers": []}\n')

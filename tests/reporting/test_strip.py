@@ -1,10 +1,13 @@
 """The heat strip in a terminal, with and without colour."""
 
 from io import StringIO
+from itertools import pairwise
 
 import numpy as np
+import pytest
 import torch
 from rich.console import Console
+from rich.text import Text
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, Page, one_page_document
@@ -45,6 +48,35 @@ def test_with_colour_the_kept_cells_carry_their_mark():
     brightest = HEAT[-1].lstrip("#")
     red, green, blue = (int(brightest[place : place + 2], 16) for place in (0, 2, 4))
     assert f"48;2;{red};{green};{blue}mo" in text
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_a_page_of_more_cells_than_fit_in_a_line_loses_none(colour):
+    count, kept = 400, (10, 80, 200)
+    collection = Collection((one_page_document("a", "x" * count, "text/plain"),))
+    bounds = sorted({0, count, *(edge for place in kept for edge in (place, place + 1))})
+    spans = [Span(a, b, Fate.RECOMPUTE if a in kept else Fate.DROP) for a, b in pairwise(bounds)]
+    offsets = np.array([(n, n + 1) for n in range(count)])
+    cells = document_cells(collection, offsets, Plan(count, (0, count), tuple(spans)), torch.zeros(count), 1)
+    out = StringIO()
+    console = Console(file=out, width=80, force_terminal=colour, color_system="truecolor" if colour else None)
+    console.print(heat_strip(collection, cells, colour))
+    lines = Text.from_ansi(out.getvalue()).plain.splitlines()
+    if colour:
+        # Behind the page's name, and before the blank at the table's edge.
+        drawn = "".join(line[5:79] for line in lines)
+        assert tuple(place for place, mark in enumerate(drawn) if mark == "o") == kept
+    else:
+        assert sum(line.count(DENSITY[0]) for line in lines if "|" in line) >= count
+        # Every mark stands below its own cell: 73 of them in a line behind the page's name and the edge.
+        rows = [number for number, line in enumerate(lines) if "|" in line]
+        found = [
+            (place, lines[row + 1].index("o") - 6)
+            for place, row in enumerate(rows)
+            if row + 1 < len(lines) and "o" in lines[row + 1]
+        ]
+        width = lines[rows[0]].rindex("|") - 6
+        assert tuple(line * width + column for line, column in found) == kept
 
 
 def test_hostile_names_are_shown():

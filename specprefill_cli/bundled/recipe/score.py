@@ -13,6 +13,7 @@ from specprefill_cli.bundled.recipe.corpus import dev_grams, stream_text
 from specprefill_cli.bundled.recipe.needles import needle_rows, write_rows
 from specprefill_cli.evaluation.datasets import Item, read_items
 from specprefill_cli.evaluation.runs import Configuration, Row, rows, run
+from specprefill_cli.reporting.table import keep_text
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.session import Session, open_session
 from specprefill_cli.settings import Settings
@@ -46,9 +47,9 @@ def question_sets(data: Path, tokenizer: Tokenizer, work: Path, limit: int, need
     yield QuestionSet("sample questions", read_items(samples, None, 0, 0), [full, select])
     dev = data / "dev" / "squad11_dev.jsonl.xz"
     yield QuestionSet("dev, one paragraph", read_items(dev, limit, 0, 0), [full])
-    others = [Configuration("select", 0.2, scorer) for scorer in ("question", "lexical", "random")]
-    tenth = Configuration("select", 0.1, "auto")
-    yield QuestionSet("dev, 20 paragraphs", read_items(dev, limit, 19, 0), [full, select, tenth, *others])
+    scorers = ("auto", "question", "lexical", "random")
+    chosen = [Configuration("select", keep, scorer) for keep in (0.1, 0.2) for scorer in scorers]
+    yield QuestionSet("dev, 20 paragraphs", read_items(dev, limit, 19, 0), [full, *chosen])
     if not needles:
         return
     prose = list(stream_text(data, 1_000_000, dev_grams(data)))
@@ -106,13 +107,13 @@ def markdown(found: Sequence[Measurement]) -> str:
     ]
     for one in found:
         row = one.row
-        keep = "" if row.scorer is None else "auto" if row.keep is None else f"{row.keep:g}"
         delta = (
             "" if row.f1_delta is None else f"{row.f1_delta:+.1f} [{row.f1_delta_low:+.1f}, {row.f1_delta_high:+.1f}]"
         )
         ratio = "" if row.ttft_ratio is None else f"{row.ttft_ratio:.2f}"
         lines.append(
-            f"| {one.measure} | {row.mode} | {keep} | {row.scorer or ''} | {row.n} | {row.right} | {row.em:.1f} "
+            f"| {one.measure} | {row.mode} | {keep_text(row.mode, row.keep)} | {row.scorer or ''} "
+            f"| {row.n} | {row.right} | {row.em:.1f} "
             f"| {row.f1:.1f} [{row.f1_low:.1f}, {row.f1_high:.1f}] | {delta} | {ratio} |"
         )
     return "\n".join(lines) + "\n"
