@@ -79,6 +79,10 @@ class AnswerStream:
                 yield from self.emit(stream.push(token))
         except KeyboardInterrupt:
             self.interrupted = True
+        finally:
+            # Also where nobody reads on.
+            if self.session.shared is not None:
+                self.session.shared.write()
         yield from self.emit(stream.finish())
 
     def emit(self, text: str) -> Iterator[str]:

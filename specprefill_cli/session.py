@@ -24,7 +24,14 @@ from specprefill_cli.models.placement import Placement, choose_placement, place_
 from specprefill_cli.models.runs import ranks_for
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.orders import Open, prefill_order
-from specprefill_cli.prefill.choice import AUTOMATIC, automatic_mode, check_fits, draft_window, needs_draft
+from specprefill_cli.prefill.choice import (
+    AUTOMATIC,
+    automatic_mode,
+    before_turning,
+    check_fits,
+    draft_window,
+    needs_draft,
+)
 from specprefill_cli.prefill.heads import load_heads
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Mode, Prefilled
@@ -134,8 +141,10 @@ class Session:
         clock = PhaseClock(self.pair.wait)
         request = self.prepare(collection, question, settings, clock, opening)
         mode, reason = self.choose_mode(request, settings)
+        settings, cautions = before_turning(settings, request)
         # A control runs on this process alone; a mode, on every rank.
         prefilled = strategy.prefill(request, settings) if strategy else self.prefill(mode, request, settings)
+        prefilled = replace(prefilled, warnings=(*prefilled.warnings, *cautions))
         sampler = Sampler(settings.temperature, settings.top_k, settings.top_p, settings.seed)
         with clock.phase("first_token"):
             first = sampler(prefilled.logits)

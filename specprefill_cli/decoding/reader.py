@@ -57,5 +57,7 @@ class ModelReader:
             return run(self.model, torch.tensor(tokens), positions, self.state, rows=rows)
 
     def forget(self, length: int) -> None:
+        if length >= self.length:
+            return
         with self.ranks.together(Forget(length)):
-            rollback(self.state, self.prompt_slots + min(length, self.length))
+            rollback(self.state, self.prompt_slots + length)

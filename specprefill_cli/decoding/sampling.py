@@ -45,8 +45,8 @@ class Sampler:
         return int(logits.argmax()) if self.greedy else self.draw(self.shares(logits))
 
     def shares(self, logits: Tensor) -> Tensor:
-        """The distribution [..., V] that tokens are drawn from, on the CPU."""
-        return distribution(logits.cpu(), self.temperature, self.top_k, self.top_p)
+        """The distribution [..., V] that tokens are drawn from, on the CPU; sorted and cut where the logits are."""
+        return distribution(logits, self.temperature, self.top_k, self.top_p).cpu()
 
     def draw(self, shares: Tensor) -> int:
         """A token id from weights [V] on the CPU, which need not sum to 1."""

@@ -175,6 +175,12 @@ def rotation_depends_on_length(config) -> bool:
     return any(kind.get("rope_type") in ("longrope", "dynamic") for kind in kinds)
 
 
+def turning_point(config) -> int | None:
+    """The length beyond which `longrope` turns all keys of a prompt otherwise; None for other rotary embeddings."""
+    found = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    return found.get("original_max_position_embeddings") if found.get("rope_type") == "longrope" else None
+
+
 def devices(model: PreTrainedModel) -> frozenset[torch.device]:
     """The devices that a model runs on."""
     return frozenset(parameter.device for parameter in model.parameters() if not parameter.is_meta)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from specprefill_cli.models.banded import band_mask, banded_queries, bands, joined, query_bands
@@ -80,6 +81,11 @@ def attend(
             query, key, value, is_causal=length > 1, scale=scaling, enable_gqa=grouped
         )
         return mixed.transpose(1, 2), None
+    if window is None and not local and query.is_cuda:
+        if context.trailing and flash_attends(query):
+            return trailing_attention(query, key, value, scaling).transpose(1, 2), None
+        # Once, not for each block.
+        key, value = repeated(query, key, value)
     first, end = banded_queries(context) if window is None or (local and context.local.window < window) else (0, 0)
     tensors = query, key, value
     mixed = [attend_block(*tensors, block, context, window, scaling) for block in query_blocks(context, 0, first)]
@@ -153,7 +159,18 @@ def repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]
 def flash_attends(query: Tensor) -> bool:
     """Whether flash attention runs on a CUDA tensor: half precision on a card of the Ampere generation or later."""
     half = query.dtype in (torch.float16, torch.bfloat16)
-    return half and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    fits = query.shape[-1] <= 256 and query.shape[-1] % 8 == 0
+    return half and fits and torch.cuda.get_device_capability(query.device) >= (8, 0)
+
+
+def trailing_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """Attention [1, heads, Q, d] of a cache's last tokens: for them causality by slot is causality by position.
+
+    No mask is built where flash attention takes the bias as a flag.
+    """
+    bias = causal_lower_right(query.shape[2], key.shape[2])
+    grouped = query.shape[1] != key.shape[1]
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scaling, enable_gqa=grouped)
 
 
 def no_mask(*_: object, **__: object) -> None:

@@ -40,7 +40,9 @@ def pair_options(pair: Pair) -> str:
 
 
 def weights_fingerprint(model: PreTrainedModel) -> str:
-    """A hash of some numbers of every weight, the same in float32, float16 and bfloat16.
+    """A hash of some numbers of every weight, the same in float32 and bfloat16.
+
+    float16 rounds the smallest numbers of a bfloat16 checkpoint, so that its hash may differ.
 
     Under one name a folder or a hub id may hold other weights tomorrow.
     """

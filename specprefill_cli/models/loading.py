@@ -268,7 +268,16 @@ def first_line(error: Exception) -> str:
 
 
 def context_length(config: PretrainedConfig) -> int:
-    return int(getattr(config.get_text_config(), "max_position_embeddings", 0) or 1_048_576)
+    """Tokens of prompt and answer; with YaRN (arXiv 2309.00071), those it stretches the original context to.
+
+    Configurations with other kinds of scaling state the stretched length themselves; with YaRN many state the original.
+    """
+    text = config.get_text_config()
+    stated = int(getattr(text, "max_position_embeddings", 0) or 1_048_576)
+    rotary = getattr(text, "rope_parameters", None) or {}
+    if rotary.get("rope_type") != "yarn":
+        return stated
+    return max(stated, int(rotary.get("factor", 1.0) * rotary.get("original_max_position_embeddings", 0)))
 
 
 def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -47,7 +47,7 @@ class PositionContext:
     capture, rows: where to keep queries, and which rows of this pass (None: keep none)
     last_layer: the layer whose queries and keys end the pass (None: run to the end)
     local: how far back a document's tokens see (None: to the start)
-    masks: those built so far, because layers of one kind need the same
+    masks, places: masks built so far, because layers of one kind need the same, and the positions on each device
     """
 
     query_positions: Tensor
@@ -57,6 +57,13 @@ class PositionContext:
     last_layer: int | None = None
     local: LocalReading | None = None
     masks: dict[tuple, Tensor] = field(default_factory=dict)
+    places: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def positions_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Query and key positions on a device: masks are compared where they are used, not carried there."""
+        if device not in self.places:
+            self.places[device] = self.query_positions.to(device), self.key_positions.to(device)
+        return self.places[device]
 
     @cached_property
     def largest_distance(self) -> int:
@@ -116,8 +123,9 @@ def block_mask(
     if key in context.masks:
         return context.masks[key]
     before = min(sinks, seen.start)
-    places = torch.cat([context.key_positions[:before], context.key_positions[seen]])
-    visible = position_mask(context.query_positions[first:last], places, window, sinks)
+    asking, all_keys = context.positions_on(like.device)
+    places = torch.cat([all_keys[:before], all_keys[seen]])
+    visible = position_mask(asking[first:last], places, window, sinks)
     mask = additive(visible, like)
     if mask.numel() + sum(kept.numel() for kept in context.masks.values()) <= KEPT_ELEMENTS:
         context.masks[key] = mask
@@ -129,7 +137,8 @@ def additive(visible: Tensor, like: Tensor) -> Tensor:
 
     torch would make the same of it in every layer.
     """
-    return torch.zeros(visible.shape, dtype=like.dtype).masked_fill_(~visible, float("-inf")).to(like.device)
+    mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
+    return mask.masked_fill_(~visible.to(like.device), float("-inf"))
 
 
 def query_blocks(context: PositionContext, first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -156,6 +156,9 @@ def check_shards(config: PretrainedConfig, name: str, shards: int) -> None:
 def choose_dtype(name: str, placement: Placement, hidden_size: int) -> torch.dtype:
     """The dtype behind a name; `auto` is bfloat16 on a GPU, and on a CPU where it is known to be faster.
 
+    On NVIDIA cards before Ampere `auto` is float16: no fused attention takes bfloat16 there, and the other one builds all
+    scores.
+
     Raises UsageError for an unknown name.
     """
     import torch
@@ -165,7 +168,8 @@ def choose_dtype(name: str, placement: Placement, hidden_size: int) -> torch.dty
     if name != "auto":
         return getattr(torch, name)
     if placement.device_map is not None:
-        return torch.bfloat16
+        recent = all(torch.cuda.get_device_capability(gpu) >= (8, 0) for gpu in placement.gpus)
+        return torch.bfloat16 if recent else torch.float16
     return torch.bfloat16 if hidden_size >= SMALLEST_BFLOAT16_HIDDEN and cpu_has_bfloat16() else torch.float32
 
 

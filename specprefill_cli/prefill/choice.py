@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specprefill_cli.errors import PromptTooLong
-from specprefill_cli.models.adapter import window_layers
+from specprefill_cli.models.adapter import turning_point, window_layers
 from specprefill_cli.prefill.cost import WORTHWHILE, ModelCost, promised_speedup
 from specprefill_cli.prefill.importance import usable_layers
 from specprefill_cli.prefill.modes import MODES
@@ -97,6 +98,24 @@ def expected_kept(settings: Settings, prompt_tokens: int, document_tokens: int) 
     """Tokens that `select` will keep; with `--keep auto`, which is known only after scoring, half of them are assumed."""
     keep = settings.keep if settings.keep is not None else 0.5
     return min(prompt_tokens, max(int(keep * prompt_tokens), prompt_tokens - document_tokens + settings.chunk_size))
+
+
+def before_turning(settings: Settings, request: ScoringRequest) -> tuple[Settings, tuple[str, ...]]:
+    """The settings with as short an answer as a `longrope` target can give without turning the prompt's keys; warnings.
+
+    Beyond its original context such a model turns all keys otherwise; those in the cache would have to be computed again.
+    """
+    target, length = request.pair.target, request.prompt.length
+    turn = turning_point(target.config)
+    # The last token of an answer is not read.
+    if turn is None or length > turn or length + settings.max_new_tokens - 1 <= turn:
+        return settings, ()
+    room = turn - length + 1
+    warning = (
+        f"the answer may have {room} tokens: with the prompt's {length:,} it reaches {turn:,}, beyond which "
+        f"{target.name} turns its keys otherwise; shorten the documents by a little for a longer answer"
+    )
+    return replace(settings, max_new_tokens=room), (warning,)
 
 
 def check_fits(request: ScoringRequest, settings: Settings, with_draft: bool) -> None:

@@ -1,11 +1,12 @@
-"""What a prefill costs: floating-point operations, exact for full attention, and the speedup they promise."""
+"""What a prefill costs: floating-point operations, windows of layers included, and the speedup they promise."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specprefill_cli.models.adapter import pass_overhead
+from specprefill_cli.models.adapter import pass_overhead, window_layers
 from specprefill_cli.models.masks import SINKS, LocalReading
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ WORTHWHILE = 1.2
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Sizes that decide what a forward pass costs."""
+    """Sizes that decide what a forward pass costs; `windows` as `adapter.window_layers` gives them."""
 
     layers: int
     hidden_size: int
@@ -27,6 +28,7 @@ class ModelCost:
     intermediate_size: int
     vocabulary: int
     overhead_tokens: int
+    windows: tuple[int | None, ...]
 
     @classmethod
     def of(cls, config: PretrainedConfig, device_type: str = "cpu") -> ModelCost:
@@ -41,6 +43,7 @@ class ModelCost:
             intermediate_size=text.intermediate_size,
             vocabulary=text.vocab_size,
             overhead_tokens=pass_overhead(device_type),
+            windows=tuple(window_layers(config)),
         )
 
     @property
@@ -53,26 +56,33 @@ class ModelCost:
         """Projections and gated MLP of all layers: two operations for each weight and token."""
         return 2.0 * tokens * self.layers * self.layer_weights
 
-    def attention_flops(self, tokens: int, past: int = 0) -> float:
-        """Causal attention of `tokens` queries behind `past` keys: two products, each 2 operations per pair and size."""
-        pairs = tokens * past + tokens * (tokens + 1) / 2
-        return 4.0 * pairs * self.layers * self.heads * self.head_size
+    def attention_flops(
+        self, tokens: int, past: int = 0, local: LocalReading | None = None, layers: int | None = None
+    ) -> float:
+        """Causal attention of `tokens` queries behind `past` keys: two products, each 2 operations per pair and size.
+
+        layers: of the lowest so many layers; None: of all
+        """
+        kinds = Counter(self.windows[:layers])
+        pairs = sum(count * attended_pairs(tokens, past, window, local) for window, count in kinds.items())
+        return 4.0 * pairs * self.heads * self.head_size
 
     def reading_flops(self, tokens: int, last_layer: int, local: LocalReading | None = None) -> float:
         """A pass over `tokens` that ends with queries, keys and values of `last_layer` (`adapter.read_keys`)."""
         below = last_layer / self.layers
         projections = self.hidden_size * self.head_size * (self.heads + 2 * self.key_value_heads)
-        attention = self.attention_flops(tokens) * attended_share(tokens, local)
-        return below * (self.linear_flops(tokens) + attention) + 2.0 * tokens * projections
+        attention = self.attention_flops(tokens, 0, local, last_layer)
+        return below * self.linear_flops(tokens) + attention + 2.0 * tokens * projections
 
-    def pass_flops(self, tokens: int, past: int = 0) -> float:
+    def pass_flops(self, tokens: int, past: int = 0, local: LocalReading | None = None) -> float:
         """One whole forward pass over `tokens`, with the vocabulary's logits for the last one."""
-        return self.linear_flops(tokens) + self.attention_flops(tokens, past) + 2.0 * self.hidden_size * self.vocabulary
+        attention = self.attention_flops(tokens, past, local)
+        return self.linear_flops(tokens) + attention + 2.0 * self.hidden_size * self.vocabulary
 
     def prefill_flops(self, tokens: int, local: LocalReading | None = None) -> float:
         """Prefill as `adapter.prefill` does it: where it pays, only the last token runs through the whole last layer."""
         if tokens <= self.layers * self.overhead_tokens:
-            return self.pass_flops(tokens) - self.attention_flops(tokens) * (1 - attended_share(tokens, local))
+            return self.pass_flops(tokens, 0, local)
         return self.reading_flops(tokens - 1, self.layers - 1, local) + self.pass_flops(1, tokens - 1)
 
     def overhead_flops(self) -> float:
@@ -83,15 +93,21 @@ class ModelCost:
         return 1 if tokens <= self.layers * self.overhead_tokens else 2
 
 
-def attended_share(tokens: int, local: LocalReading | None) -> float:
-    """Pairs of query and key that local reading computes, of those of causal attention over `tokens`."""
-    if local is None or min(tokens, local.until) <= local.window:
-        return 1.0
-    near = min(tokens, local.until) - local.window
+def attended_pairs(tokens: int, past: int, window: int | None, local: LocalReading | None = None) -> float:
+    """Pairs of query and key in causal attention of `tokens` queries behind `past` keys.
+
+    window: of the layer, in tokens; local: reading of a whole prompt (`past` is 0) that sees less far back
+    """
+    if local is None or min(tokens, local.until) <= local.window or (window is not None and window <= local.window):
+        if window is None:
+            return tokens * past + tokens * (tokens + 1) / 2
+        growing = min(max(0, window - past), tokens)
+        return growing * past + growing * (growing + 1) / 2 + (tokens - growing) * window
+    reading = min(tokens, local.until)
+    near = reading - local.window
     sinks = min(SINKS, near)
     inside = local.window * (local.window + 1) / 2 + near * (local.window + sinks) - sinks * (sinks - 1) / 2
-    behind = tokens - min(tokens, local.until)
-    return (inside + behind * (tokens - (behind - 1) / 2)) / (tokens * (tokens + 1) / 2)
+    return inside + attended_pairs(tokens - reading, reading, window)
 
 
 def promised_speedup(target: ModelCost, scoring: float, prompt_tokens: int, kept_tokens: int) -> float:

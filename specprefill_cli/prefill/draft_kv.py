@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from specprefill_cli.models.keys import (
     own_columns,
     raw_keys_values,
     split_heads,
-    state_of,
 )
 from specprefill_cli.prefill.checkpoints import (
     ALWAYS_EXACT,
@@ -32,6 +32,9 @@ from specprefill_cli.prefill.checkpoints import (
 from specprefill_cli.prefill.kv_map import KvMap
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 @torch.inference_mode()
 def mapped_state(request: ScoringRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> PrefillState:
@@ -41,24 +44,30 @@ def mapped_state(request: ScoringRequest, kv_map: KvMap, draft_states: dict[int,
     """
     model, tokens = request.pair.target.model, request.prompt.tokens
     positions = torch.arange(len(tokens))
-    edge, state = None, None
-    keys_values = []
+    edge = None
+    # Filled layer by layer: a list of them all would be a second cache.
+    state = new_state(len(tokens))
     if kv_map.exact_layers:
-        state = new_state(len(tokens))
         with StateCapture(model, [kv_map.exact_layers]) as capture:
             read_keys(model, tokens, positions, request.prefill_chunk, kv_map.exact_layers, None, state)
         edge = capture.states(kv_map.exact_layers, len(tokens))
     else:
         keys, values = raw_keys_values(model, 0, embedded_states(model, tokens))
-        keys_values.append((finished_keys(model, 0, keys, positions), split_heads(values, *key_value_size(model, 0))))
+        fill_layer(model, state, 0, keys, values, positions)
     for layer in range(kv_map.exact_layers + 1, layer_count(model)):
         keys, values = kv_map.apply(layer, draft_states, edge, own_columns(model, layer, request.pair.ranks.rank))
         device, dtype = device_of(model.get_decoder().layers[layer]), model.dtype
-        keys, values = keys.to(device, dtype), values.to(device, dtype)
-        keys_values.append(
-            (finished_keys(model, layer, keys, positions), split_heads(values, *key_value_size(model, layer)))
-        )
-    return state_of(keys_values, positions, state)
+        fill_layer(model, state, layer, keys.to(device, dtype), values.to(device, dtype), positions)
+    state.positions = positions
+    return state
+
+
+def fill_layer(
+    model: PreTrainedModel, state: PrefillState, layer: int, keys: Tensor, values: Tensor, positions: Tensor
+) -> None:
+    """Put raw keys and values [N, kv_heads * head_size] of tokens at positions [N] into a layer of the cache."""
+    finished = finished_keys(model, layer, keys, positions)
+    state.cache.update(finished[None], split_heads(values, *key_value_size(model, layer))[None], layer)
 
 
 @dataclass(frozen=True)
@@ -107,5 +116,9 @@ def repair(request: ScoringRequest, state: PrefillState, slots: Tensor) -> Tenso
 
 def without_slots(state: PrefillState, kept: Tensor) -> PrefillState:
     """The cache reduced to slots [K], ascending."""
-    layers = copy_slots(state, kept).layers
-    return state_of(layers, state.positions[kept])
+    reduced = new_state(len(kept))
+    for number, layer in enumerate(state.cache.layers):
+        places = kept.to(layer.keys.device)
+        reduced.cache.update(layer.keys.index_select(-2, places), layer.values.index_select(-2, places), number)
+    reduced.positions = state.positions[kept]
+    return reduced

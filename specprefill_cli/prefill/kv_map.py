@@ -43,11 +43,13 @@ class KvMap:
     """A fitted map. weights: per target layer [inputs + 1, 2 * kv_heads * head_size], the last row being the offset.
 
     exact_layers: target layers that are computed exactly for all tokens; the state at the next one is an input too
+    placed: the weights on the devices that they have been used on
     """
 
     exact_layers: int
     fits: tuple[LayerFit, ...]
     weights: Mapping[int, Tensor]
+    placed: dict[tuple[int, torch.device], Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -69,7 +71,10 @@ class KvMap:
         inputs = ([] if edge is None else [edge]) + [states[number] for number in fit.draft_layers]
         # Draft and target may differ in device and dtype.
         joined = torch.cat([part.to(inputs[0].device, torch.float32) for part in inputs], dim=-1)
-        weights = (part[:, columns].to(joined) for part in self.weights[layer].chunk(2, dim=-1))
+        place = (layer, joined.device)
+        if place not in self.placed:
+            self.placed[place] = self.weights[layer].to(joined.device)
+        weights = (part[:, columns].to(joined) for part in self.placed[place].chunk(2, dim=-1))
         keys, values = (joined @ weight[:-1] + weight[-1] for weight in weights)
         return keys, values
 

@@ -27,14 +27,14 @@ def pass_size(settings: Settings, pair: LoadedPair, prompt_tokens: int) -> int:
     """Tokens of a pass over a prompt: what the settings say, or for `auto` what the memory free just now allows.
 
     The smaller of the two models' sizes; of models whose keys turn with the length of a pass (`longrope`), the whole
-    prompt.
+    prompt whatever the settings say: keys of one cache must have turned alike.
     """
-    if settings.prefill_chunk != AUTO:
-        return settings.prefill_chunk
     # Of a target that only lends its outline nothing runs.
     loaded = [model for model in (pair.target, pair.draft) if model is not None and model.devices]
     if any(rotation_depends_on_length(model.config) for model in loaded):
         return max(prompt_tokens, SMALLEST)
+    if settings.prefill_chunk != AUTO:
+        return settings.prefill_chunk
     return min((model_pass_size(model, prompt_tokens) for model in loaded), default=LARGEST)
 
 

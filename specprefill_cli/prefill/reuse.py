@@ -58,6 +58,7 @@ class DocumentStates:
 
     def __init__(self, store: StateStore | None = None, most_bytes: int = MOST_BYTES) -> None:
         self.store = store
+        self.unwritten: list[Callable[[], None]] = []
         self.most_bytes = most_bytes
         self.kept: OrderedDict[str, KeptState] = OrderedDict()
         self.name = uuid.uuid4().hex
@@ -87,7 +88,13 @@ class DocumentStates:
         kept = KeptState(state, len(tokens), layers)
         self.remember(state_name(loaded, tokens, window), kept)
         if self.store is not None:
-            self.store.save(loaded, tokens, kept, window)
+            # Nobody waits for the disk before the first token.
+            self.unwritten.append(partial(self.store.save, loaded, tokens, kept, window))
+
+    def write(self) -> None:
+        """Put on disk what was kept since the last time."""
+        while self.unwritten:
+            self.unwritten.pop()()
 
     def remember(self, name: str, kept: KeptState) -> None:
         self.kept[name] = kept
@@ -168,3 +175,8 @@ class SharedWork:
     documents: EncodedDocuments = field(default_factory=EncodedDocuments)
     draft: DocumentStates = field(default_factory=DocumentStates)
     target: DocumentStates = field(default_factory=DocumentStates)
+
+    def write(self) -> None:
+        """Put on disk what is meant to outlive the session, where it has a folder for that."""
+        for states in (self.draft, self.target):
+            states.write()

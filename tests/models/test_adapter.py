@@ -6,7 +6,7 @@ from architectures import WINDOW
 from transformers import DynamicCache
 
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
-from specprefill_cli.models.attention import ATTENTION, QueryCapture
+from specprefill_cli.models.attention import ATTENTION, QueryCapture, trailing_attention
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
 from specprefill_cli.models.masks import SINKS, LocalReading
 
@@ -259,3 +259,15 @@ def test_long_prompts_skip_the_last_layers_output_and_lose_nothing(model):
     assert state.length == 400
     for layer in range(3):
         torch.testing.assert_close(layer_keys(state, layer), layer_keys(plain, layer), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("length", [1, 7, 30])
+def test_trailing_queries_see_all_keys_up_to_their_own(length):
+    """What CUDA passes behind a cache run; here without its kernel."""
+    generator = torch.Generator().manual_seed(1)
+    query = torch.randn(1, 4, length, 16, generator=generator)
+    key, value = torch.randn(2, 1, 2, 30, 16, generator=generator)
+    mask = dense_mask(torch.arange(30), None)[0, 0, 30 - length :]
+    wide = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, *wide, attn_mask=mask, scale=0.2)
+    torch.testing.assert_close(trailing_attention(query, key, value, 0.2), expected)

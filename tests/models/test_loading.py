@@ -4,11 +4,12 @@ import pytest
 import torch
 import transformers
 from architectures import SIZES, build_model
+from transformers import Qwen2Config
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION
-from specprefill_cli.models.loading import load_model
+from specprefill_cli.models.loading import context_length, load_model
 from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
 from specprefill_cli.models.tokenizers import count_tokens, counting_encoding, fingerprint
@@ -104,10 +105,22 @@ def test_draft_and_target_can_be_replaced():
         find_pair("nope")
 
 
+@pytest.mark.parametrize(("capability", "dtype"), [((9, 0), torch.bfloat16), ((7, 5), torch.float16)])
+def test_dtype_of_a_gpu_is_one_that_its_fused_attention_takes(monkeypatch, capability, dtype):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert choose_dtype("auto", Placement({"": "cuda:0"}), 64) is dtype
+
+
+def test_yarn_stretches_the_context():
+    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32_768}
+    assert context_length(Qwen2Config(max_position_embeddings=32_768, rope_parameters=rope)) == 131_072
+    assert context_length(Qwen2Config(max_position_embeddings=32_768)) == 32_768
+
+
 def test_dtype_and_devices():
     assert choose_dtype("float16", CPU, 64) is torch.float16
     assert choose_dtype("auto", CPU, 64) is torch.float32
-    assert choose_dtype("auto", Placement("auto"), 64) is torch.bfloat16
+    assert choose_dtype("auto", Placement({"": "mps"}), 64) is torch.bfloat16
     assert choose_placement("cpu").device_map is None
     for wrong in ("cuda:77", "gpu", "", "cuda"):
         with pytest.raises(UsageError, match="--devices"):

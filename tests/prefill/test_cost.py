@@ -4,13 +4,13 @@ import pytest
 import torch
 from architectures import SIZES
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen3Config
 
 from specprefill_cli.models.adapter import prefill, read_keys
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.masks import SINKS, LocalReading
-from specprefill_cli.prefill.cost import ModelCost, attended_share, compute_limit, promised_speedup
+from specprefill_cli.prefill.cost import ModelCost, attended_pairs, compute_limit, promised_speedup
 
 CONFIGS = {
     "llama": lambda: LlamaConfig(**SIZES),
@@ -54,7 +54,7 @@ def test_a_pass_that_ends_early_is_counted_within_two_percent(model):
 
 def without_attention(cost):
     class Linear(ModelCost):
-        def attention_flops(self, tokens, past=0):
+        def attention_flops(self, *_):
             return 0.0
 
     return Linear(**vars(cost))
@@ -68,9 +68,31 @@ def test_the_limit_ignores_overhead_and_grows_with_what_is_dropped():
     assert promised_speedup(cost, scoring, 4_000, 400) < compute_limit(cost, scoring, 4_000, 400) < 4
 
 
+@pytest.mark.parametrize("own", [None, 48, 200])
 @pytest.mark.parametrize(("tokens", "window", "until"), [(500, 64, 460), (500, 64, 500), (60, 64, 50), (500, 480, 460)])
-def test_local_reading_is_counted_pair_by_pair(tokens, window, until):
+def test_local_reading_is_counted_pair_by_pair(tokens, window, until, own):
     query, key = torch.arange(tokens)[:, None], torch.arange(tokens)[None]
-    seen = (key <= query) & ((key > query - window) | (key < SINKS) | (query >= until))
-    counted = int(seen.sum()) / (tokens * (tokens + 1) / 2)
-    assert attended_share(tokens, LocalReading(window, until)) == pytest.approx(counted, rel=0.002)
+    near = (key > query - window) | (key < SINKS)
+    # A layer's own window, where it is the narrower one, is all there is.
+    reads_locally = (query < until) if own is None or window < own else torch.zeros_like(query, dtype=torch.bool)
+    inside = torch.ones_like(near) if own is None else key > query - own
+    seen = (key <= query) & torch.where(reads_locally & (min(tokens, until) > window), near, inside)
+    assert attended_pairs(tokens, 0, own, LocalReading(window, until)) == pytest.approx(int(seen.sum()), rel=0.002)
+
+
+@pytest.mark.parametrize(("tokens", "past"), [(100, 0), (30, 20), (30, 100), (200, 10)])
+def test_a_window_is_counted_pair_by_pair(tokens, past):
+    query, key = torch.arange(past, past + tokens)[:, None], torch.arange(past + tokens)[None]
+    seen = (key <= query) & (key > query - 50)
+    assert attended_pairs(tokens, past, 50) == int(seen.sum())
+
+
+def test_layers_with_windows_cost_less():
+    sizes = SIZES | {"num_hidden_layers": 6}
+    whole, windowed = (
+        ModelCost.of(Gemma3TextConfig(**sizes, sliding_window=64, layer_types=[kind] * 5 + ["full_attention"]))
+        for kind in ("full_attention", "sliding_attention")
+    )
+    near, far = attended_pairs(2_000, 0, 64), attended_pairs(2_000, 0, None)
+    assert windowed.attention_flops(2_000) / whole.attention_flops(2_000) == pytest.approx((5 * near + far) / (6 * far))
+    assert windowed.reading_flops(2_000, 5) < whole.reading_flops(2_000, 5)

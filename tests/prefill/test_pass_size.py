@@ -62,6 +62,7 @@ def test_a_prompt_whose_keys_turn_with_its_length_is_read_at_once(random_pair, m
     monkeypatch.setattr(module, "free_memory", lambda _: 0)
     monkeypatch.setattr(module, "rotation_depends_on_length", lambda _: True)
     assert pass_size(Settings(), random_pair, 100_000) == 100_000
+    assert pass_size(Settings(prefill_chunk=512), random_pair, 100_000) == 100_000
 
 
 def test_the_cpus_free_memory_is_the_machines():
