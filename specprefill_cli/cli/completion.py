@@ -9,6 +9,7 @@ MODES = ("auto", "full", "select", "draft-kv", "hybrid")
 SCORERS = ("auto", "question", "heads", "paper", "lexical", "random")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("none", "int8", "nf4", "fp8")
+PROPOSERS = ("auto", "draft", "lookup")
 KEEP = ("auto", "0.1", "0.2", "0.3", "0.5")
 
 

@@ -128,6 +128,7 @@ def check_choice(name: str, value: str) -> None:
         "scorer": completion.SCORERS,
         "dtype": completion.DTYPES,
         "quantization": completion.QUANTIZATIONS,
+        "proposer": completion.PROPOSERS,
         "pair": tuple(PAIRS),
     }
     if name in choices and value not in choices[name]:

@@ -92,6 +92,8 @@ def evaluate(
     for configuration in wanted:
         check_names(configuration.settings(settings))
     if answers is not None:
+        if answers.exists() and questions.exists() and answers.samefile(questions):
+            raise UsageError(f"--answers {answers}: these are the questions; give another name")
         check_can_write(answers, "--answers")
     notes = Notes(quiet)
     items = read_items(questions, limit, distractors, sample_seed)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.cache import PrefillState, rollback
 from specprefill_cli.models.keys import state_of
 from specprefill_cli.prefill.checkpoints import SlotKv, copy_slots
 from specprefill_cli.prefill.draft_kv import repair
@@ -137,16 +137,23 @@ def tail_alone(request: ScoringRequest, scores: Scores, state: PrefillState) -> 
 
 
 def other_document(items: Sequence[Item], number: int) -> Item | None:
-    """The next question, in a circle, that is asked about another text; None where all ask about the same."""
+    """The next question, in a circle, that is asked about another text of at least this length, or else the longest.
+
+    None where all ask about the same text.
+    """
     text = items[number].collection.text
-    circle = (items[(number + step) % len(items)] for step in range(1, len(items)))
-    return next((item for item in circle if item.collection.text != text), None)
+    circle = [items[(number + step) % len(items)] for step in range(1, len(items))]
+    others = [item for item in circle if item.collection.text != text]
+    long_enough = (item for item in others if len(item.collection.text) >= len(text))
+    return next(long_enough, max(others, key=lambda item: len(item.collection.text), default=None))
 
 
 def mapped_kv(session: Session, item: Item, settings: Settings) -> PrefillState:
-    """The mapped cache of a question's prompt, as it is before anything is computed by the target."""
+    """The mapped cache of a question's head and document, as it is before anything is computed by the target."""
     request = session.prepare(item.collection, item.question, settings, PhaseClock())
-    return score_and_map(request, settings, find_map(request, settings))[1]
+    state = score_and_map(request, settings, find_map(request, settings))[1]
+    rollback(state, request.prompt.document[1])
+    return state
 
 
 def random_order(count: int, seed: int) -> Tensor:
@@ -173,12 +180,17 @@ def zeroed(held: SlotKv) -> SlotKv:
 
 
 def spliced(held: SlotKv, wrong: PrefillState, document: tuple[int, int]) -> SlotKv:
-    """The copy with another document's keys and values in the document's slots, as far as they reach."""
-    end = min(document[1], wrong.length)
+    """The copy with another document's keys and values in the document's slots, from its first again where it is shorter.
+
+    wrong: a cache of the same head and the other document
+    """
+    start, end = document
+    slots = torch.arange(start, end)
+    places = start + (slots - start) % (wrong.length - start)
     layers = []
     for (keys, values), other in zip(held.layers, wrong.cache.layers, strict=True):
         keys, values = keys.clone(), values.clone()
-        keys[:, document[0] : end] = other.keys[0, :, document[0] : end]
-        values[:, document[0] : end] = other.values[0, :, document[0] : end]
+        keys[:, slots] = other.keys[0][:, places]
+        values[:, slots] = other.values[0][:, places]
         layers.append((keys, values))
     return SlotKv(held.slots, tuple(layers))

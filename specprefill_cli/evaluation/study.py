@@ -46,6 +46,7 @@ class ItemStudy:
     signals: by name, [layers, C] what the checkpoints show (`signals.py`); happened: [layers, C] the true error there
     risk: summed risk before any recompute; kl, same: per variant, KL(full || variant) of the first token and whether
         the likeliest token stayed
+    exact_layers: how many of the target's first layers were computed for all tokens
     """
 
     key_errors: Tensor
@@ -55,6 +56,7 @@ class ItemStudy:
     risk: float
     kl: dict[str, float]
     same: dict[str, bool]
+    exact_layers: int = 0
 
 
 def study(session: Session, items: Sequence[Item], settings: Settings, step: Callable[[int], None]) -> list[ItemStudy]:
@@ -76,7 +78,8 @@ def study_item(request: ScoringRequest, settings: Settings, wrong: PrefillState 
     prompt, model = request.prompt, request.pair.target.model
     with StateCapture(model, range(layer_count(model))) as exact:
         full = MODES["full"].prefill(request, settings)
-    scores, mapped = score_and_map(request, settings, find_map(request, settings))
+    kv_map = find_map(request, settings)
+    scores, mapped = score_and_map(request, settings, kv_map)
     original, native = everything_of(mapped), everything_of(full.state)
     keys, values = (part[:, slice(*prompt.document)] for part in key_value_errors(original, native))
     checkpoints = checkpoint_slots(prompt.document, scores.importance)
@@ -94,6 +97,7 @@ def study_item(request: ScoringRequest, settings: Settings, wrong: PrefillState 
         risk=float(risks.sum()),
         kl={name: divergence(full.logits, logits) for name, logits in variants.items()},
         same={name: bool(logits.argmax() == full.logits.argmax()) for name, logits in variants.items()},
+        exact_layers=kv_map.exact_layers,
     )
 
 

@@ -53,11 +53,18 @@ def summary(found: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
 
 
 def layer_correlations(found: Sequence[ItemStudy], name: str) -> list[float | None]:
-    """Per layer, Spearman's correlation of a signal at the checkpoints with the true error there."""
+    """Per layer, Spearman's correlation of a signal at the checkpoints with the true error there.
+
+    None where there is nothing to foretell: the exact layers, and the one above them, whose inputs are exact too, so that
+    checkpoints hold the target's own keys and values there.
+    """
+    told = found[0].exact_layers + 1
     return [
         spearman(
             torch.cat([one.signals[name][layer] for one in found]), torch.cat([one.happened[layer] for one in found])
         )
+        if layer > told
+        else None
         for layer in range(len(found[0].happened))
     ]
 

@@ -81,7 +81,7 @@ def check_rotary(outline: ModelOutline) -> Check | None:
     if rotary.get("rope_type", rotary.get("type")) != "longrope":
         return None
     return Check(
-        "rotary embedding", State.LIMITED, f"{outline.name}: longrope; a prompt must be read in one --prefill-chunk"
+        "rotary embedding", State.LIMITED, f"{outline.name}: longrope; a prompt is read in one pass"
     )
 
 

@@ -16,7 +16,7 @@ PHASE_WORDS = {"first_token": "first token", "draft_prefill": "draft prefill", "
                "look_ahead": "look-ahead"}  # fmt: skip
 LONGEST_SPAN_LIST = 8
 # All is computed, or what --recompute says.
-WITHOUT_KEEP = ("full", "transformers", "draft-kv")
+WITHOUT_KEEP = ("full", "transformers", "llama.cpp", "draft-kv")
 
 
 def answer_table(answer: Answer) -> Table:

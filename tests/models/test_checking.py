@@ -64,7 +64,7 @@ def test_windows_and_contexts_are_told(tokenizer):
 def test_longrope_is_told(tokenizer):
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0], "long_factor": [1.0]}
     found = states(outline(tokenizer), outline(tokenizer, "phi3", rope_parameters=rope))
-    assert "one --prefill-chunk" in found["rotary embedding"].detail
+    assert "read in one pass" in found["rotary embedding"].detail
 
 
 def test_a_prompt_that_needs_a_chat_template_is_broken_without_one(tokenizer):
