@@ -47,6 +47,7 @@ class DryRun:
     """A plan and all that was found on the way to it.
 
     offsets: [n, 2] character range of each document token; importance: [n]; phases: seconds, of the draft alone
+    neighbours: weight of the chunks beside it in a chunk's place among the important ones
     advice: the mode that `auto` would take, with its reason
     estimates: the planned ratio first, then others; full_seconds: estimate for full prefill, None as in Estimate
     """
@@ -57,6 +58,7 @@ class DryRun:
     plan: Plan
     offsets: np.ndarray
     importance: Tensor
+    neighbours: float
     spans: list[SpanRecord]
     phases: dict[str, float]
     advice: tuple[str, str]
@@ -93,6 +95,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         plan=chosen.plan,
         offsets=prompt.offsets,
         importance=importance,
+        neighbours=scores.neighbours,
         spans=span_records(collection, prompt, chosen.plan),
         phases=request.clock.phases(),
         advice=automatic_mode(settings, request),

@@ -80,9 +80,7 @@ def check_rotary(outline: ModelOutline) -> Check | None:
     rotary = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     if rotary.get("rope_type", rotary.get("type")) != "longrope":
         return None
-    return Check(
-        "rotary embedding", State.LIMITED, f"{outline.name}: longrope; a prompt is read in one pass"
-    )
+    return Check("rotary embedding", State.LIMITED, f"{outline.name}: longrope; a prompt is read in one pass")
 
 
 def check_prompt(template: Template, *outlines: ModelOutline) -> Check:

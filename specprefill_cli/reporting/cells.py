@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specprefill_cli.prefill.plan import Fate, Plan
-from specprefill_cli.prefill.selection import chunk_scores, rank
+from specprefill_cli.prefill.selection import chunk_scores, rank, with_neighbours
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,16 +41,22 @@ class Cell:
 
 
 def document_cells(
-    collection: Collection, offsets: np.ndarray, plan: Plan, importance: Tensor | None, chunk_size: int
+    collection: Collection,
+    offsets: np.ndarray,
+    plan: Plan,
+    importance: Tensor | None,
+    chunk_size: int,
+    neighbours: float = 0.0,
 ) -> list[Cell]:
     """Cells that divide the collection's text without holes.
 
     offsets: [n, 2] character range of each document token; importance: [n] or None
+    neighbours: weight of the chunks beside it in a chunk's place, as selection ranks them
     """
     count, first = len(offsets), plan.document[0]
     if not count:
         return []
-    scores, places = scored_chunks(importance, chunk_size)
+    scores, places = scored_chunks(importance, chunk_size, neighbours)
     largest = max(scores, default=0.0)
     fates = {span.start - first: span.fate for span in plan.spans}
     edges = sorted({*range(0, count, chunk_size), *fates, count})
@@ -67,12 +73,13 @@ def document_cells(
     return cells
 
 
-def scored_chunks(importance: Tensor | None, chunk_size: int) -> tuple[list[float], dict[int, int]]:
+def scored_chunks(importance: Tensor | None, chunk_size: int, neighbours: float) -> tuple[list[float], dict[int, int]]:
     """Score of every chunk, and its place in the ranking by chunk; both empty where nothing was scored."""
     if importance is None:
         return [], {}
     scores = chunk_scores(importance, chunk_size)
-    return scores.tolist(), {chunk: place for place, chunk in enumerate(rank(scores).tolist(), start=1)}
+    ranked = rank(with_neighbours(scores, neighbours)).tolist()
+    return scores.tolist(), {chunk: place for place, chunk in enumerate(ranked, start=1)}
 
 
 def shade(score: float | None, largest: float) -> int:
@@ -84,7 +91,12 @@ def stream_cells(stream: AnswerStream) -> list[Cell]:
     """The cells of an answer that was given."""
     request, prefilled = stream.request, stream.prefilled
     return document_cells(
-        stream.collection, request.prompt.offsets, prefilled.plan, prefilled.importance, request.chunk_size
+        stream.collection,
+        request.prompt.offsets,
+        prefilled.plan,
+        prefilled.importance,
+        request.chunk_size,
+        prefilled.neighbours,
     )
 
 

@@ -23,7 +23,7 @@ ESTIMATE_NOTE = (
 
 
 def plan_cells(run: DryRun, collection: Collection, chunk_size: int) -> list[Cell]:
-    return document_cells(collection, run.offsets, run.plan, run.importance, chunk_size)
+    return document_cells(collection, run.offsets, run.plan, run.importance, chunk_size, run.neighbours)
 
 
 def plan_facts(run: DryRun) -> list[tuple[str, str]]:

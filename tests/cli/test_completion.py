@@ -9,6 +9,7 @@ import typer
 
 from specprefill_cli.cli import completion
 from specprefill_cli.cli.main import app
+from specprefill_cli.decoding.proposers import PROPOSERS
 from specprefill_cli.models.placement import DTYPES
 from specprefill_cli.models.quantization import QUANTIZATIONS
 from specprefill_cli.prefill.modes import MODES
@@ -28,6 +29,7 @@ def test_the_names_are_those_of_the_registries():
     assert set(completion.SCORERS) == {"auto", *SCORERS}
     assert completion.DTYPES == DTYPES
     assert completion.QUANTIZATIONS == QUANTIZATIONS
+    assert ("auto", *PROPOSERS) == completion.PROPOSERS
 
 
 def test_lists_complete_their_last_word():

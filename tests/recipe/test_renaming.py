@@ -42,6 +42,15 @@ def test_names_and_numbers_change_alike_and_months_stay():
     assert block.text.startswith("In ")
 
 
+def test_two_names_do_not_become_one():
+    text = "In May the bridge of Ana was sold to Bo by Cy, and the mill of Dora to Eve."
+    names = [f"Name{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    for seed in range(30):
+        (block,) = renamed([Block(text)], [name.lower().capitalize() for name in names], random.Random(seed))
+        drawn = [word.strip(".,") for word in block.text.split() if word.startswith("Name")]
+        assert len(drawn) == len(set(drawn)) > 2
+
+
 def test_a_year_stays_a_year_and_a_number_keeps_its_length():
     rng = random.Random(3)
     assert all(1700 <= int(other_number("1987", rng)) < 2030 for _ in range(50))

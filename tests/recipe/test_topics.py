@@ -65,6 +65,16 @@ def test_a_document_gives_a_fact_one_value_only():
         assert relation["subject"] or [len(found) for found in rounds] == [1] + [0] * 39
 
 
+def test_what_a_document_states_is_never_asked_for_as_absent():
+    book, rng = FactBook(), random.Random(6)
+    alone = next(relation for relation in book.relations if relation["subject"] is None)
+    (asked,) = book.statements(alone, 1, rng, set())
+    stated: set = set()
+    book.statements(alone, 1, rng, stated)
+    assert asked.question.fact in stated
+    assert asked.question.moved(7).fact == asked.question.fact
+
+
 def test_prose_stays_where_its_facts_are_used_up():
     book, rng = FactBook(), random.Random(5)
     stated: set = set()

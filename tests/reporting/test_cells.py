@@ -31,6 +31,15 @@ def test_a_cell_is_a_chunk_with_its_fate_importance_and_place():
     ]
 
 
+def test_places_are_those_by_which_chunks_were_chosen():
+    importance = torch.tensor([4.0] * 4 + [0.0] * 8 + [3.0] * 4 + [3.5] * 4)
+    alone = document_cells(ONE, OFFSETS, full_plan(30, (5, 25)), importance, 4)
+    beside = document_cells(ONE, OFFSETS, full_plan(30, (5, 25)), importance, 4, neighbours=0.5)
+    assert [cell.place for cell in alone] == [1, 4, 5, 3, 2]
+    assert [cell.place for cell in beside[:1] + beside[3:]] == [3, 2, 1]
+    assert [cell.importance for cell in beside] == [cell.importance for cell in alone]
+
+
 def test_a_chunk_with_two_fates_is_two_cells_and_nothing_scored_is_unshaded():
     cells = document_cells(ONE, OFFSETS, plan((0, 3, Fate.RECOMPUTE), (3, 20, Fate.ACCEPT)), None, 16)
     assert [(cell.start, cell.end, cell.fate) for cell in cells] == [

@@ -42,7 +42,8 @@ KINDS = (
     Kind(re.compile(rf"{CAPITALISED}(?: (?:(?:of|the|de|von|and) )?{CAPITALISED}){{1,3}}"), ("Who", "What", "Which", "Who"), 1.0),
     Kind(re.compile(rf"(?<=[a-z,] ){CAPITALISED}"), ("Who", "What", "Which"), 0.6),
     Kind(re.compile(r"(?<=[\"“])[^\"”]{3,50}(?=[\"”])"), ("What", "Which"), 1.0),
-    Kind(re.compile(rf"(?:(?<=\ba )|(?<=\ban )|(?<=\bthe ))(?:[a-z-]{{3,}} ){{0,2}}[a-z-]{{3,}}{STOPS}"), ("What", "What", "Which"), 0.6),
+    Kind(re.compile(rf"(?:(?<=\ba )|(?<=\ban )|(?<=\bthe ))(?:[a-z-]{{3,}} ){{0,2}}[a-z-]{{3,}}{STOPS}"),
+         ("What", "What", "Which"), 0.6),
 )  # fmt: skip
 UNREADABLE = re.compile(r"[_\\{}<>=|]")
 AUXILIARIES = frozenset("is are was were has had have can could will would may must should does did".split())

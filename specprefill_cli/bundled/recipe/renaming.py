@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from specprefill_cli.bundled.recipe.synthesis import Block, Question
 from specprefill_cli.bundled.recipe.values import MONTHS, WEEKDAYS
@@ -34,11 +35,10 @@ def renamed(blocks: Sequence[Block], pool: Sequence[str], rng: random.Random) ->
 
     def other(match: re.Match) -> str:
         word = match.group()
-        if word.isdigit():
-            return exchanged.setdefault(word, other_number(word, rng))
-        if word not in names or not pool:
-            return word
-        return exchanged.setdefault(word, rng.choice(pool))
+        if word not in exchanged and (word.isdigit() or (word in names and pool)):
+            draw = partial(other_number, word, rng) if word.isdigit() else partial(rng.choice, pool)
+            exchanged[word] = unused(draw, exchanged)
+        return exchanged.get(word, word)
 
     def changed(text: str) -> str:
         return NAME_OR_NUMBER.sub(other, text)
@@ -54,6 +54,12 @@ def renamed(blocks: Sequence[Block], pool: Sequence[str], rng: random.Random) ->
                 questions.append(Question(changed(question.text), answer, start))
         found.append(Block(text, tuple(questions)))
     return found
+
+
+def unused(draw: Callable[[], str], exchanged: Mapping[str, str], tries: int = 8) -> str:
+    """What is drawn, and not yet another name's: two people of a document must not become one. Gives up after `tries`."""
+    taken = set(exchanged.values())
+    return next((word for word in (draw() for _ in range(tries)) if word not in taken), draw())
 
 
 def other_number(digits: str, rng: random.Random) -> str:

@@ -29,6 +29,7 @@ from specprefill_cli.bundled.recipe.topics import Material, OneTopic, Scattered
 CHARACTERS_PER_TOKEN = 3.9
 CHUNK = 32
 QUESTION_TOKENS = 24
+MOST_SHIFT = 1_000
 FIRST_TOKEN_WEIGHT = 3
 CLOZE_SHARE = 0.5
 RENAMED_SHARE = 0.4
@@ -110,7 +111,8 @@ class RowMaker:
         share = 0.45 if length <= 512 else 0.52 if length <= 1024 else 0.65 if length <= 2048 else 0.8
         room = int(length * share)
         thinned = self.rng.random() < 0.3
-        wanted = room * self.rng.uniform(1.5, 4.0) if thinned else room
+        # Question and answers stand behind the whole document, at positions that the context must hold.
+        wanted = min(room * self.rng.uniform(1.5, 4.0), self.context - length - MOST_SHIFT) if thinned else room
         topic = (OneTopic if self.rng.random() < ONE_TOPIC_SHARE else Scattered)(self.material, self.rng)
         is_real = self.rng.random() < real
         blocks = self.blocks(int(wanted * CHARACTERS_PER_TOKEN), is_real, topic)
@@ -122,10 +124,15 @@ class RowMaker:
             text += block.text
         questions = unambiguous(questions)
         strangers = self.neighbours(topic, is_real) if isinstance(topic, OneTopic) else list(self.strangers)
+        # What the document states of the same thing, in whatever words, answers a stranger's question too.
+        strangers = [one for one in strangers if one.fact is None or one.fact not in topic.stated]
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         starts = [start for start, _ in encoding.offsets]
+        if thinned:
+            # A text of short tokens may be longer than its characters let expect.
+            starts = starts[: self.context - length - MOST_SHIFT]
         self.rng.shuffle(questions)
-        kept = np.arange(len(encoding.ids))
+        kept = np.arange(len(starts))
         if thinned:
             kept = self.thin(starts, questions, room)
         # Blocks overshoot; what the questions need is not given away to the document.
@@ -266,10 +273,10 @@ class RowMaker:
         """Positions of a row: those of kept document tokens, or plain, shifted, or with random skips of whole chunks."""
         if places is not None:
             tail = np.arange(length - len(self.head) - len(places))
-            first_tail = (int(places[-1]) if len(places) else len(self.head)) + 1 + self.rng.randint(0, 1_000)
+            first_tail = (int(places[-1]) if len(places) else len(self.head)) + 1 + self.rng.randint(0, MOST_SHIFT)
             positions = np.concatenate([np.arange(len(self.head)), places, first_tail + tail])
             shift = self.rng.randint(0, max(0, self.context - 1 - int(positions[-1]))) if self.rng.random() < 0.3 else 0
-            return np.minimum(positions + shift * (np.arange(length) >= len(self.head)), self.context - 1)
+            return positions + shift * (np.arange(length) >= len(self.head))
         positions = np.arange(length)
         free = self.context - length
         if self.rng.random() < 0.45 or free <= CHUNK:

@@ -6,7 +6,7 @@ import json
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from specprefill_cli.bundled.recipe.values import draw, invented, place_name
@@ -17,14 +17,18 @@ NOT_FOUND = "not found"
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its answer and the answer's character position in the block or document (-1: not there)."""
+    """A question with its answer and the answer's character position in the block or document (-1: not there).
+
+    fact: relation and subject that it asks for, where it was synthesised
+    """
 
     text: str
     answer: str
     start: int
+    fact: tuple[str, str] | None = None
 
     def moved(self, by: int) -> Question:
-        return Question(self.text, self.answer, self.start + by) if self.start >= 0 else self
+        return replace(self, start=self.start + by) if self.start >= 0 else self
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class FactBook:
         answer = capital(value) if "{value_cap}" in text else value
         start = min(place for place in (text.find("{value_cap}"), text.find("{value}")) if place >= 0)
         text = text.replace("{value_cap}", answer).replace("{value}", answer)
-        return Statement(text, Question(capital(question), answer, start))
+        return Statement(text, Question(capital(question), answer, start, (relation["name"], subject)))
 
 
 def capital(text: str) -> str:

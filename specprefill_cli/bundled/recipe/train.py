@@ -26,6 +26,9 @@ from specprefill_cli.errors import SpecprefillError
 class TrainSettings:
     """`minutes` is the length of the whole run, resumed parts included; the schedule follows the clock.
 
+    The clock runs from batch to batch: what a start or a resume takes to load and compile is not counted.
+
+    warmup: steps in which the rate rises; cooldown: share of the run, at its end, in which it falls (0: it stays)
     draft_every: the draft, which learns its part sooner, is updated at every n-th step only; 0 leaves it as it is
     draft_text_every: of the batch's text tokens every n-th counts in the draft's loss; its logits cost more than its layers
     curriculum_from: progress at which the curriculum of rows begins; later for weights that have learnt to copy
@@ -36,7 +39,7 @@ class TrainSettings:
     matrix_rate: float = 4e-3
     vector_rate: float = 4e-3
     weight_decay: float = 0.05
-    warmup: float = 0.01
+    warmup: int = 30
     cooldown: float = 0.35
     text_weight: float = 0.4
     region_weight: float = 0.1
@@ -121,10 +124,9 @@ class Trainer:
 
     def rate(self) -> float:
         """Learning-rate factor: linear warm-up, constant, linear cool-down to a twentieth."""
-        if self.progress < self.settings.warmup:
-            return max(0.05, self.progress / self.settings.warmup)
-        left = (1 - self.progress) / self.settings.cooldown
-        return max(0.05, min(1.0, left))
+        rising = (self.steps + 1) / max(1, self.settings.warmup)
+        falling = (1 - self.progress) / self.settings.cooldown if self.settings.cooldown else 1.0
+        return max(0.05, min(1.0, rising, falling))
 
     def step(self, batch: Batch) -> dict[str, float]:
         """One update of both models; returns the losses by name."""
@@ -196,12 +198,13 @@ def train(
     )  # fmt: skip
     averages: dict[str, float] = {}
     saved = trainer.seconds
-    clock = time.perf_counter()
+    clock = None
     stream.progress.value = max(settings.curriculum_from, trainer.progress)
-    for batch in loader:
+    # A run that is complete has nothing to add.
+    for batch in loader if trainer.progress < 1 else ():
         losses = trainer.step(batch)
         now = time.perf_counter()
-        trainer.seconds += now - clock
+        trainer.seconds += now - clock if clock is not None else 0.0
         clock = now
         stream.progress.value = max(settings.curriculum_from, trainer.progress)
         if not math.isfinite(sum(losses.values())):

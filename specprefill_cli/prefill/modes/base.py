@@ -23,6 +23,7 @@ class Prefilled:
     draft_state: the draft's cache of exactly the prompt, where the draft ran and decoding wants it
     reused: what of earlier questions' work it stands on, in words
     draft_window: how far back the draft saw while it read the document; None: to the start, or no draft ran
+    neighbours: weight of the chunks beside it in a chunk's place among the important ones
     """
 
     logits: Tensor
@@ -33,6 +34,7 @@ class Prefilled:
     draft_state: PrefillState | None = None
     reused: tuple[str, ...] = ()
     draft_window: int | None = None
+    neighbours: float = 0.0
 
 
 class Mode(Protocol):

@@ -79,7 +79,9 @@ class HybridMode:
         plan = plan_of(request, fates, risks, seen.computed)
         warnings = (chosen.warning,) if chosen.warning else ()
         window = checked.draft_window
-        return Prefilled(logits, state, plan, scores.importance, warnings, scores.draft_state, draft_window=window)
+        return Prefilled(
+            logits, state, plan, scores.importance, warnings, scores.draft_state, (), window, scores.neighbours
+        )
 
 
 FATES = (Fate.RECOMPUTE, Fate.ACCEPT, Fate.DROP)
@@ -130,9 +132,8 @@ def recomputed(request: ScoringRequest, checked: Checked, fates: Tensor) -> Pref
         logits = repair(request, checked.state, slots)
     plan = plan_of(request, fates, checked.risks, checked.seen.computed)
     scores = checked.scores
-    return Prefilled(
-        logits, checked.state, plan, scores.importance, (), scores.draft_state, draft_window=checked.draft_window
-    )
+    importance, window = scores.importance, checked.draft_window
+    return Prefilled(logits, checked.state, plan, importance, (), scores.draft_state, (), window, scores.neighbours)
 
 
 def enough_chunks(risks: Tensor, limit: float) -> int:

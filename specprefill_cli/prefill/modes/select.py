@@ -37,4 +37,5 @@ class SelectMode:
             scores.draft_state,
             scores.reused,
             request.draft_window if SCORERS[settings.scorer].needs_draft else None,
+            scores.neighbours,
         )
