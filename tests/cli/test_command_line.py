@@ -178,6 +178,25 @@ def test_the_page_is_whole_though_the_reader_left(tmp_path):
     assert "42 pence" in page.read_text(encoding="utf-8")
 
 
+def test_answers_never_overwrite_the_questions(call, tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"context": "The gate is green.", "question": "Which color?", "answers": ["green"]}\n')
+    before = path.read_text()
+    code, _, err = call("evaluate", str(path), "--answers", str(path))
+    assert code == 2
+    assert "these are the questions" in err
+    assert path.read_text() == before
+
+
+def test_distractors_without_contexts_are_refused(call, tmp_path):
+    (tmp_path / "a.txt").write_text("The gate is green.")
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"documents": ["a.txt"], "question": "Which color?", "answers": ["green"]}\n')
+    code, _, err = call("evaluate", str(path), "--distractors", "2")
+    assert code == 2
+    assert "leave it out" in err
+
+
 def test_pairs_lists_tiny_and_hub_pairs(call):
     code, out, _ = call("pairs")
     assert code == 0

@@ -18,7 +18,7 @@ from specprefill_cli.evaluation.conditions import (
     other_budgets,
     reference_settings,
 )
-from specprefill_cli.evaluation.controls import mapped_kv, other_document
+from specprefill_cli.evaluation.controls import everything_of, mapped_kv, other_document, spliced
 from specprefill_cli.evaluation.datasets import Item
 from specprefill_cli.evaluation.equal_cost import Tally, cost_rows, duel, equal_cost, gap_recovered
 from specprefill_cli.evaluation.study import BUDGETS, study
@@ -28,6 +28,7 @@ from specprefill_cli.models.keys import key_value_size
 from specprefill_cli.prefill.kv_map import KvMap, LayerFit
 from specprefill_cli.prefill.plan import Fate
 from specprefill_cli.settings import Settings
+from specprefill_cli.timing import PhaseClock
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
 SETTINGS = reference_settings(Settings(scorer="question", look_ahead=1))
@@ -123,6 +124,24 @@ def test_the_wrong_document_is_never_the_same_text():
     items = [item(0), item(1), item(2, "Another text altogether."), item(3)]
     assert [other_document(items, number).identifier for number in range(4)] == ["2", "2", "3", "2"]
     assert other_document(items[:2], 0) is None
+    # One that is long enough to stand in every place comes before a nearer one.
+    assert other_document([item(0), item(1, "Short."), item(2, TEXT[::-1])], 0).identifier == "2"
+
+
+def test_a_shorter_wrong_document_fills_every_slot(random_session):
+    """What is left of the right document would pass for an answer from the wrong one."""
+    held = everything_of(mapped_kv(random_session, item(), SETTINGS))
+    wrong = mapped_kv(random_session, item(1, "Rain fell on the harbour all day."), SETTINGS)
+    request = random_session.prepare(item().collection, "When?", SETTINGS, PhaseClock())
+    start, end = request.prompt.document
+    replaced = spliced(held, wrong, (start, end))
+    for (keys, values), (old_keys, old_values), other in zip(
+        replaced.layers, held.layers, wrong.cache.layers, strict=True
+    ):
+        torch.testing.assert_close(keys[:, :start], old_keys[:, :start])
+        assert not (values[:, start:] == old_values[:, start:]).all(-1).any()
+        period = wrong.length - start
+        torch.testing.assert_close(keys[:, start + period], other.keys[0][:, start])
 
 
 def test_controls_really_differ(with_exact_maps):
