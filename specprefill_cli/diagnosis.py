@@ -167,7 +167,7 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
             yield Check(f"{role} {name}", State.NO, f"not on this machine: the first run downloads it ({error})")
             return
         text = outline.config.get_text_config()
-        dtype = choose_dtype(settings.dtype, placement, text.hidden_size)
+        dtype = choose_dtype(settings.dtype, placement, text.hidden_size, text.model_type)
         packing = settings.quantization if role == "target" else NONE
         weights, cache = weight_bytes(outline.config, dtype, packing), cache_bytes(outline.config, tokens, dtype)
         needed += weights + cache

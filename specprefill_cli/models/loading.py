@@ -194,7 +194,8 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     transformers_logging.disable_progress_bar()
     outline = load_outline(name, placement, offline)
     check_shards(outline.config, name, placement.shards)
-    chosen = choose_dtype(dtype, placement, outline.config.get_text_config().hidden_size)
+    text = outline.config.get_text_config()
+    chosen = choose_dtype(dtype, placement, text.hidden_size, text.model_type)
     quantized = quantization_config(quantization, outline.config, name, chosen)
     with load_errors(name, offline):
         model = auto_class(outline.config).from_pretrained(

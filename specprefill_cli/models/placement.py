@@ -153,11 +153,11 @@ def check_shards(config: PretrainedConfig, name: str, shards: int) -> None:
         )
 
 
-def choose_dtype(name: str, placement: Placement, hidden_size: int) -> torch.dtype:
+def choose_dtype(name: str, placement: Placement, hidden_size: int, model_type: str = "") -> torch.dtype:
     """The dtype behind a name; `auto` is bfloat16 on a GPU, and on a CPU where it is known to be faster.
 
-    On NVIDIA cards before Ampere `auto` is float16: no fused attention takes bfloat16 there, and the other one builds all
-    scores.
+    On NVIDIA cards before Ampere `auto` is float16, but for Gemma models, whose states grow beyond its range: no fused
+    attention takes bfloat16 there, and the other one builds all scores.
 
     Raises UsageError for an unknown name.
     """
@@ -169,7 +169,7 @@ def choose_dtype(name: str, placement: Placement, hidden_size: int) -> torch.dty
         return getattr(torch, name)
     if placement.device_map is not None:
         recent = all(torch.cuda.get_device_capability(gpu) >= (8, 0) for gpu in placement.gpus)
-        return torch.bfloat16 if recent else torch.float16
+        return torch.bfloat16 if recent or model_type.startswith("gemma") else torch.float16
     return torch.bfloat16 if hidden_size >= SMALLEST_BFLOAT16_HIDDEN and cpu_has_bfloat16() else torch.float32
 
 

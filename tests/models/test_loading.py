@@ -109,6 +109,7 @@ def test_draft_and_target_can_be_replaced():
 def test_dtype_of_a_gpu_is_one_that_its_fused_attention_takes(monkeypatch, capability, dtype):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     assert choose_dtype("auto", Placement({"": "cuda:0"}), 64) is dtype
+    assert choose_dtype("auto", Placement({"": "cuda:0"}), 64, "gemma3_text") is torch.bfloat16
 
 
 def test_yarn_stretches_the_context():
