@@ -137,16 +137,10 @@ def split_heads(flat: Tensor, heads: int, size: int) -> Tensor:
     return flat.view(-1, heads, size).transpose(0, 1)
 
 
-def state_of(
-    keys_values: Sequence[tuple[Tensor, Tensor]], positions: Tensor, state: PrefillState | None = None
-) -> PrefillState:
-    """A cache filled from outside: per layer, keys and values [kv_heads, K, head_size] of slots at positions [K].
-
-    state: a cache whose first layers are filled already; `keys_values` then belongs to the layers above them
-    """
-    filled = 0 if state is None else sum(layer.get_seq_length() > 0 for layer in state.cache.layers)
-    state = new_state(len(positions)) if state is None else state
-    for number, (keys, values) in enumerate(keys_values, filled):
+def state_of(keys_values: Sequence[tuple[Tensor, Tensor]], positions: Tensor) -> PrefillState:
+    """A cache filled from outside: per layer, keys and values [kv_heads, K, head_size] of slots at positions [K]."""
+    state = new_state(len(positions))
+    for number, (keys, values) in enumerate(keys_values):
         state.cache.update(keys[None], values[None], number)
     state.positions = positions.clone()
     return state
