@@ -16,6 +16,10 @@ SHORTEST_QUOTE = 3
 # Bounds the search for a quote, which is quadratic in it.
 MOST_QUOTED_WORDS = 40
 NOT_FOUND = "not found"
+# Answers that stand nowhere, though the words do.
+NOWHERE = ("yes", "no")
+# What chat models put around an answer.
+MARKS = " \t\n.,;:!?\"'“”*_`"
 MOST_CITATIONS = 3
 SENTENCE_END = re.compile(r"[.!?](?=\s)|\n")
 
@@ -42,8 +46,8 @@ def cite(
 
     offsets: [n, 2] character range of each document token; importance: [n], or None where nothing was scored
     """
-    said = answer.strip().strip(".")
-    if said.lower() == NOT_FOUND or not len(offsets):
+    said = answer.strip(MARKS)
+    if not len(offsets) or said.lower().startswith(NOT_FOUND) or said.lower() in NOWHERE:
         return []
     whole = occurrences(said, collection.text) if len(said) <= LONGEST_ANSWER else []
     places = whole or longest_quote(said, collection.text)
@@ -62,7 +66,7 @@ def cite(
 
 def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
     """Character ranges where the answer stands as whole words and whole numbers, case and white space aside."""
-    words = answer.strip().strip(".").split()
+    words = answer.strip(MARKS).split()
     if not words:
         return []
     pattern = r"\s+".join(re.escape(word) for word in words)

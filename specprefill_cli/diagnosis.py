@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 GIBIBYTE = 2**30
 
 
-def diagnose(settings: Settings, tokens: int) -> list[Check]:
+def diagnose(settings: Settings, tokens: int, problem: str | None = None) -> list[Check]:
     """All findings. Whatever goes wrong in one look is a finding itself and does not end the others.
 
-    tokens: length of the prompt for which memory is counted
+    tokens: length of the prompt for which memory is counted; problem: why the user's settings could not be read
     """
     looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
+        ("settings", lambda: settings_serve(settings, problem)),
         ("versions", versions),
         ("devices", devices),
         ("bundled", bundled),
@@ -42,6 +43,17 @@ def guarded(name: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
     except Exception as error:
         # A broken installation can fail in any way; finding that out is what this command is for.
         yield Check(name, State.BROKEN, f"{type(error).__name__}: {error}")
+
+
+def settings_serve(settings: Settings, problem: str | None) -> Iterator[Check]:
+    """Whether the settings could be read, and a session could be opened with them."""
+    from specprefill_cli.session import check_settings
+
+    if problem is not None:
+        yield Check("settings", State.BROKEN, problem)
+        return
+    check_settings(settings)
+    yield Check("settings", State.OK, "read")
 
 
 def versions() -> Iterator[Check]:
@@ -162,7 +174,7 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
         try:
             outline = load_outline(name, placement, offline=True)
         except SpecprefillError as error:
-            if Path(name).exists():
+            if Path(name).exists() or name.startswith((".", "/", "~")):
                 raise
             yield Check(f"{role} {name}", State.NO, f"not on this machine: the first run downloads it ({error})")
             return

@@ -12,6 +12,8 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 
 def check_can_write(path: Path, option: str) -> None:
     """Raises UsageError, before any work is done, for a path that cannot become a file."""
+    if path == Path("-"):
+        raise UsageError(f"{option} -: standard output is not meant here; give a file name")
     if path.is_dir():
         raise UsageError(f"{option} {path}: this is a folder; give a file name")
     if not path.parent.is_dir():
@@ -22,6 +24,11 @@ def check_can_write(path: Path, option: str) -> None:
         written.append(Path(os.path.realpath(path)).parent)
     if not all(os.access(place, os.W_OK) for place in written):
         raise UsageError(f"{option} {path}: no permission to write there; give another place")
+
+
+def same_file(one: Path, other: Path) -> bool:
+    """Whether two names lead to one file that is there."""
+    return one.exists() and other.exists() and one.samefile(other)
 
 
 def make_folder(path: Path, option: str) -> None:

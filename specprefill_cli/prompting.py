@@ -74,6 +74,10 @@ def parse_template(path: Path) -> Template:
         values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SpecprefillError(f"prompt {path}: not valid TOML ({error}); mend the file") from error
+    except OSError as error:
+        raise SpecprefillError(
+            f"prompt {path}: cannot be read ({error.strerror or error}); mend its permissions"
+        ) from error
     unknown = sorted(set(values) - {"description", "text", "system", "user"})
     if unknown:
         raise SpecprefillError(f"prompt {path}: unknown key '{unknown[0]}'; use description, text, or system and user")
@@ -84,6 +88,8 @@ def parse_template(path: Path) -> Template:
     body = values.get("text", values.get("user"))
     if not all(isinstance(value, str) for value in values.values()):
         raise SpecprefillError(f"prompt {path}: every value must be a text in quotes")
+    if any(f"${name}" in values.get("system", "") for name in VARIABLES):
+        raise SpecprefillError(f"prompt {path}: `system` is fixed text; write $document and $question in `user`")
     if not string.Template(body).is_valid():
         raise SpecprefillError(f"prompt {path}: a lone dollar sign; write it as $$")
     strangers = [name for name in string.Template(body).get_identifiers() if name not in VARIABLES]

@@ -12,6 +12,7 @@ from specprefill_cli.decoding.proposers import PROPOSERS
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.warm_up import measure_costs
+from specprefill_cli.documents.cleaning import replace_surrogates
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.memory import PeakMemory, keep_freed_memory
@@ -56,6 +57,13 @@ def check_names(settings: Settings) -> None:
         raise UsageError(f"--scorer {settings.scorer}: unknown; use one of {', '.join([AUTO, *SCORERS])}")
     if settings.proposer not in (AUTO, *PROPOSERS):
         raise UsageError(f"--proposer {settings.proposer}: unknown; use one of {', '.join([AUTO, *PROPOSERS])}")
+
+
+def check_settings(settings: Settings) -> None:
+    """Raises SpecprefillError for settings that no session could be opened with, whatever the models are."""
+    check_names(settings)
+    pair = find_pair(settings.pair, settings.draft, settings.target)
+    load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
 
 
 def loads_draft(settings: Settings) -> bool:
@@ -134,6 +142,7 @@ class Session:
         """
         if not question.strip():
             raise UsageError("the question is empty; give it after the documents, in quotes")
+        question = replace_surrogates(question)
         settings = self.with_scorer(settings)
         check_proposer(settings, self.pair)
         self.warm_up(settings)
@@ -226,6 +235,7 @@ class Session:
         if self.warm:
             return
         settings = self.with_scorer(settings)
+        settings = replace(settings, look_ahead=min(settings.look_ahead, Settings.look_ahead))
         from specprefill_cli.documents.document import one_page_document
 
         self.warm = True

@@ -14,6 +14,8 @@ from specprefill_cli.errors import UsageError
 ENVIRONMENT_PREFIX = "SPECPREFILL_"
 AUTO = "auto"
 OFF = "off"
+# Generators of random numbers take no more.
+LARGEST_SEED = 2**63 - 1
 # Settings that are a number or one of these words.
 WORDS = {"speculate": (AUTO, OFF), "draft_window": (AUTO, OFF), "prefill_chunk": (AUTO,)}
 
@@ -75,6 +77,8 @@ class Settings:
         for name, smallest in at_least.items():
             if getattr(self, name) < smallest:
                 raise UsageError(f"{flag(name)} {getattr(self, name)}: must be at least {smallest}")
+        if self.seed > LARGEST_SEED:
+            raise UsageError(f"--seed {self.seed}: must be at most {LARGEST_SEED}")
         if isinstance(self.prefill_chunk, int) and self.prefill_chunk < 16:
             raise UsageError(f"--prefill-chunk {self.prefill_chunk}: must be at least 16, or 'auto'")
         if not 0 <= self.recompute <= 1:
@@ -107,7 +111,7 @@ def config_path() -> Path:
 
 def prompt_folder(settings: Settings) -> Path:
     """The user's prompt templates: the folder that is set, or `prompts` beside the config file."""
-    return Path(settings.prompt_folder) if settings.prompt_folder else config_path().parent / "prompts"
+    return Path(settings.prompt_folder).expanduser() if settings.prompt_folder else config_path().parent / "prompts"
 
 
 def merge_settings(
@@ -117,9 +121,19 @@ def merge_settings(
 
     Raises UsageError for an unknown key or a value that cannot be read, naming where it stands.
     """
-    values = {name: sourced.value for name, sourced in sourced_values(environment, file).items()}
+    found = sourced_values(environment, file)
+    if flags.get("pair") is not None:
+        name_pair(found, "flag")
+    values = {name: sourced.value for name, sourced in found.items()}
     values |= {name: convert(name, value, flag(name)) for name, value in flags.items() if value is not None}
     return replace(Settings(), **values)
+
+
+def name_pair(found: dict[str, Sourced], source: str) -> None:
+    """A pair named in one source replaces both models of the sources below it."""
+    for role in ("draft", "target"):
+        if found[role].source != source:
+            found[role] = Sourced(None, "default")
 
 
 @dataclass(frozen=True)
@@ -146,6 +160,8 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
         variable = variable_of(name)
         if variable in environment:
             found[name] = Sourced(convert(name, environment[variable], variable), "environment", variable)
+    if found["pair"].source == "environment":
+        name_pair(found, "environment")
     return found
 
 
@@ -172,14 +188,25 @@ def parse_settings(text: str, path: Path) -> dict[str, Any]:
 
 
 def convert(name: str, value: Any, place: str) -> Any:
-    """A value as the setting's type; `place` says where it stands."""
+    """A value as the setting's type and in its range; `place` says where it stands."""
+    converted = convert_type(name, value, place)
+    try:
+        replace(Settings(), **{name: converted})
+    except UsageError as error:
+        if place == flag(name):
+            raise
+        raise UsageError(f"{place}: {str(error).replace(flag(name), name, 1)}") from error
+    return converted
+
+
+def convert_type(name: str, value: Any, place: str) -> Any:
     kinds = {field.name: field.type for field in fields(Settings)}
     if name not in kinds:
         raise UsageError(f"{place}: unknown setting '{name}'; known are {', '.join(kinds)}")
     kind = str(kinds[name])
     try:
-        if name == "keep":
-            return None if value == AUTO else float(value)
+        if name == "keep" and value == AUTO:
+            return None
         if value in WORDS.get(name, ()):
             return value
         if kind == "bool":
@@ -202,6 +229,6 @@ def convert(name: str, value: Any, place: str) -> Any:
             "draft_window": "'off', 'auto' or a whole number",
             "prefill_chunk": "'auto' or a whole number",
         }
-        kinds_in_words = {"int": "a whole number", "bool": "true or false"}
+        kinds_in_words = {"int": "a whole number", "bool": "true or false", "str": "a text", "str | None": "a text"}
         wanted = words.get(name) or kinds_in_words.get(kind, "a number")
         raise UsageError(f"{place}: '{value}' is not {wanted} (setting {name})") from error

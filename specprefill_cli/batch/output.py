@@ -23,8 +23,15 @@ class RowWriter:
         self.stream = stream
 
     def __call__(self, record: dict[str, Any]) -> None:
-        self.stream.write(line(record).encode("ascii") + b"\n")
-        self.stream.flush()
+        try:
+            self.stream.write(line(record).encode("ascii") + b"\n")
+            self.stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise SpecprefillError(
+                f"rows cannot be written ({error.strerror or error}); make room; with --out, --resume goes on behind the last"
+            ) from error
 
 
 def open_output(path: Path, resume: bool) -> BinaryIO:

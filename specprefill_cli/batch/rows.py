@@ -54,13 +54,12 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | 
     """
     identifier: str | int = number
     try:
-        text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        # Files joined by `cat` have a byte order mark inside.
+        text = line.decode("utf-8").strip().lstrip("\ufeff")
         if not text:
             return None
         if not text.startswith("{"):
-            if not has_documents:
-                raise RowError("not a JSON object; a plain question needs --document")
-            return Row(number, text)
+            return Row(number, plain_question(text, has_documents))
         values = json.loads(text)
         identifier = own_identifier(values, number)
         return row_of(values, identifier, has_documents)
@@ -68,6 +67,21 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | 
         return BadRow(identifier, error)
     except (ValueError, RecursionError) as error:
         return BadRow(identifier, RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"))
+
+
+def plain_question(text: str, has_documents: bool) -> str:
+    """A line that is a question itself, or one as a JSON text. Raises RowError for what is none."""
+    if not has_documents:
+        raise RowError("not a JSON object; a plain question needs --document")
+    if "\0" in text:
+        raise RowError("not text in UTF-8; save the file as UTF-8")
+    try:
+        value = json.loads(text) if text[0] in '["' else text
+    except ValueError:
+        value = text
+    if isinstance(value, list) or text in ("[", "]"):
+        raise RowError("a JSON array is no row; give an object a line (jq -c '.[]' writes them)")
+    return row_of({"question": value}, text, has_documents).question
 
 
 def own_identifier(values: Mapping[str, Any], number: int) -> str | int:

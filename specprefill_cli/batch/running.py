@@ -22,6 +22,7 @@ class Count:
     answered: int = 0
     failed: int = 0
     skipped: int = 0
+    failed_before: int = 0
 
 
 def run_batch(
@@ -71,6 +72,7 @@ def skip(row: Row | BadRow, number: int, known: tuple[str | int, bool], count: C
         )
     count.skipped += 1
     count.failed += known[1]
+    count.failed_before += known[1]
 
 
 def record_of(row: Row | BadRow, answer: Answerer) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 
 from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.errors import INTERRUPTED, UsageError
+from specprefill_cli.errors import INTERRUPTED
 
 if TYPE_CHECKING:
     from specprefill_cli.answer_stream import AnswerStream
@@ -66,16 +66,19 @@ def ask(
 
       curl -s https://example.org | specprefill ask - "What is it about?" --mode full
     """
-    settings = options.settings_from(locals())
-    if not question.strip():
-        raise UsageError("the question is empty; give it after the documents, in quotes")
+    flags = locals()
+    settings = options.settings_from(flags)
+    options.check_question(question)
     options.check_html(html)
     notes = Notes(quiet)
+    for idle in options.without_effect(flags, settings):
+        notes.warn(idle)
     from specprefill_cli.documents import read_documents
     from specprefill_cli.documents.collection import Collection
 
     with notes.progress("reading documents"):
         collection = Collection(tuple(read_documents(documents)))
+    options.check_no_document(html, collection)
     from specprefill_cli.models.tokenizers import count_tokens
 
     size = count_tokens(collection.text)

@@ -87,6 +87,8 @@ def batch(
     """
     settings = options.settings_from(locals())
     names = tuple(document or ())
+    if out == Path("-"):
+        out = None
     if resume and out is None:
         raise UsageError("--resume needs --out: it goes on with the rows of that file")
     if questions == "-" and "-" in names:
@@ -110,7 +112,9 @@ def batch(
             answer = answerer(settings, names, cache_dir, cache_limit, notes, context.obj["started"])
             stack.enter_context(loaded_for_good())
             started = time.perf_counter()
-            update = stack.enter_context(notes.progress("waiting for the first row"))
+            # Rows that are shown as they come would be written into the line of progress.
+            progress = notes if out is not None else Notes(quiet=True)
+            update = stack.enter_context(progress.progress("waiting for the first row"))
             count = run_batch(
                 lines(source),
                 bool(names),
@@ -123,6 +127,11 @@ def batch(
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
     notes.show(progress_text(count, started))
+    if count.failed_before:
+        notes.warn(
+            f"{count.failed_before:,} of the failed rows were written by an earlier run and are not asked again; "
+            "give their questions as a new input"
+        )
     if count.failed:
         raise typer.Exit(SOME_FAILED)
 

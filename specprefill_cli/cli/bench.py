@@ -110,6 +110,8 @@ def prefill(
         check_names(configuration.settings(settings))
     notes = Notes(quiet)
     if shapes:
+        if any(flags[name] is not None for name in ("pair", "draft", "target")):
+            raise UsageError("--shapes makes models of its own; leave --pair, --draft and --target away")
         if settings.quantization != NONE:
             raise UsageError("--shapes makes random weights in --dtype; --quantization needs a checkpoint")
         from specprefill_cli.benchmarks.shapes import shaped_session

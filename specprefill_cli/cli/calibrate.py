@@ -73,6 +73,8 @@ def calibrate(
     """
     if heads is None and not text:
         raise UsageError("calibrate: nothing to do; give --heads QUESTIONS.jsonl, or --text FILES")
+    if exact and not text:
+        raise UsageError("--exact: belongs to the maps of draft KV; give --text FILES too")
     edges = [options.whole_number(part, "--exact") for part in exact.split(",") if part.strip()]
     settings = replace(options.settings_from(locals() | {"heads": None}), scorer="question", mode="select")
     from specprefill_cli.documents import read_documents
@@ -88,10 +90,11 @@ def calibrate(
     folder = out or calibration_folder(find_pair(settings.pair, settings.draft, settings.target))
     make_folder(folder, "--out" if out else "the calibration's folder")
     texts = [document.text for document in read_documents([str(path) for path in text])] if text else []
+    items = [] if heads is None else read_questions(heads, limit, distractors, sample_seed)
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True, calibrated=False)
     if heads is not None:
-        items = [item for item in read_questions(heads, limit, distractors, sample_seed) if item.answers]
+        items = [item for item in items if item.answers]
         found = find_heads(session, items, settings, notes)
         # Saved before the answers too: whoever interrupts them keeps the heads.
         path = found.save(folder)

@@ -99,6 +99,7 @@ def compare(
 
     with notes.progress("reading documents"):
         collection = read(names)
+    options.check_no_document(html, collection)
     with notes.progress("loading the models"):
         from dataclasses import replace
 

@@ -38,22 +38,21 @@ def doctor(
       specprefill doctor --json | jq -r '.checks[] | select(.state != "ok") | .detail'
     """
     flags = locals()
-    from specprefill_cli.checks import Check, State, any_broken
+    from specprefill_cli.checks import any_broken
     from specprefill_cli.diagnosis import diagnose
     from specprefill_cli.errors import UsageError
     from specprefill_cli.settings import Settings
 
-    checks = []
+    problem = None
     try:
         settings = options.settings_from(flags)
-        checks.append(Check("settings", State.OK, "read"))
     except UsageError as error:
         # A broken config file must not keep the rest from being looked at.
         known = {field.name for field in fields(Settings)}
         settings = Settings(**{name: value for name, value in flags.items() if name in known and value is not None})
-        checks.append(Check("settings", State.BROKEN, str(error)))
+        problem = str(error)
     with Notes(json).progress("looking around"):
-        checks += diagnose(settings, tokens)
+        checks = diagnose(settings, tokens, problem)
     from specprefill_cli.reporting.check_report import check_record, check_table
 
     if json:

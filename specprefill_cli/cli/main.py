@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -89,6 +90,8 @@ def common(
 def main() -> None:
     """Run the command line; every error a user can mend is one line on standard error."""
     debug = "--debug" in sys.argv[1:2]
+    # A stream that the caller closed (`2>&-`) is None; what takes its place stays open as long as it would have.
+    sys.stdout, sys.stderr = (stream or Path(os.devnull).open("w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets its code, not a traceback.
         if isinstance(stream, io.TextIOWrapper):

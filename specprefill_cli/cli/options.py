@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from specprefill_cli.reporting.html import PageResult
     from specprefill_cli.settings import Settings
 
+# Settings that matter only in some modes, and only where tokens are drawn by chance.
+DRAFT_KV_ONLY = ("recompute", "accept_risk", "exact_layers")
+SAMPLING_ONLY = ("top_p", "top_k")
 MODELS, PREFILL, DECODING, OUTPUT = "Models", "Prefill", "Decoding", "Output"
 
 Pair = Annotated[
@@ -151,12 +155,41 @@ def settings_from(flags: Mapping[str, Any]) -> Settings:
     return merge_settings({name: value for name, value in flags.items() if name in names})
 
 
+def without_effect(flags: Mapping[str, Any], settings: Settings) -> list[str]:
+    """What was asked for on the command line and does nothing beside the other settings, a line for each reason."""
+    idle = {
+        "--mode draft-kv or hybrid": () if settings.mode in ("draft-kv", "hybrid") else DRAFT_KV_ONLY,
+        "--temperature above 0": () if settings.temperature > 0 else SAMPLING_ONLY,
+    }
+    return [
+        f"{', '.join(given)}: no effect without {wanted}"
+        for wanted, names in idle.items()
+        if (given := [f"--{name.replace('_', '-')}" for name in names if flags.get(name) is not None])
+    ]
+
+
 def check_html(path: Path | None) -> None:
     """Raises UsageError, before models are loaded, for a page that could not be written."""
     from specprefill_cli.files import check_can_write
 
     if path is not None:
         check_can_write(path, "--html")
+
+
+def check_no_document(path: Path | None, collection: Collection, option: str = "--html") -> None:
+    """Raises UsageError for a file to write that is one of the documents."""
+    from specprefill_cli.files import same_file
+
+    if path is not None and any(same_file(path, Path(one.name)) for one in collection.documents):
+        raise UsageError(f"{option} {path}: this is one of the documents; give another name")
+
+
+def check_question(question: str) -> None:
+    """Raises UsageError for a question that is empty, or that is the last of several documents."""
+    if not question.strip():
+        raise UsageError("the question is empty; give it after the documents, in quotes")
+    if os.path.exists(question):
+        raise UsageError(f"{question}: this is a file, taken for the question; give the question last, in quotes")
 
 
 def write_html(path: Path, question: str, collection: Collection, results: Sequence[PageResult]) -> None:

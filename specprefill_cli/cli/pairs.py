@@ -105,6 +105,8 @@ def check(
     """
     if name is None and (draft is None or target is None):
         raise UsageError("pairs check: give the name of a pair, or both --draft and --target")
+    if name is not None and draft is not None and target is not None:
+        raise UsageError(f"pairs check: nothing of {name} is left with both --draft and --target; leave the name away")
     settings = options.settings_from({**locals(), "pair": name})
     with Notes(json).progress("reading configurations and tokenizers"):
         checks = examine(settings)

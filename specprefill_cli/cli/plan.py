@@ -11,7 +11,6 @@ import typer
 
 from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes, console
-from specprefill_cli.errors import UsageError
 
 
 def plan(
@@ -52,8 +51,7 @@ def plan(
       specprefill plan report.pdf "Who?" --json | jq '.chunks | max_by(.importance) | .pages'
     """
     settings = options.settings_from(locals())
-    if not question.strip():
-        raise UsageError("the question is empty; give it after the documents, in quotes")
+    options.check_question(question)
     options.check_html(html)
     notes = Notes(quiet)
     from specprefill_cli.documents import read_documents
@@ -61,6 +59,7 @@ def plan(
 
     with notes.progress("reading documents"):
         collection = Collection(tuple(read_documents(documents)))
+    options.check_no_document(html, collection)
     with notes.progress("loading the draft, and the target's tokenizer"):
         from specprefill_cli.models.distributed import ALONE
         from specprefill_cli.models.loading import load_draft_side

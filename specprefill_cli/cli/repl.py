@@ -166,6 +166,7 @@ class Repl:
         return table if self.times else plain("no question was asked yet")
 
     def save(self, argument: str) -> RenderableType:
+        from specprefill_cli.cli import options
         from specprefill_cli.files import check_can_write
         from specprefill_cli.reporting.safe import plain
 
@@ -174,6 +175,7 @@ class Repl:
         if path.suffix not in (".html", ".json"):
             raise UsageError("/save: give a file that ends with .html or .json")
         check_can_write(path, "/save")
+        options.check_no_document(path, self.comparison.collection, "/save")
         write_comparison(path, self.asked, self.comparison.collection, self.compared)
         return plain(f"written to {path}")
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,7 +11,7 @@ from specprefill_cli.documents.document import Document
 from specprefill_cli.documents.errors import document_error, one_line
 from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
-from specprefill_cli.documents.sources import STANDARD_INPUT, expand_source
+from specprefill_cli.documents.sources import STANDARD_INPUT, expand_source, left_out
 
 
 def read_documents(
@@ -21,7 +22,8 @@ def read_documents(
     A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern (``**`` included) or
     ``-`` for ``stdin`` (default: the process's standard input). ``limits`` default to ``Limits()``.
     A document is named by its path as the source spells it, standard input ``stdin``.
-    Raises DocumentError for the first thing that cannot be read; nothing is skipped silently.
+    Raises DocumentError for the first thing that cannot be read. What a folder holds of other kinds is a warning of its
+    first document.
     """
     limits = limits or Limits()
     documents: list[Document] = []
@@ -32,10 +34,13 @@ def read_documents(
                 documents.append(_read_standard_input(stdin, limits))
             seen.add(STANDARD_INPUT)
             continue
+        note = left_out(source, KNOWN_SUFFIXES)
         for path in expand_source(source, KNOWN_SUFFIXES):
             real = os.path.normcase(os.path.realpath(path))
             if real not in seen:
-                documents.append(_read_file(path, limits))
+                document = _read_file(path, limits)
+                documents.append(replace(document, warnings=(note, *document.warnings)) if note else document)
+                note = None
             seen.add(real)
     return documents
 

@@ -24,10 +24,11 @@ SKIPPED = {
 CHARACTERS = {f"{W}tab": "\t", f"{W}ptab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-"}
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
 NOTES = ("footnotes", "endnotes")
+MARGINS = ("header", "footer")
 
 
 def read_docx(data: bytes, name: str, limits: Limits) -> Document:
-    """Headings as `#`, list items as `-`, table rows as `a | b`; footnotes and endnotes at the end.
+    """Headings as `#`, list items as `-`, table rows as `a | b`; headers and footers once, footnotes and endnotes at the end.
 
     Raises DocumentError: damaged, too large, or the extra `office` is not installed.
     """
@@ -43,13 +44,22 @@ def read_docx(data: bytes, name: str, limits: Limits) -> Document:
 def lines(document: WordDocument) -> Iterator[str]:
     """All lines of a document. The tree is walked here: python-docx leaves out inserted text and content controls."""
     levels = heading_levels(document)
+    margins, notes = (parts_of(document, kinds) for kinds in (MARGINS, NOTES))
+    # The pages of a section have one header, the sections of a document often the same.
+    for text in dict.fromkeys("\n".join(block_lines(part, levels)).strip() for part in margins):
+        yield from (text, "") if text else ()
     yield from block_lines(document.element.body, levels)
+    for part in notes:
+        yield ""
+        yield from block_lines(part, levels)
+
+
+def parts_of(document: WordDocument, kinds: tuple[str, ...]) -> list[Element]:
+    """The trees of a document's other parts of some kinds."""
     from docx.oxml import parse_xml
 
-    for relation in document.part.rels.values():
-        if relation.reltype.rpartition("/")[2] in NOTES:
-            yield ""
-            yield from block_lines(parse_xml(relation.target_part.blob), levels)
+    related = document.part.rels.values()
+    return [parse_xml(one.target_part.blob) for one in related if one.reltype.rpartition("/")[2] in kinds]
 
 
 def heading_levels(document: WordDocument) -> dict[str, int]:

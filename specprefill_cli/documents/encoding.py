@@ -1,6 +1,7 @@
 """Bytes -> text: which encoding a file is in."""
 
 import codecs
+import re
 
 from specprefill_cli.documents.errors import document_error, one_line
 
@@ -18,6 +19,10 @@ _NOT_FILE_ENCODINGS = frozenset(
     {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "unicode-escape", "raw-unicode-escape", "utf-7"}
 )
 
+# Valid characters of several bytes for each damaged place that make damaged UTF-8 likelier than another encoding; less
+# will do where the file declares UTF-8. Text of another encoding holds next to none.
+_VALID_PER_DAMAGE, _VALID_PER_DAMAGE_DECLARED = 4, 1
+
 # The web's most common single-byte encoding: it wins when the guess cannot tell it from its neighbours.
 _COMMON_ENCODING = "cp1252"
 
@@ -28,7 +33,8 @@ _EXTINCT_ENCODINGS = ["mac_cyrillic", "mac_greek", "mac_iceland", "mac_latin2", 
 def decode(data: bytes, name: str, declared: str | None = None) -> tuple[str, tuple[str, ...]]:
     """The text in ``data`` and warnings about doubtful characters.
 
-    Order: byte order mark, UTF-8, the encoding that the file itself declares, a guess (always with a warning).
+    Order: byte order mark, UTF-8, the encoding that the file itself declares, UTF-8 with a few damaged places, a guess
+    (the last two always with a warning).
     Raises DocumentError when nothing fits.
     """
     for mark, encoding in _BOM_ENCODINGS:
@@ -41,6 +47,8 @@ def decode(data: bytes, name: str, declared: str | None = None) -> tuple[str, tu
     text = _decode_declared(data, declared) if declared else None
     if text is not None:
         return text, ()
+    if _is_damaged_utf8(data, declared):
+        return _decode_marked(data, "utf-8")
     encoding = _guess_encoding(data)
     if encoding is None:
         raise document_error(
@@ -48,6 +56,24 @@ def decode(data: bytes, name: str, declared: str | None = None) -> tuple[str, tu
         )
     warning = f"not UTF-8: read as {encoding}, which is a guess; convert it to UTF-8 if characters look wrong"
     return data.decode(encoding, errors="replace"), (warning,)
+
+
+def _is_damaged_utf8(data: bytes, declared: str | None) -> bool:
+    """Whether bytes that are not UTF-8 were meant to be: cut at the end, or a stray byte among many valid characters."""
+    text = data.decode("utf-8", errors="replace")
+    damages = text.count("\ufffd") - data.count("\ufffd".encode())
+    valid = sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text)))
+    if damages == 1 and text.endswith("\ufffd") and valid:
+        return True
+    meant = _is_utf8(declared)
+    return valid >= damages * (_VALID_PER_DAMAGE_DECLARED if meant else _VALID_PER_DAMAGE)
+
+
+def _is_utf8(declared: str | None) -> bool:
+    try:
+        return declared is not None and codecs.lookup(declared).name == "utf-8"
+    except (LookupError, ValueError):  # an unknown name; a name with NUL
+        return False
 
 
 def _decode_marked(data: bytes, encoding: str) -> tuple[str, tuple[str, ...]]:

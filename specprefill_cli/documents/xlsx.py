@@ -16,9 +16,14 @@ from specprefill_cli.documents.reader import FormatReader, Limits
 if TYPE_CHECKING:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
 
-# A formula without a stored value: its cell ends behind the formula, or behind an empty value.
-UNCALCULATED = re.compile(rb"(?:</f>|<f\b[^<>]*/>)\s*(?:<v\s*/>|<v></v>)?\s*</c>")
+# A formula without a stored value: its cell ends behind the formula, or behind an empty value. Of a text (`t="str"`) an
+# empty value is one.
+UNCALCULATED = re.compile(
+    rb"<c\b(?![^<>]*\bt=\"str\")[^<>]*>\s*(?:<f\b[^<>]*/>|<f\b[^<>]*>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>"
+)
 PERCENT_DIGITS = 10
+# What spreadsheets show of a number at most; further digits are noise of binary fractions.
+DIGITS = 15
 
 
 def read_xlsx(data: bytes, name: str, limits: Limits) -> Document:
@@ -66,7 +71,7 @@ def cell_text(value: Any, number_format: str | None) -> str:
     if isinstance(value, int | float):
         if number_format and number_format.rstrip().endswith("%"):
             return f"{value * 100:.{PERCENT_DIGITS}g}%"
-        return str(int(value)) if float(value).is_integer() else repr(value)
+        return str(int(value)) if float(value).is_integer() else f"{value:.{DIGITS}g}"
     return str(value)
 
 

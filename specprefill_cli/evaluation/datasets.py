@@ -82,6 +82,8 @@ def read_rows(path: Path) -> list[dict]:
         raise SpecprefillError(
             f"{path}: cannot be read as UTF-8 text ({error}); give JSONL, plain or as .xz"
         ) from error
+    except OSError as error:
+        raise SpecprefillError(f"{path}: cannot be read ({error.strerror or error}); mend its permissions") from error
 
 
 def parse_row(line: str, place: str) -> dict:

@@ -47,6 +47,7 @@ class DiskStates:
     revisions: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
+        self.folder = self.folder.expanduser()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -79,6 +79,14 @@ def test_text_that_shares_eight_words_with_dev_is_dropped(data):
     assert any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, set()))
 
 
+def test_skipped_text_is_not_used(data):
+    passages = list(corpus.stream_text(data, 100_000, set()))
+    rest = list(corpus.stream_text(data, 100_000, set(), skip=1))
+    assert passages[0] not in rest
+    assert rest
+    assert rest == passages[-len(rest) :]
+
+
 def test_every_synthesised_answer_stands_where_it_is_said_to():
     book, rng = FactBook(), random.Random(0)
     seen = absent = 0
@@ -113,7 +121,7 @@ def test_every_relation_has_its_slots_and_pools():
 
 @pytest.mark.parametrize("progress", [0.0, 0.2, 0.6, 0.9])
 def test_batches_point_at_what_they_predict(data, run, progress):
-    maker = RowSource(data, run / "tokenizer", 100_000, 16_384)(1)
+    maker = RowSource(data, run / "tokenizer", 100_000, 0, 16_384)(1)
     copied = asked = 0
     for _ in range(4):
         batch = make_batch(maker, progress, 2_048)
@@ -149,7 +157,7 @@ def test_guided_losses_are_zero_where_attention_is_right_and_large_where_wrong()
 @needs_muon
 def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_path):
     shape = PAIR_SHAPES["smoke"]
-    source = RowSource(data, run / "tokenizer", 100_000, 16_384)
+    source = RowSource(data, run / "tokenizer", 100_000, 0, 16_384)
     settings = TrainSettings(minutes=0.02, tokens_per_batch=1_024, workers=0, compile=False)
     folder = run / "tune"
     first = train(shape, settings, BatchStream(source, 1_024, 1), folder)
@@ -203,7 +211,7 @@ def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp
 
 @needs_muon
 def test_a_draft_that_is_not_trained_stays_as_it_is(data, run, tmp_path):
-    source = RowSource(data, run / "tokenizer", 100_000, 16_384)
+    source = RowSource(data, run / "tokenizer", 100_000, 0, 16_384)
     settings = TrainSettings(minutes=0.01, tokens_per_batch=1_024, workers=0, compile=False, draft_every=0)
     before = Trainer(PAIR_SHAPES["smoke"], settings, tmp_path / "before").models.state_dict()
     after = train(PAIR_SHAPES["smoke"], settings, BatchStream(source, 1_024, 1), tmp_path / "run").models.state_dict()

@@ -2,10 +2,14 @@
 
 import random
 
-from specprefill_cli.bundled.recipe.renaming import name_pool, other_number, renamed
+from specprefill_cli.bundled.recipe.renaming import Names, names_in, other_number, renamed
 from specprefill_cli.bundled.recipe.synthesis import Block, Question
 
 TEXT = "In 1904 the bridge was opened by Ana Rossi. It cost 250 crowns, and later Rossi moved to Lisbon in March 1911."
+
+
+def names(*pool):
+    return Names(pool, frozenset())
 
 
 def ask(text, answer):
@@ -24,13 +28,13 @@ BLOCK = Block(
 
 def test_answers_still_stand_where_their_questions_say():
     for seed in range(50):
-        block = renamed([BLOCK], ["Byron", "Kalmar", "Oslo"], random.Random(seed))[0]
+        block = renamed([BLOCK], names("Byron", "Kalmar", "Oslo"), random.Random(seed))[0]
         for question in block.questions:
             assert block.text[question.start : question.start + len(question.answer)] == question.answer
 
 
 def test_names_and_numbers_change_alike_and_months_stay():
-    block = renamed([BLOCK], ["Byron"], random.Random(1))[0]
+    block = renamed([BLOCK], names("Byron"), random.Random(1))[0]
     assert "Rossi" not in block.text
     assert "Lisbon" not in block.text
     assert block.questions[0].answer == "Byron Byron"
@@ -44,9 +48,9 @@ def test_names_and_numbers_change_alike_and_months_stay():
 
 def test_two_names_do_not_become_one():
     text = "In May the bridge of Ana was sold to Bo by Cy, and the mill of Dora to Eve."
-    names = [f"Name{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    pool = [f"Name{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
     for seed in range(30):
-        (block,) = renamed([Block(text)], [name.lower().capitalize() for name in names], random.Random(seed))
+        (block,) = renamed([Block(text)], names(*pool), random.Random(seed))
         drawn = [word.strip(".,") for word in block.text.split() if word.startswith("Name")]
         assert len(drawn) == len(set(drawn)) > 2
 
@@ -58,4 +62,17 @@ def test_a_year_stays_a_year_and_a_number_keeps_its_length():
 
 
 def test_the_pool_holds_names_from_inside_sentences():
-    assert name_pool(["Rain fell on Oslo and on Bergen.", "Nobody came."]) == ["Oslo", "Bergen"]
+    found = names_in(["Rain fell on Oslo and on Bergen.", "Nobody came to The Hague.", "the rain"])
+    assert found.pool == ["Oslo", "Bergen", "Hague"]
+    assert {"rain", "the", "came"} <= found.ordinary
+
+
+def test_words_that_are_no_names_stay():
+    text = "The mill closed. It was sold, the papers say, in The Times, and, When asked, Byron wrote to Rossi."
+    block = Block(text, (Question("When was the mill of Rossi sold?", "Byron", text.index("Byron")),))
+    (found,) = renamed([block], Names(["Kalmar", "Oslo"], frozenset({"when"})), random.Random(1))
+    assert found.text.startswith("The mill closed. It was sold, the papers say, in The ")
+    assert "When asked" in found.text
+    (question,) = found.questions
+    assert question.text.startswith("When was the mill of ")
+    assert "Rossi" not in question.text

@@ -105,6 +105,9 @@ def tune(
     rate: Rate = 4e-3,
     cooldown: Annotated[float, typer.Option(help="Share of the run, at its end, in which the rate falls.")] = 0.35,
     characters: Annotated[int, typer.Option(help="Most characters of each text file to use.")] = CHARACTERS,
+    skip: Annotated[
+        int, typer.Option(help="Characters of each text file to pass over first, for another sitting's new text.")
+    ] = 0,
     seed: int = 1,
     start: Start = None,
     draft_every: Annotated[
@@ -132,7 +135,7 @@ def tune(
         device=device, compile=shape != "smoke", cooldown=cooldown, draft_every=draft_every,
         curriculum_from=0.75 if exported else 0.0,
     )  # fmt: skip
-    source = RowSource(data, run / "tokenizer", characters, pair.target.context)
+    source = RowSource(data, run / "tokenizer", characters, skip, pair.target.context)
     train(pair, settings, BatchStream(source, tokens_per_batch, seed), run / "tune", start)
 
 

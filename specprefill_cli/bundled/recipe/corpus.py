@@ -53,14 +53,18 @@ def dev_grams(data: Path) -> set[int]:
     return grams
 
 
-def stream_text(data: Path, characters_per_file: int, forbidden: set[int]) -> Iterator[str]:
+def stream_text(data: Path, characters_per_file: int, forbidden: set[int], skip: int = 0) -> Iterator[str]:
     """Passages of the pretraining files, at most `characters_per_file` from each file, split at blank lines.
 
-    A passage that shares a word 8-gram with the dev set is dropped, and so are fragments below 200 characters.
+    The first `skip` characters of each file are passed over. A passage that shares a word 8-gram with the dev set is
+    dropped, and so are fragments below 200 characters.
     """
     for path in sorted((data / "pretrain").glob("*.jsonl.xz")):
-        taken = 0
+        passed = taken = 0
         for row in read_rows(path):
+            if passed < skip:
+                passed += len(row["text"])
+                continue
             for passage in split_passages(row["text"]):
                 if forbidden and not forbidden.isdisjoint(word_grams(passage)):
                     continue
@@ -101,7 +105,7 @@ def question_groups(
             context, question = row["context"], row["question"].strip()
             if not row["verbatim"] or not question or len(context) > longest_context:
                 continue
-            found = locate(context, row["answers"])
+            found = locate(context, question, row["answers"])
             if found is None:
                 continue
             if context not in clean:
@@ -114,13 +118,23 @@ def question_groups(
     return [ContextQuestions(context, tuple(rows), sources[context]) for context, rows in grouped.items()], dropped
 
 
-def locate(context: str, answers: list[str], longest: int = 160) -> tuple[str, int] | None:
-    """The first answer that stands in the context as whole words, with its character position."""
+def locate(context: str, question: str, answers: list[str], longest: int = 160) -> tuple[str, int] | None:
+    """The first answer that stands in the context as whole words, with a character position.
+
+    Of several places the first one whose surroundings share most words with the question. "Yes" and "no" stand nowhere.
+    """
+    asked = set(WORD.findall(question.lower()))
     for answer in answers:
         answer = answer.strip()
-        if not answer or len(answer) > longest:
+        if not answer or len(answer) > longest or answer.lower() in ("yes", "no"):
             continue
-        match = re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", context)
-        if match:
-            return answer, match.start()
+        places = [match.start() for match in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", context)]
+        if places:
+            return answer, max(places, key=lambda place: shared_words(context, place, len(answer), asked))
     return None
+
+
+def shared_words(context: str, place: int, size: int, asked: set[str], around: int = 120) -> int:
+    """How many of the words that are asked with stand within `around` characters of a place."""
+    near = context[max(0, place - around) : place + size + around]
+    return len(asked.intersection(WORD.findall(near.lower())))

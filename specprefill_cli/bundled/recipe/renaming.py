@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from specprefill_cli.bundled.recipe.synthesis import Block, Question
@@ -16,21 +17,40 @@ from specprefill_cli.bundled.recipe.values import MONTHS, WEEKDAYS
 
 NAME_OR_NUMBER = re.compile(r"\b(?:[A-Z][a-z]{2,}|\d{2,})\b")
 NAME_INSIDE_SENTENCE = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
+ORDINARY_WORD = re.compile(r"\b[a-z]{3,}\b")
 KEPT = frozenset((*MONTHS, *WEEKDAYS))
 
 
-def name_pool(passages: Sequence[str], most: int = 2_000) -> list[str]:
-    """Capitalised words from inside the sentences of about `most` passages, as often as they occur there."""
+@dataclass(frozen=True)
+class Names:
+    """The names to exchange others for, as often as they occur, and words that are no names when they are capitalised."""
+
+    pool: Sequence[str]
+    ordinary: frozenset[str]
+
+
+def names_in(passages: Sequence[str], most: int = 2_000) -> Names:
+    """Capitalised words from inside the sentences of about `most` passages that nowhere in them are written small."""
     spread = passages[:: max(1, len(passages) // most)]
-    return [name for passage in spread for name in NAME_INSIDE_SENTENCE.findall(passage)]
+    ordinary = ordinary_words(spread)
+    found = (name for passage in spread for name in NAME_INSIDE_SENTENCE.findall(passage))
+    return Names([name for name in found if name.lower() not in ordinary], ordinary)
 
 
-def renamed(blocks: Sequence[Block], pool: Sequence[str], rng: random.Random) -> list[Block]:
+def ordinary_words(texts: Iterable[str]) -> frozenset[str]:
+    return frozenset(word for text in texts for word in ORDINARY_WORD.findall(text))
+
+
+def renamed(blocks: Sequence[Block], known: Names, rng: random.Random) -> list[Block]:
     """The blocks of one document with other names and numbers, alike in all texts, questions and answers.
 
     A question whose answer no longer stands where it stood is left out.
     """
-    names = {name for block in blocks for name in NAME_INSIDE_SENTENCE.findall(block.text)} - KEPT
+    pool = known.pool
+    # "In The Times" makes no name of every "The", nor ", When" of every question.
+    ordinary = known.ordinary | ordinary_words(block.text for block in blocks)
+    found_names = {name for block in blocks for name in NAME_INSIDE_SENTENCE.findall(block.text)} - KEPT
+    names = {name for name in found_names if name.lower() not in ordinary}
     exchanged: dict[str, str] = {}
 
     def other(match: re.Match) -> str:

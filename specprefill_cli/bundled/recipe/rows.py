@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from specprefill_cli.bundled.recipe.cloze import cloze_block, thinned
 from specprefill_cli.bundled.recipe.corpus import ContextQuestions
-from specprefill_cli.bundled.recipe.renaming import name_pool, renamed
+from specprefill_cli.bundled.recipe.renaming import names_in, renamed
 from specprefill_cli.bundled.recipe.synthesis import (
     NOT_FOUND,
     Block,
@@ -36,6 +36,8 @@ RENAMED_SHARE = 0.4
 NOISY_SHARE = 0.15
 ABSENT_SHARE = 0.05
 ONE_TOPIC_SHARE = 0.6
+# Of the thinned documents, those whose dropped text is as long as the text that was made.
+PLAIN_GAPS_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class RowMaker:
     ) -> None:
         self.tokenizer = tokenizer
         self.material = Material(passages, groups, FactBook())
-        self.names = name_pool(passages)
+        self.names = names_in(passages)
         self.context = context
         self.rng = random.Random(seed)
         self.head = [tokenizer.token_to_id(BOS), *self.ids(template.head)]
@@ -115,7 +117,7 @@ class RowMaker:
         wanted = min(room * self.rng.uniform(1.5, 4.0), self.context - length - MOST_SHIFT) if thinned else room
         topic = (OneTopic if self.rng.random() < ONE_TOPIC_SHARE else Scattered)(self.material, self.rng)
         is_real = self.rng.random() < real
-        blocks = self.blocks(int(wanted * CHARACTERS_PER_TOKEN), is_real, topic)
+        blocks, strangers = self.blocks(int(wanted * CHARACTERS_PER_TOKEN), is_real, topic)
         separator = self.rng.choice(["\n\n", "\n\n", "\n"])
         text, questions = "", []
         for block in blocks:
@@ -123,7 +125,6 @@ class RowMaker:
             questions += [question.moved(len(text)) for question in block.questions]
             text += block.text
         questions = unambiguous(questions)
-        strangers = self.neighbours(topic, is_real) if isinstance(topic, OneTopic) else list(self.strangers)
         # What the document states of the same thing, in whatever words, answers a stranger's question too.
         strangers = [one for one in strangers if one.fact is None or one.fact not in topic.stated]
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
@@ -161,8 +162,11 @@ class RowMaker:
         kept = (np.array(chosen)[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
         return kept[kept < len(starts)]
 
-    def blocks(self, characters: int, real: bool, topic: Scattered) -> list[Block]:
-        """Blocks of about `characters` characters: real paragraphs with questions, or prose with facts and tables."""
+    def blocks(self, characters: int, real: bool, topic: Scattered) -> tuple[list[Block], list[Question]]:
+        """Blocks of about `characters` characters: real paragraphs with questions, or prose with facts and tables.
+
+        And questions that they do not answer, under the same names.
+        """
         book = self.material.book
         written: list[Block] = []
         made: list[Block] = []
@@ -180,11 +184,14 @@ class RowMaker:
             else:
                 made.append(self.prose_block(topic, characters - size))
             size += len(made[-1].text) + 2
+        neighbours = self.neighbours(topic, real) if isinstance(topic, OneTopic) else []
         if self.rng.random() < RENAMED_SHARE:
-            written = renamed(written, self.names, self.rng)
+            both = renamed([*written, *neighbours], self.names, self.rng)
+            written, neighbours = both[: len(written)], both[len(written) :]
         blocks = written + made
         self.rng.shuffle(blocks)
-        return blocks
+        strangers = [question for block in neighbours for question in block.questions]
+        return blocks, strangers if neighbours else list(self.strangers)
 
     def prose_block(self, topic: Scattered, room: int) -> Block:
         """A passage of ordinary text, asked about itself or with synthesised facts woven in."""
@@ -205,11 +212,11 @@ class RowMaker:
                 questions[place] = Question(" ".join(words) or question.text, question.answer, question.start)
         return Block(group.context, tuple(questions))
 
-    def neighbours(self, topic: OneTopic, real: bool) -> list[Question]:
-        """Questions about what follows the document in its source: of its topic, and not answered by it."""
+    def neighbours(self, topic: OneTopic, real: bool) -> list[Block]:
+        """What follows the document in its source, with questions: of its topic, and not answered by it."""
         if real:
-            return [question for _ in range(2) for question in self.real_block(topic.group()).questions]
-        return [question for _ in range(3) for question in cloze_block(topic.passage(), 4, self.rng).questions]
+            return [self.real_block(topic.group()) for _ in range(2)]
+        return [cloze_block(topic.passage(), 4, self.rng) for _ in range(3)]
 
     def ask(
         self, row: Row, questions: list[Question], strangers: list[Question], length: int, text: str, encoding,
@@ -273,7 +280,9 @@ class RowMaker:
         """Positions of a row: those of kept document tokens, or plain, shifted, or with random skips of whole chunks."""
         if places is not None:
             tail = np.arange(length - len(self.head) - len(places))
-            first_tail = (int(places[-1]) if len(places) else len(self.head)) + 1 + self.rng.randint(0, MOST_SHIFT)
+            last = int(places[-1]) if len(places) else len(self.head)
+            places, stretch = self.stretched(places, self.context - 1 - (last + 1 + MOST_SHIFT + len(tail)))
+            first_tail = last + 1 + stretch + self.rng.randint(0, MOST_SHIFT)
             positions = np.concatenate([np.arange(len(self.head)), places, first_tail + tail])
             shift = self.rng.randint(0, max(0, self.context - 1 - int(positions[-1]))) if self.rng.random() < 0.3 else 0
             return positions + shift * (np.arange(length) >= len(self.head))
@@ -286,6 +295,18 @@ class RowMaker:
             positions = positions + skip * (np.arange(length) >= self.rng.randint(len(self.head), length))
             free -= skip
         return positions
+
+    def stretched(self, places: np.ndarray, free: int) -> tuple[np.ndarray, int]:
+        """Places of kept tokens moved apart where text was dropped, and by how much the document's end moves.
+
+        Dropped text is never read: the document may be as long as `free` positions allow, and little of it kept.
+        """
+        if self.rng.random() < PLAIN_GAPS_SHARE or free < CHUNK or not len(places):
+            return places, 0
+        gaps = np.concatenate([[0], 1 + np.flatnonzero(np.diff(places) > 1)])
+        most = int(free * self.rng.random() ** 2) // CHUNK
+        moves = CHUNK * np.array(sorted(self.rng.randint(0, most) for _ in gaps))
+        return places + moves[np.searchsorted(gaps, np.arange(len(places)), side="right") - 1], CHUNK * most
 
 
 def unambiguous(questions: list[Question]) -> list[Question]:

@@ -18,12 +18,13 @@ class RowSource:
     data: Path
     tokenizer: Path
     characters_per_file: int
+    skipped_characters: int
     context: int
 
     def __call__(self, seed: int) -> RowMaker:
         forbidden = dev_grams(self.data)
         groups, dropped = question_groups(self.data, forbidden)
-        passages = list(stream_text(self.data, self.characters_per_file, forbidden))
+        passages = list(stream_text(self.data, self.characters_per_file, forbidden, self.skipped_characters))
         print(
             f"{len(passages):,} passages, {len(groups):,} contexts with {sum(len(g.questions) for g in groups):,} "
             f"questions; {dropped:,} rows dropped for sharing 8 words with the dev set",

@@ -19,7 +19,7 @@ NOT_FOUND = "not found"
 class Question:
     """A question with its answer and the answer's character position in the block or document (-1: not there).
 
-    fact: relation and subject that it asks for, where it was synthesised
+    fact: group of relations and subject that it asks for, where it was synthesised
     """
 
     text: str
@@ -59,11 +59,11 @@ class FactBook:
     def statements(self, relation: Mapping, count: int, rng: random.Random, stated: set) -> list[Statement]:
         """Up to `count` statements of one relation about different subjects (one where it has no subject).
 
-        stated: the (relation, subject) that the document states already; a second value would contradict the first
+        stated: the (group, subject) that the document states already; a second value would contradict the first
         """
         subjects = {draw(relation["subject"], self.pools, rng) if relation["subject"] else "" for _ in range(count)}
-        fresh = sorted(subject for subject in subjects if (relation["name"], subject) not in stated)
-        stated.update((relation["name"], subject) for subject in fresh)
+        fresh = sorted(subject for subject in subjects if (group_of(relation), subject) not in stated)
+        stated.update((group_of(relation), subject) for subject in fresh)
         return [self.state(relation, subject, rng) for subject in fresh]
 
     def state(self, relation: Mapping, subject: str, rng: random.Random) -> Statement:
@@ -74,7 +74,12 @@ class FactBook:
         answer = capital(value) if "{value_cap}" in text else value
         start = min(place for place in (text.find("{value_cap}"), text.find("{value}")) if place >= 0)
         text = text.replace("{value_cap}", answer).replace("{value}", answer)
-        return Statement(text, Question(capital(question), answer, start, (relation["name"], subject)))
+        return Statement(text, Question(capital(question), answer, start, (group_of(relation), subject)))
+
+
+def group_of(relation: Mapping) -> str:
+    """The relations of a group answer each other's questions: "on Mondays" tells when and how often."""
+    return relation.get("group", relation["name"])
 
 
 def capital(text: str) -> str:
@@ -117,7 +122,7 @@ def fact_block(book: FactBook, domain: str, prose: str, count: int, rng: random.
     # Facts of the same kind that are left out: only a reader who looks for them can say that they are not there.
     hidden = [statement for statement in statements if rng.random() < 0.12] if len(statements) > 2 else []
     statements = [statement for statement in statements if statement not in hidden]
-    absent = tuple(Question(statement.question.text, NOT_FOUND, -1) for statement in hidden)
+    absent = tuple(replace(statement.question, answer=NOT_FOUND, start=-1) for statement in hidden)
     if statements and rng.random() < 0.35:
         block = assemble(statements, " ")
     else:

@@ -97,12 +97,16 @@ def duration(rng: random.Random) -> str:
     return f"{number} {unit}"
 
 
+def millions(rng: random.Random) -> str:
+    return f"{rng.choice('$€£')}{rng.randint(1, 950) / 10:.1f} million"
+
+
 def money(rng: random.Random) -> str:
     amount = rng.choice(
         [rng.randint(2, 99), rng.randint(100, 999), rng.randint(1, 99) * 50, rng.randint(1_000, 90_000)]
     )
     if rng.random() < 0.2:
-        return f"{rng.choice('$€£')}{rng.randint(1, 950) / 10:.1f} million"
+        return millions(rng)
     mark = rng.choice(["$", "€", "£", "EUR ", "USD ", "CHF "])
     cents = f".{rng.randint(0, 99):02d}" if amount < 100 and rng.random() < 0.4 else ""
     return (
@@ -187,6 +191,7 @@ GENERATORS: Mapping[str, Callable[[random.Random], str]] = {
     "time": clock,
     "time_range": lambda rng: f"{clock(rng)} {rng.choice(['to', 'until', 'and'])} {clock(rng)}",
     "money": money,
+    "millions": millions,
     "percent": percent,
     "integer": lambda rng: str(rng.randint(2, 999)) if rng.random() < 0.7 else rng.choice(NUMBER_WORDS),
     "large_number": thousands,
