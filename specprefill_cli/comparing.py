@@ -48,7 +48,6 @@ class Comparison:
         self.collection = collection
         self.cold = cold
         self.works: dict[str, SharedWork] = {}
-        self.warmed: set[str] = set()
 
     def ask(
         self,
@@ -70,7 +69,6 @@ class Comparison:
 
     def answer(self, mode: str, question: str, settings: Settings) -> tuple[Compared, Tensor]:
         """The answer in one mode, and its first token's logits [V]; its caches are let go."""
-        self.warm_up(mode, settings)
         self.session.shared = None if self.cold else self.works.setdefault(mode, SharedWork())
         stream = self.session.ask(self.collection, question, settings)
         for _ in stream:
@@ -79,13 +77,6 @@ class Comparison:
         if answer.stopped == "interrupt":
             raise KeyboardInterrupt
         return Compared(mode, answer, stream_cells(stream)), stream.prefilled.logits
-
-    def warm_up(self, mode: str, settings: Settings) -> None:
-        """Let no mode pay for lazy initialisation, whichever comes first."""
-        if mode not in self.warmed:
-            self.session.warm = False
-            self.session.warm_up(settings)
-            self.warmed.add(mode)
 
     def plan(self, question: str, settings: Settings) -> DryRun:
         """A dry run, which starts cold: its estimates rest on the draft's time for the whole prompt."""

@@ -119,7 +119,9 @@ def estimate(
     scoring = scoring_flops(settings, request, with_overhead=True)
     if scoring:
         pace = (request.clock.seconds["draft_prefill"] + request.clock.seconds.get("look_ahead", 0.0)) / scoring
-        full_seconds = pace * (target.prefill_flops(prompt.length) + target.overhead_flops())
+        full_seconds = pace * (
+            target.prefill_flops(prompt.length) + target.prefill_passes(prompt.length) * target.overhead_flops()
+        )
     outside = prompt.length - (prompt.document[1] - prompt.document[0])
     others = [
         (keep, max(int(keep * prompt.length), outside + settings.chunk_size))

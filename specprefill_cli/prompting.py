@@ -170,6 +170,8 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
         add_generation_prompt=True,
         # Qwen3 and its kin would think aloud first; templates that know no thinking ignore it.
         enable_thinking=False,
+        # Llama 3 would write today's date: other tokens every day, and no cache of yesterday's. Its own default.
+        date_string="26 Jul 2024",
     )
     try:
         text = fill([*system, {"role": "user", "content": user}])

@@ -108,6 +108,7 @@ class Session:
 
     startup_seconds: time from the program's start until it could be asked; set by whoever measures it
     speculation: what its answers have taught about proposing tokens
+    warmed: modes that have run
     shared: what a question leaves for the next one about the same documents; None: every question starts cold. Where
         it is set, an answer must have ended before the next question is asked
     """
@@ -117,7 +118,7 @@ class Session:
     startup_seconds: float = 0.0
     speculation: SpeculationMemory = field(default_factory=SpeculationMemory)
     shared: SharedWork | None = None
-    warm: bool = field(default=False, init=False)
+    warmed: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         keep_freed_memory()
@@ -228,20 +229,21 @@ class Session:
         )
 
     def warm_up(self, settings: Settings) -> None:
-        """Run the pair once on a short prompt, so that the first question does not pay for lazy initialisation.
+        """Run the pair once in this mode on a short prompt, so that no first question pays for lazy initialisation.
 
         Unless speculation is off, it is measured there what a pass over one token and over several costs.
         """
-        if self.warm:
+        if settings.mode in self.warmed:
             return
         settings = self.with_scorer(settings)
         settings = replace(settings, look_ahead=min(settings.look_ahead, Settings.look_ahead))
         from specprefill_cli.documents.document import one_page_document
 
-        self.warm = True
+        modes = AUTOMATIC if settings.mode == AUTO else (settings.mode,)
+        self.warmed |= {settings.mode, *modes}
         short = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
         request = replace(self, shared=None).prepare(short, "When?", settings, PhaseClock(self.pair.wait))
-        for name in AUTOMATIC if settings.mode == AUTO else [settings.mode]:
+        for name in modes:
             prefilled = self.prefill(name, request, settings)
         if settings.speculate != OFF:
             length = request.prompt.length

@@ -6,6 +6,7 @@ import socket
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["SPECPREFILL_CONFIG"] = os.devnull
 
+import hypothesis
 import pytest
 import torch
 import transformers
@@ -20,6 +21,10 @@ from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.session import Session, open_session
 from specprefill_cli.settings import Settings
+
+# No test may fail because the machine is slow.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)

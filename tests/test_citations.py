@@ -82,3 +82,20 @@ def test_several_documents_keep_their_names_and_pages():
 def test_an_answer_in_a_sentence_is_cited_by_its_longest_quote():
     (found,) = cite("I think it opens at nine o'clock.", COLLECTION, FULL, OFFSETS, None)
     assert (found.page, TEXT[found.start : found.end]) == (1, "It opens at nine")
+
+
+def test_yes_no_and_sentences_about_absence_have_no_source():
+    document = Document(
+        "a.txt", "There is no parking. Details can be found in the appendix.", (Page(1, 0, 59),), "text/plain"
+    )
+    collection = Collection((document,))
+    offsets = np.array([(place, place + 1) for place in range(len(document.text))])
+    plan = full_plan(len(offsets) + 5, (5, 5 + len(offsets)))
+    for answer in ("No", "yes.", "Not found in the documents."):
+        assert cite(answer, collection, plan, offsets, None) == []
+
+
+def test_marks_around_an_answer_do_not_hide_it():
+    for answer in ('"Four euros."', "**four euros**", "“four euros”"):
+        (found,) = cite(answer, COLLECTION, FULL, OFFSETS, None)
+        assert found.page == 2

@@ -89,3 +89,33 @@ def test_a_config_file_may_begin_with_a_byte_order_mark(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text("keep = 0.4\n", encoding="utf-8-sig")
     assert read_file(path) == {"keep": 0.4}
+
+
+def test_a_named_pair_replaces_the_models_of_sources_below_it(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text('pair = "qwen3-8b"\ndraft = "a"\ntarget = "b"\n')
+    assert merge_settings({}, {}, file).draft == "a"
+    named = merge_settings({"pair": "tiny"}, {}, file)
+    assert (named.pair, named.draft, named.target) == ("tiny", None, None)
+    named = merge_settings({"pair": "tiny", "target": "c"}, {}, file)
+    assert (named.draft, named.target) == (None, "c")
+    environment = {"SPECPREFILL_PAIR": "tiny", "SPECPREFILL_TARGET": "c"}
+    named = merge_settings({}, environment, file)
+    assert (named.draft, named.target) == (None, "c")
+    assert merge_settings({"pair": "tiny"}, environment, file).target is None
+
+
+def test_a_value_out_of_range_is_named_where_it_stands(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text("keep = 7\n")
+    with pytest.raises(UsageError, match=r"config\.toml: keep 7: must be above 0"):
+        merge_settings({}, {}, file)
+    with pytest.raises(UsageError, match="SPECPREFILL_SEED: seed -1: must be at least 0"):
+        merge_settings({}, {"SPECPREFILL_SEED": "-1"})
+    with pytest.raises(UsageError, match=r"^--keep 7: must be above 0"):
+        merge_settings({"keep": "7"}, {})
+    with pytest.raises(UsageError, match="must be at most"):
+        merge_settings({"seed": 2**64}, {})
+    file.write_text("keep = true\n")
+    with pytest.raises(UsageError, match="'True' is not a number or 'auto'"):
+        merge_settings({}, {}, file)

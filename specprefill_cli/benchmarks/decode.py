@@ -11,6 +11,7 @@ from specprefill_cli.answer import Answer
 from specprefill_cli.benchmarks.prefill import prompt_of_length
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
+from specprefill_cli.evaluation.statistics import quartiles
 from specprefill_cli.session import Session
 from specprefill_cli.settings import OFF, Settings
 
@@ -156,7 +157,8 @@ def run_task(session: Session, collection: Collection, queries: Sequence[Query],
 
 def decode_row(task: str, pace: str | int, runs: Sequence[Run], plain: Sequence[Run], greedy: bool) -> DecodeRow:
     """The figures of one pace, paired with plain decoding round by round."""
-    ratios = sorted(run.speed / other.speed if other.speed else 1.0 for run, other in zip(runs, plain, strict=True))
+    ratios = [run.speed / other.speed if other.speed else 1.0 for run, other in zip(runs, plain, strict=True)]
+    low, high = quartiles(ratios)
     last = runs[-1].answers
     return DecodeRow(
         task=task,
@@ -165,8 +167,8 @@ def decode_row(task: str, pace: str | int, runs: Sequence[Run], plain: Sequence[
         tokens_per_second=statistics.median(run.speed for run in runs),
         plain_tokens_per_second=statistics.median(run.speed for run in plain),
         speedup=statistics.median(ratios),
-        speedup_low=ratios[len(ratios) // 4],
-        speedup_high=ratios[-1 - len(ratios) // 4],
+        speedup_low=low,
+        speedup_high=high,
         identical=all(run.tokens == other.tokens for run, other in zip(runs, plain, strict=True)) if greedy else None,
         acceptance_rate=mean([answer.acceptance_rate for answer in last]),
         accepted_length_mean=mean([answer.accepted_length_mean for answer in last]),

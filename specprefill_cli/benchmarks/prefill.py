@@ -14,6 +14,7 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.evaluation.runs import Configuration
+from specprefill_cli.evaluation.statistics import quartiles
 from specprefill_cli.memory import PeakMemory, return_freed_memory
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.choice import cost_of, scoring_flops
@@ -161,7 +162,7 @@ def rows(
     full = next((median for one, median in medians.items() if one.mode == "full"), None)
     table = []
     for one, runs in measured.items():
-        times = sorted(run.ttft for run in runs)
+        low, high = quartiles([run.ttft for run in runs])
         speedup = full / medians[one] if full is not None else None
         bound = runs[0].limit
         table.append(
@@ -170,8 +171,8 @@ def rows(
                 mode=one.mode,
                 keep=one.keep,
                 ttft_seconds=medians[one],
-                ttft_low=times[len(times) // 4],
-                ttft_high=times[-1 - len(times) // 4],
+                ttft_low=low,
+                ttft_high=high,
                 speedup=speedup,
                 limit=bound,
                 efficiency=speedup / bound if speedup is not None and bound is not None else None,

@@ -209,7 +209,7 @@ def decode(
     wanted = [replace(settings, speculate=pace) for pace in paces]
     notes = Notes(quiet)
     session = open_session(settings, draft=any(loads_draft(one) for one in wanted))
-    # The first question decides what is warmed up: with speculation.
+    # What speculation costs is measured while its mode is warmed up.
     session.warm_up(wanted[0])
     with notes.progress("measuring") as update:
         rows = bench_decode(session, length, split(tasks), paces, repeat, settings, update)

@@ -105,11 +105,12 @@ def compare(
 
         from specprefill_cli.comparing import Comparison
         from specprefill_cli.memory import loaded_for_good
+        from specprefill_cli.prefill.modes import MODES
         from specprefill_cli.session import loads_draft, open_session
 
         wanted = parse_modes(modes, settings)
         # Within a session any mode may be chosen later.
-        needed = question is None or any(loads_draft(replace(settings, mode=mode)) for mode in wanted)
+        needed = any(loads_draft(replace(settings, mode=mode)) for mode in (wanted if question is not None else MODES))
         session = open_session(settings, draft=needed)
         session.startup_seconds = time.perf_counter() - context.obj["started"]
         comparison = Comparison(session, collection, cold)

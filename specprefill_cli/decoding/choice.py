@@ -94,7 +94,8 @@ def draft_proposer(
         return ModelReader(draft.model, state, length)
 
     small, large = cost_of(draft), cost_of(pair.target)
-    target_pass = large.pass_flops(1, length) + large.overhead_flops()
+    # Ranks share the target's pass, and none of the draft's.
+    target_pass = (large.pass_flops(1, length) + large.overhead_flops()) / pair.ranks.size
     return DraftProposer(
         open_reader,
         sampler,

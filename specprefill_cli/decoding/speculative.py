@@ -88,7 +88,9 @@ def decode(
             if speculator is not None:
                 speculator.settle(known)
         if speculator is not None:
-            speculator.observe(Round(proposal, accepted, proposed - start, verified - proposed))
+            # Tokens behind the answer's end were right, and nobody wanted them.
+            useful = min(accepted, len(fresh) + ended)
+            speculator.observe(Round(proposal, useful, proposed - start, verified - proposed))
         speed.tokens += len(fresh) + ended
         speed.seconds += clock() - start
         yield from fresh

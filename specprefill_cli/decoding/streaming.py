@@ -10,22 +10,34 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+LOST_PREFIX = "Invalid prefix"
+
+
 class TextStream:
     """Gives the new text after each token; bytes of an unfinished UTF-8 character wait for their rest."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer.backend_tokenizer
         self.stream = DecodeStream(skip_special_tokens=True)
-        self.tokens: list[int] = []
-        self.given = 0
+        # Tokens whose text was not given yet.
+        self.waiting: list[int] = []
 
     def push(self, token: int) -> str:
         """The text that this token completes; empty while a character is unfinished."""
-        self.tokens.append(token)
-        text = self.stream.step(self.tokenizer, token) or ""
-        self.given += len(text)
+        self.waiting.append(token)
+        try:
+            text = self.stream.step(self.tokenizer, token) or ""
+        except Exception as error:
+            # A run of byte tokens is decoded as one (Gemma, Llama 2): what an unfinished character does to text that was
+            # given already is refused, with an exception that has no type of its own.
+            if LOST_PREFIX not in str(error):
+                raise
+            self.stream = DecodeStream(skip_special_tokens=True)
+            text = "".join(self.stream.step(self.tokenizer, one) or "" for one in self.waiting)
+        if text:
+            self.waiting = []
         return text
 
     def finish(self) -> str:
         """What is left at the end: an unfinished character, shown as U+FFFD."""
-        return self.tokenizer.decode(self.tokens, skip_special_tokens=True)[self.given :]
+        return self.tokenizer.decode(self.waiting, skip_special_tokens=True)

@@ -26,8 +26,13 @@ _VALID_PER_DAMAGE, _VALID_PER_DAMAGE_DECLARED = 4, 1
 # The web's most common single-byte encoding: it wins when the guess cannot tell it from its neighbours.
 _COMMON_ENCODING = "cp1252"
 
-# Classic Mac OS encodings: never written today, but the guess prefers them for short Cyrillic texts in cp1251.
-_EXTINCT_ENCODINGS = ["mac_cyrillic", "mac_greek", "mac_iceland", "mac_latin2", "mac_roman", "mac_turkish"]
+# Encodings of Classic Mac OS, of DOS for Latin letters, and of mainframes: never written today, but the guess prefers them
+# for short texts (mac_cyrillic for Cyrillic in cp1251, cp775 for German in cp1252).
+_EXTINCT_ENCODINGS = [
+    *(f"mac_{name}" for name in ("cyrillic", "greek", "iceland", "latin2", "roman", "turkish")),
+    *(f"cp{number}" for number in (437, 775, 850, 852, 857, 858, 860, 861, 863, 865)),
+    *("cp037", "cp273", "cp500", "cp1026", "cp1140", "hp_roman8"),
+]
 
 
 def decode(data: bytes, name: str, declared: str | None = None) -> tuple[str, tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from specprefill_cli.evaluation.controls import (
+    AcceptedReplaced,
     MappedOnly,
     RandomRecomputed,
     RestDropped,
@@ -12,7 +13,7 @@ from specprefill_cli.evaluation.controls import (
     WrongDocument,
     ZeroKv,
 )
-from specprefill_cli.evaluation.study import BUDGETS
+from specprefill_cli.evaluation.study import BUDGETS, RECOMPUTE
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.loading import LoadedPair
 from specprefill_cli.prefill.modes.base import Mode
@@ -21,9 +22,8 @@ from specprefill_cli.session import Session
 from specprefill_cli.settings import OFF, Settings
 
 FULL, DRAFT_ALONE, SELECT, DRAFT_KV, HYBRID = "full", "draft alone", "select", "draft-kv", "hybrid"
+ZEROS_ACCEPTED, WRONG_ACCEPTED = "zeros accepted", "wrong document accepted"
 REST_DROPPED, MAPPED, WRONG = "same tokens, rest dropped", "mapped only", "wrong document's KV"
-# Share of the prompt that the reference recomputes.
-RECOMPUTE = 0.15
 LONGEST_ANSWER = 32
 
 
@@ -85,7 +85,10 @@ def conditions(
             drafted = "with draft" if kv_map.draft_layers else "without draft"
             name = f"exact {kv_map.exact_layers} layers, {drafted}"
             found.append(Condition(name, session, settings, WithMap(kv_map)))
+    # The same budget as the reference, so that only what is accepted differs.
+    found.append(Condition(ZEROS_ACCEPTED, session, settings, AcceptedReplaced(None)))
     if wrong is not None:
+        found.append(Condition(WRONG_ACCEPTED, session, settings, AcceptedReplaced(wrong)))
         found.append(Condition(WRONG, session, settings, WrongDocument(wrong)))
     found.append(Condition("zero KV", session, settings, ZeroKv()))
     return found

@@ -22,14 +22,17 @@ from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.modes.draft_kv import (
     find_map,
+    int_fate,
     map_and_check,
     plan_of,
     recomputed,
     riskiest,
     score_and_map,
+    tokens_of,
 )
 from specprefill_cli.prefill.plan import Fate, Plan, Span
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
+from specprefill_cli.prefill.scorers.random import seed_of
 from specprefill_cli.timing import PhaseClock
 
 if TYPE_CHECKING:
@@ -77,6 +80,28 @@ class WrongDocument:
         return tail_alone(request, scores, state)
 
 
+@dataclass(frozen=True)
+class AcceptedReplaced:
+    """Draft KV with another document's KV, or zeros, in place of what it accepts.
+
+    The chunks are chosen and the checkpoints computed before: nothing differs but the contents of accepted slots.
+    """
+
+    other: PrefillState | None
+    name = "draft-kv"
+    speculative = True
+
+    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
+        checked = map_and_check(request, settings, find_map(request, settings))
+        with request.clock.phase("selection"):
+            fates = riskiest(checked.risks, request, settings)
+        with request.clock.phase("mapping"):
+            held = everything_of(checked.state)
+            contents = zeroed(held) if self.other is None else spliced(held, self.other, request.prompt.document)
+            state = fresh(exchanged(held, contents, accepted_slots(request, fates, checked.seen.computed)))
+        return recomputed(request, replace(checked, state=state), fates)
+
+
 class RandomRecomputed:
     """Draft KV whose budget is spent on chunks drawn at random in place of the riskiest."""
 
@@ -87,7 +112,7 @@ class RandomRecomputed:
         checked = map_and_check(request, settings, find_map(request, settings))
         with request.clock.phase("selection"):
             fates = riskiest(checked.risks, request, settings)
-            fates = fates[random_order(len(fates), request.seed)]
+            fates = fates[random_order(len(fates), seed_of(request))]
         return recomputed(request, checked, fates)
 
 
@@ -159,6 +184,21 @@ def mapped_kv(session: Session, item: Item, settings: Settings) -> PrefillState:
 def random_order(count: int, seed: int) -> Tensor:
     """The numbers below `count`, shuffled by the seed."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+
+
+def accepted_slots(request: ScoringRequest, fates: Tensor, computed: Tensor) -> Tensor:
+    """Prompt tokens, ascending, whose mapped KV stays: in accepted chunks [chunks], and not computed as checkpoints [C]."""
+    slots = tokens_of(fates == int_fate(Fate.ACCEPT), request.chunk_size, request.prompt.document)
+    return slots[~torch.isin(slots, computed)]
+
+
+def exchanged(held: SlotKv, other: SlotKv, slots: Tensor) -> SlotKv:
+    """The copy of a whole cache with what another such copy holds in some slots [C]."""
+    layers = tuple(
+        tuple(own.index_copy(1, slots, foreign[:, slots]) for own, foreign in zip(mine, theirs, strict=True))
+        for mine, theirs in zip(held.layers, other.layers, strict=True)
+    )
+    return SlotKv(held.slots, layers)
 
 
 def everything_of(state: PrefillState) -> SlotKv:

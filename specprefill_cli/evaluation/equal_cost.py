@@ -20,6 +20,8 @@ from specprefill_cli.evaluation.conditions import (
     MAPPED,
     REST_DROPPED,
     SELECT,
+    WRONG_ACCEPTED,
+    ZEROS_ACCEPTED,
     Condition,
     conditions,
     draft_session,
@@ -33,6 +35,8 @@ from specprefill_cli.evaluation.tuning import Tuned, tune
 from specprefill_cli.session import Session
 from specprefill_cli.settings import Settings
 
+# What draft KV is compared with question by question.
+DUELLISTS = (REST_DROPPED, SELECT, ZEROS_ACCEPTED, WRONG_ACCEPTED)
 # How far a time may lie from the reference's to count as equal.
 TOLERANCE = 0.05
 
@@ -134,7 +138,7 @@ def equal_cost(
     first = {name: tally.first(swept) for name, tally in tallies.items()}
     budgets = tuple(row for row in cost_rows(first) if row.budget is not None)
     changed = tuple(not same for same in tallies[MAPPED].same)
-    duels = tuple(duel(tallies[DRAFT_KV], tallies[name], name) for name in (REST_DROPPED, SELECT))
+    duels = tuple(duel(tallies[DRAFT_KV], tallies[name], name) for name in DUELLISTS if name in tallies)
     return EqualCost(tuple(tuned.values()), cost_rows(everywhere), duels, budgets, changed)
 
 

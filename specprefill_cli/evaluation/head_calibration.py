@@ -76,11 +76,11 @@ def calibrate_heads(
     }
     recalls = {name: share_recalls(scores, golds) for name, scores in ways.items()}
     everything = [combined(one, chosen, heads, lexical) for one in sightings]
-    window, by_window = smallest_window(cases, sightings, chosen, lexical, everything)
+    window, by_window, seen = smallest_window(cases, sightings, chosen, lexical, everything)
     return ScoringHeads(
         heads=chosen,
         lexical=lexical,
-        auto_mass=auto_mass(everything, [one.gold for one in sightings]),
+        auto_mass=auto_mass(seen, [one.gold for one in sightings]),
         default=sum(recalls["heads"].values()) > sum(recalls["question"].values()),
         evidence={
             "questions": len(sightings),
@@ -123,15 +123,16 @@ def smallest_window(
     chosen: Sequence[Head],
     lexical: float,
     whole: Sequence[np.ndarray],
-) -> tuple[int | None, dict[str, float]]:
-    """The smallest of WINDOWS with which the chosen heads find answers as often as WINDOW_RECALL asks, and all recalls.
+) -> tuple[int | None, dict[str, float], Sequence[np.ndarray]]:
+    """The smallest of WINDOWS with which the chosen heads find answers as often as WINDOW_RECALL asks; all recalls; and
+    the chunk scores [chunks] with that window.
 
     lexical: the weight of words beside them; whole: chunk scores [chunks] without a window.
     A window is tried where half the prompts are twice as long.
     """
     golds = [one.gold for one in sightings]
     recalls = {"off": mean_recall(whole, golds)}
-    found = None
+    found, seen = None, whole
     typical = np.median([case.request.draft_prompt.length for case in cases])
     for window in sorted((one for one in WINDOWS if 2 * one <= typical), reverse=True):
         scores = [
@@ -141,8 +142,8 @@ def smallest_window(
         recalls[str(window)] = mean_recall(scores, golds)
         if recalls[str(window)] < WINDOW_RECALL * recalls["off"]:
             break
-        found = window
-    return found, recalls
+        found, seen = window, scores
+    return found, recalls, seen
 
 
 @torch.inference_mode()

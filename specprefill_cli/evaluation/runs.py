@@ -39,6 +39,7 @@ class Row:
     """Figures of one configuration over n questions; shares in percent, differences paired with `full` (None without).
 
     right: answers that equal or contain a reference
+    ttft_ratio: median of the TTFT of `full` over that of this row, so that more is faster
     """
 
     mode: str

@@ -1,12 +1,21 @@
-"""Rank statistics of the study: correlation, and how well a number foretells an event."""
+"""Rank statistics: quartiles, correlation, and how well a number foretells an event."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
 # Of either kind, cases below which an AUROC says nothing: with one alone it is the rank of a single case.
 FEWEST_CASES = 5
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The lower and the upper quartile, on straight lines between the values."""
+    low, high = np.quantile(values, (0.25, 0.75))
+    return float(low), float(high)
 
 
 def ranks(values: Tensor) -> Tensor:

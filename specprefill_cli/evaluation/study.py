@@ -10,8 +10,10 @@ from torch import Tensor
 
 from specprefill_cli.comparing import divergence
 from specprefill_cli.evaluation.controls import (
+    accepted_slots,
     at,
     everything_of,
+    exchanged,
     fresh,
     mapped_kv,
     other_document,
@@ -29,11 +31,14 @@ from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.draft_kv import find_map, int_fate, riskiest, score_and_map, tokens_of
 from specprefill_cli.prefill.plan import Fate
 from specprefill_cli.prefill.scorers.base import ScoringRequest
+from specprefill_cli.prefill.scorers.random import seed_of
 from specprefill_cli.session import Session
 from specprefill_cli.settings import Settings
 from specprefill_cli.timing import PhaseClock
 
 BUDGETS = (0.0, 0.05, 0.15, 0.3, 0.5)
+# Share of the prompt that the reference recomputes.
+RECOMPUTE = 0.15
 DEPTHS = 10
 MAPPED_ONLY = "mapped only"
 
@@ -88,7 +93,7 @@ def study_item(request: ScoringRequest, settings: Settings, wrong: PrefillState 
     exact_states = [picked(exact.states(layer, prompt.length), checkpoints) for layer in range(layer_count(model))]
     risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
     checked = everything_of(mapped)
-    variants = first_tokens(request, settings, original, native, wrong, checked, risks)
+    variants = first_tokens(request, settings, original, native, wrong, checked, risks, seen.computed)
     return ItemStudy(
         key_errors=by_depth(keys),
         value_errors=by_depth(values),
@@ -109,10 +114,12 @@ def first_tokens(
     wrong: PrefillState | None,
     checked: SlotKv,
     risks: Tensor,
+    computed: Tensor,
 ) -> dict[str, Tensor]:
     """Logits [V] of the first token by variant: controls, and each budget spent on the riskiest chunks and at random.
 
     original, native: the prompt's mapped and exact KV; checked: the mapped with what checkpoints computed; risks: [chunks]
+    computed: [C] the prompt tokens that the checked cache holds exactly
     """
     prompt, nothing = request.prompt, torch.arange(0)
     found = {
@@ -124,11 +131,21 @@ def first_tokens(
         found["wrong document"] = repair(request, fresh(spliced(original, wrong, prompt.document)), nothing)
     for budget in BUDGETS:
         fates = riskiest(risks, request, replace(settings, recompute=budget, accept_risk=None))
-        drawn = fates[random_order(len(fates), request.seed)]
+        drawn = fates[random_order(len(fates), seed_of(request))]
         # Without a budget both are the same: the checkpoints alone.
         for suffix, chosen in (("", fates), (" at random", drawn)) if budget else (("", fates),):
             wanted = tokens_of(chosen == int_fate(Fate.RECOMPUTE), request.chunk_size, prompt.document)
             found[f"recompute {budget:g}{suffix}"] = repair(request, fresh(checked), wanted)
+    fates = riskiest(risks, request, replace(settings, recompute=RECOMPUTE, accept_risk=None))
+    accepted = accepted_slots(request, fates, computed)
+    wanted = tokens_of(fates == int_fate(Fate.RECOMPUTE), request.chunk_size, prompt.document)
+    contents = {"zeros": zeroed(checked)}
+    if wrong is not None:
+        contents["wrong document"] = spliced(checked, wrong, prompt.document)
+    for name, other in contents.items():
+        found[f"recompute {RECOMPUTE:g}, {name} accepted"] = repair(
+            request, fresh(exchanged(checked, other, accepted)), wanted
+        )
     return found
 
 

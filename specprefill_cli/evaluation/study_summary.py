@@ -96,7 +96,11 @@ def stability(errors: Tensor) -> dict[str, float | None]:
 def variant(found: Sequence[ItemStudy], name: str) -> dict[str, float]:
     kl = torch.tensor([one.kl[name] for one in found if name in one.kl])
     same = [one.same[name] for one in found if name in one.same]
-    return {"kl_median": float(kl.median()), "kl_mean": float(kl.mean()), "same_first_token": statistics.fmean(same)}
+    return {
+        "kl_median": statistics.median(kl.tolist()),
+        "kl_mean": float(kl.mean()),
+        "same_first_token": statistics.fmean(same),
+    }
 
 
 def by_budget(found: Sequence[ItemStudy]) -> list[dict]:

@@ -38,8 +38,10 @@ def recompute(
     last token, or None without `logits`: then the pass ends with the keys and values of the last layer.
     """
     last_layer = None if logits else model.config.get_text_config().num_hidden_layers - 1
+    # Moved once: a copy to the device in every layer would wait for it each time.
+    moved = {place: slots.to(place) for place in {layer.keys.device for layer in state.cache.layers}}
     for layer in state.cache.layers:
-        layer.slots = slots
+        layer.slots = moved[layer.keys.device]
     try:
         return forward(model, tokens, state.positions[slots], state, slots, capture, logits, last_layer)
     finally:
@@ -124,7 +126,9 @@ def prefill(
     """
     state = new_state(len(tokens)) if state is None else state
     layers = model.config.get_text_config().num_hidden_layers
-    if len(tokens) > layers * pass_overhead(device_of(model.get_input_embeddings()).type):
+    worthwhile = len(tokens) > layers * pass_overhead(device_of(model.get_input_embeddings()).type)
+    # Two passes of different lengths would turn the keys of one prompt differently.
+    if worthwhile and not rotation_depends_on_length(model.config):
         read_keys(model, tokens[:-1], positions[:-1], chunk, layers - 1, capture, state, local)
         return run(model, tokens[-1:], positions[-1:], state, capture), state
     result = None

@@ -35,7 +35,7 @@ class QueryCapture:
 
     def keep(self, module: torch.nn.Module, queries: Tensor, rows: Tensor, scaling: float) -> None:
         layer = module.layer_idx
-        self.queries.setdefault(layer, []).append(queries[0].index_select(1, rows.to(queries.device)))
+        self.queries.setdefault(layer, []).append(queries[0].index_select(1, rows))
         self.scaling[layer] = scaling
 
     def layer(self, number: int) -> Tensor:
@@ -67,7 +67,7 @@ def attend(
         raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unknown) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if context.capture is not None and context.rows is not None and len(context.rows):
-        context.capture.keep(module, query, context.rows, scaling)
+        context.capture.keep(module, query, context.rows_on(query.device), scaling)
     if context.last_layer == module.layer_idx:
         raise LayerReached
     length, total = query.shape[2], key.shape[2]

@@ -34,7 +34,8 @@ class PrefillState:
 class BufferedLayer(DynamicLayer):
     """A cache layer that writes into a buffer with room to spare, so that decoding does not copy the cache each token.
 
-    expected: tokens to allocate for at once; slots: where the next keys and values go instead of behind the others
+    expected: tokens to allocate for at once; slots: where the next keys and values go instead of behind the others, on
+        the layer's device
     """
 
     def __init__(self, expected: int) -> None:
@@ -47,7 +48,7 @@ class BufferedLayer(DynamicLayer):
         """Append [1, kv_heads, N, head_size] and return all keys and values: views [1, kv_heads, K, head_size]."""
         if self.slots is not None:
             for held, new in ((self.keys, key_states), (self.values, value_states)):
-                held.index_copy_(-2, self.slots.to(held.device), new)
+                held.index_copy_(-2, self.slots, new)
             return self.keys, self.values
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)

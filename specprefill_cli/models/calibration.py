@@ -40,9 +40,7 @@ def pair_options(pair: Pair) -> str:
 
 
 def weights_fingerprint(model: PreTrainedModel) -> str:
-    """A hash of some numbers of every weight, the same in float32 and bfloat16.
-
-    float16 rounds the smallest numbers of a bfloat16 checkpoint, so that its hash may differ.
+    """A hash of some numbers of every weight, rounded so that a checkpoint has the same in float32, bfloat16 and float16.
 
     Under one name a folder or a hub id may hold other weights tomorrow.
     """
@@ -51,7 +49,7 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     found = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         flat = whole_weight(model, name, parameter).detach().flatten()
-        sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).float().cpu()
+        sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).to(torch.float16).float().cpu()
         found.update(name.encode() + sample.numpy().tobytes())
     return found.hexdigest()[:16]
 

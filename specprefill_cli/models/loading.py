@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.kv_map import Calibration
 
 
+# What transformers takes for Mistral's checkpoints where the package mistral-common is installed; it gives no character
+# offsets, and the same checkpoint's tokenizer.json does.
+MISTRAL_COMMON = "MistralCommonBackend"
+
+
 @dataclass
 class ModelOutline:
     """A model without its weights: enough to plan a prefill and to check a pair.
@@ -173,12 +178,14 @@ def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline
 
     Raises SpecprefillError when they cannot be had, or belong to a model that cannot be used.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer, TokenizersBackend
 
     with load_errors(name, offline):
         config = AutoConfig.from_pretrained(**source_of(name, offline))
         check_config(config, name)
         tokenizer = AutoTokenizer.from_pretrained(**source_of(name, offline))
+        if type(tokenizer).__name__ == MISTRAL_COMMON:
+            tokenizer = TokenizersBackend.from_pretrained(**source_of(name, offline))
     check_fast(tokenizer, name)
     return ModelOutline(name, config, tokenizer, placement.device_type)
 
@@ -271,7 +278,8 @@ def first_line(error: Exception) -> str:
 def context_length(config: PretrainedConfig) -> int:
     """Tokens of prompt and answer; with YaRN (arXiv 2309.00071), those it stretches the original context to.
 
-    Configurations with other kinds of scaling state the stretched length themselves; with YaRN many state the original.
+    With YaRN many configurations state the original length; with `dynamic` all do, and it is the limit here. Those with
+    other kinds of scaling state the stretched length themselves.
     """
     text = config.get_text_config()
     stated = int(getattr(text, "max_position_embeddings", 0) or 1_048_576)

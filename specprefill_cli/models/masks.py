@@ -58,6 +58,13 @@ class PositionContext:
     local: LocalReading | None = None
     masks: dict[tuple, Tensor] = field(default_factory=dict)
     places: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    moved_rows: dict[torch.device, Tensor] = field(default_factory=dict)
+
+    def rows_on(self, device: torch.device) -> Tensor:
+        """The captured rows there: moved once a pass, because each copy waits for the device."""
+        if device not in self.moved_rows:
+            self.moved_rows[device] = self.rows.to(device)
+        return self.moved_rows[device]
 
     def positions_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Query and key positions on a device: masks are compared where they are used, not carried there."""

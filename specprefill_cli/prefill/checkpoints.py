@@ -27,7 +27,7 @@ def checkpoint_slots(document: tuple[int, int], importance: Tensor) -> Tensor:
     importance: [n] of the document's tokens
     """
     start, end = document
-    regular = torch.arange(start + STRIDE // 2, end, STRIDE)
+    regular = torch.arange(min(start + STRIDE // 2, end), end, STRIDE)
     count = max(1, int(IMPORTANT_SHARE * (end - start)))
     return torch.unique(torch.cat([regular, start + importance.topk(min(count, end - start)).indices]))
 

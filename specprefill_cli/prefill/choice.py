@@ -68,6 +68,8 @@ def draft_window(settings: Settings, pair: LoadedPair) -> int | None:
 def scoring_flops(settings: Settings, request: ScoringRequest, with_overhead: bool = False) -> float:
     """Operations of the draft while the scorer runs over the request's prompt; 0 for a scorer that needs no draft.
 
+    Ranks share the target, and each runs the draft whole: there it counts once for each.
+
     with_overhead: count the fixed cost of each pass too, in operations
     """
     scorer, pair = SCORERS[settings.scorer], request.pair
@@ -77,12 +79,14 @@ def scoring_flops(settings: Settings, request: ScoringRequest, with_overhead: bo
     cost = cost_of(pair.draft)
     overhead = cost.overhead_flops() if with_overhead else 0.0
     if scorer.name == HeadsScorer.name and pair.scoring_heads is not None:
-        return cost.reading_flops(tokens, max(head.layer for head in pair.scoring_heads.heads), local) + overhead
-    return (
-        cost.prefill_flops(tokens, local)
-        + cost.prefill_passes(tokens) * overhead
-        + looked_ahead(settings) * (cost.pass_flops(1, tokens) + overhead)
-    )
+        found = cost.reading_flops(tokens, max(head.layer for head in pair.scoring_heads.heads), local) + overhead
+    else:
+        found = (
+            cost.prefill_flops(tokens, local)
+            + cost.prefill_passes(tokens) * overhead
+            + looked_ahead(settings) * (cost.pass_flops(1, tokens) + overhead)
+        )
+    return found * pair.ranks.size
 
 
 def looked_ahead(settings: Settings) -> int:

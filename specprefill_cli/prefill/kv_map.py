@@ -120,7 +120,7 @@ class Calibration:
 
 
 def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
-    """What a calibration says of its pair: names, revisions, sizes, tokenizer."""
+    """What a calibration says of its pair: hashes of weights and tokenizer, and sizes."""
     found: dict[str, str | int] = {"tokenizer": pair.target.fingerprint}
     for role, one in (("draft", pair.draft), ("target", pair.target)):
         text = one.model.config.get_text_config()

@@ -97,7 +97,9 @@ def select(
     chosen[rank(scores)[:count]] = True
     plan = Plan(prompt_tokens, document, spans_of(chosen, chunk_size, document))
     warning = None
-    if keep is not None and plan.kept_ratio > keep + chunk_size / prompt_tokens:
+    if not importance.any():
+        warning = "no passage of the documents scored above nothing; kept the first ones: try another --scorer, or --mode full"
+    elif keep is not None and plan.kept_ratio > keep + chunk_size / prompt_tokens:
         warning = (
             f"keep {keep:g} could not be held: question and instruction alone are "
             f"{(prompt_tokens - (end - start)) / prompt_tokens:.2f} of the prompt; kept {plan.kept_ratio:.2f}"

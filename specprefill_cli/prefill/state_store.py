@@ -9,6 +9,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,13 +73,18 @@ class DiskStates:
             if any(tensor.shape[-2] != len(tokens) for pair in pairs for tensor in pair):
                 raise ValueError("it has another length")
             state = restore_state(loaded.model, pairs)
-            os.utime(path)
         except FileNotFoundError:
             return None
+        except torch.OutOfMemoryError:
+            raise
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             self.warn(f"{path}: damaged document state ({reason(error)}); it is computed again")
-            path.unlink(missing_ok=True)
+            # A folder that can only be read serves too.
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
             return None
+        with suppress(OSError):
+            os.utime(path)
         return KeptState(state, len(tokens), facts["layers"])
 
     def save(self, loaded: LoadedModel, tokens: Tensor, kept: KeptState, window: int | None) -> None:

@@ -208,3 +208,17 @@ def test_thirty_kills_lose_nothing_and_repeat_nothing(tmp_path):
     found = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert [row["id"] for row in found] == [f"q{n}" for n in range(rows)]
     assert sum("error" in row for row in found) == rows // 10
+
+
+def test_json_texts_are_questions_and_arrays_are_not():
+    assert parse_line(b'"Who signed caf\\u00e9?"', 3, True) == Row(3, "Who signed café?")
+    assert parse_line(b'"Who" signed it?', 3, True) == Row(3, '"Who" signed it?')
+    assert parse_line("\ufeff".encode() + b'{"question": "Who?", "id": 7}', 3, True) == Row(7, "Who?")
+    for line, words in (
+        (b"[", "JSON array"),
+        (b'[{"question": "Who?"}]', "JSON array"),
+        ("Who?".encode("utf-16-le"), "UTF-8"),
+    ):
+        row = parse_line(line, 3, True)
+        assert isinstance(row, BadRow)
+        assert words in str(row.error)

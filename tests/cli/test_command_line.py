@@ -414,3 +414,46 @@ def test_bench_prompts_have_the_length_asked_for(tiny_session):
         collection = prompt_of_length(tiny_session, length, Settings())
         made = tiny_session.prepare(collection, QUESTION, Settings(), PhaseClock()).prompt.length
         assert abs(made - length) <= 4
+
+
+def test_a_page_never_replaces_a_document(call, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("<p>The gate is green.</p>")
+    for command in ("ask", "plan", "compare"):
+        code, _, err = call(command, str(page), "Which colour?", "--html", str(page))
+        assert (code, "this is one of the documents" in err) == (2, True)
+    assert page.read_text() == "<p>The gate is green.</p>"
+    code, _, err = call("ask", HANDBOOK, "Which colour?", "--html", "-")
+    assert (code, "give a file name" in err) == (2, True)
+
+
+def test_a_file_is_not_asked_as_a_question(call, tmp_path):
+    (tmp_path / "b.txt").write_text("The fee is ten crowns.")
+    for command in ("ask", "plan"):
+        code, _, err = call(command, HANDBOOK, str(tmp_path / "b.txt"))
+        assert (code, "give the question last" in err) == (2, True)
+
+
+def test_options_without_effect_are_told(call):
+    arguments = ("--recompute", "0.2", "--top-p", "0.5", "--max-new-tokens", "2", "--mode", "full")
+    code, _, err = call("ask", HANDBOOK, "Who?", *arguments)
+    assert code == 0
+    assert "--recompute: no effect without --mode draft-kv or hybrid" in err
+    assert "--top-p: no effect without --temperature above 0" in err
+    assert "no effect" not in call("ask", HANDBOOK, "Who?", "--temperature", "1", *arguments[2:])[2]
+
+
+def test_a_closed_stream_is_no_failure(tmp_path):
+    (tmp_path / "a.txt").write_text("The gate is green. " * 20)
+    command = (
+        f'"{sys.executable}" -m specprefill_cli ask "{tmp_path / "a.txt"}" "Which colour?" --max-new-tokens 4 2>&-'
+    )
+    done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, check=False, text=True)
+    assert done.returncode == 0
+    assert "unexpected" not in done.stdout
+
+
+def test_half_a_character_in_a_question_is_asked(call, tmp_path):
+    (tmp_path / "a.txt").write_text("The gate is green. " * 20)
+    code, out, _ = call("ask", str(tmp_path / "a.txt"), "Which colour \ud83d?", "--quiet", "--max-new-tokens", "4")
+    assert (code, bool(out.strip())) == (0, True)

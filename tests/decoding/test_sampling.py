@@ -1,9 +1,12 @@
 """Processed distributions, seeds, and streams of whole characters."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
 
 from specprefill_cli.decoding.measures import DecodeSpeed
 from specprefill_cli.decoding.reader import ModelReader
@@ -84,3 +87,17 @@ def test_decoding_ends_at_a_stop_token_or_at_the_most(random_pair):
     rollback(state, 17)
     assert decoded(6, frozenset(), 3, [7, 8, 9]) == [6, 7, 8]
     assert decoded(9, frozenset({9}), 3, []) == []
+
+
+def test_bytes_that_unmake_what_was_given_do_not_end_the_answer():
+    vocabulary = {"a": 0, "<0xC2>": 1, "<0xA0>": 2, "<0xE2>": 3, "<0x82>": 4, "<0xAC>": 5, "<unk>": 6}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    stream = TextStream(SimpleNamespace(backend_tokenizer=backend))
+    # A no-break space, and directly behind it a euro sign in three bytes: decoded as one run.
+    pieces = [stream.push(token) for token in (0, 1, 2, 3, 4, 5, 0)]
+    assert "".join(pieces) + stream.finish() == "a\u00a0€a"
+    for tokens, rest in (((3,), "\ufffd"), ((3, 0), "\ufffda"), ((3, 0, 3, 4, 5), "\ufffda€")):
+        stream = TextStream(SimpleNamespace(backend_tokenizer=backend))
+        pieces = [stream.push(token) for token in (0, 1, 2, *tokens)]
+        assert "".join(pieces) + stream.finish() == "a\u00a0" + rest

@@ -74,7 +74,7 @@ def answers(session):
     plain = replace(base, mode="full", speculate="off")
     found["interrupted"] = interrupted_answer(session, plain)
     sharing = replace(session, shared=SharedWork())
-    sharing.warm = True
+    sharing.warmed = set(session.warmed)
     found["first of two"] = answer(sharing, plain)
     found["second of two"] = answer(sharing, plain)
     return found

@@ -5,7 +5,7 @@ import unicodedata
 from collections import Counter
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specprefill_cli.documents.cleaning import (
@@ -43,7 +43,6 @@ def test_clean_characters(raw: str, clean: str) -> None:
     assert clean_characters(raw) == clean
 
 
-@settings(deadline=None)
 @given(texts)
 @example("\u00ad\u200b\nx")
 @example("\ud83d\u200b\ude00")
@@ -56,7 +55,6 @@ def test_cleaning_is_idempotent_and_keeps_every_letter(raw: str) -> None:
     assert not set(clean) & set("\r\x00\u00ad\u200b\u2060\ufeff\ufb01")
 
 
-@settings(deadline=None)
 @given(st.text(st.sampled_from("ae \n\u0301\u0323\u0344\u0e33\u1100\u1161"), max_size=80))
 def test_normalising_in_pieces_equals_normalising_at_once(text: str) -> None:
     long_line = text + " x" * 600

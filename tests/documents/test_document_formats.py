@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.documents import DocumentError, Limits, html_text, read_document
@@ -116,7 +116,6 @@ def test_html_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "parsing took longer than 0.05 s" in refusal(PAGE.encode(), "a.html", Limits(max_seconds=0.05))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["<", ">", "</td>", "<td>", "<p>", "<!", "<!--", "<![", "&#xd800;", "a", "b ", "<pre>"]))
 )
@@ -183,3 +182,18 @@ def test_parsers_are_loaded_only_when_needed() -> None:
     code = "import sys, specprefill_cli.documents; print({'pypdf', 'bs4', 'charset_normalizer'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
+
+
+def test_a_cut_or_stray_byte_does_not_make_another_encoding_of_utf8() -> None:
+    text = "Die Gebühr beträgt fünf Euro für große Räume. "
+    for data in ((text * 3 + "Tür").encode()[:-2], (text * 3).encode() + b"stray \xe9 byte"):
+        document = read_document(data, "a.txt")
+        assert document.text.startswith(text.strip())
+        assert "damaged UTF-8" in document.warnings[0]
+    page = b'<html><head><meta charset="utf-8"></head><body><p>Caf\xc3\xa9 \xff</p></body></html>'
+    assert read_document(page, "a.html").text.startswith("Café")
+    # Not one valid character of several bytes: it never was UTF-8.
+    assert (
+        "cp125"
+        in read_document("Der Mieter trägt die Kosten für Gebäude und Türen.".encode("cp1252"), "a.txt").warnings[0]
+    )

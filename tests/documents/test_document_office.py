@@ -275,3 +275,24 @@ def test_folders_hold_office_documents_too(tmp_path) -> None:
     (tmp_path / "b.docx").write_bytes(word())
     (tmp_path / "a.csv").write_text("x,y")
     assert [document.name.rpartition("/")[2] for document in read_documents([str(tmp_path)])] == ["a.csv", "b.docx"]
+
+
+def test_xlsx_shows_as_many_digits_as_spreadsheets_and_empty_texts_are_values() -> None:
+    sheet = openpyxl.Workbook()
+    sheet.active.append(["sum", 1234.5600000000002, 0.1 + 0.2])
+    assert page_texts(read_document(saved(sheet), "a.xlsx")) == ["# Sheet\nsum | 1234.56 | 0.3"]
+    assert not UNCALCULATED.search(b'<c r="A1" t="str"><f>IF(B1="","",B1)</f><v></v></c>')
+    assert UNCALCULATED.search(b'<c r="A1"><f>1+1</f><v></v></c>')
+
+
+def test_docx_headers_and_footers_are_read_once() -> None:
+    document = docx.Document()
+    document.add_paragraph("The lease runs for ten years.")
+    document.sections[0].header.paragraphs[0].text = "Contract 4711"
+    document.add_section()
+    document.sections[1].header.is_linked_to_previous = False
+    document.sections[1].header.paragraphs[0].text = "Contract 4711"
+    document.sections[0].footer.paragraphs[0].text = "Confidential"
+    (text,) = page_texts(read_document(saved(document), "a.docx"))
+    assert text.count("Contract 4711") == text.count("Confidential") == 1
+    assert text.endswith("The lease runs for ten years.")

@@ -1,7 +1,7 @@
 """PDF lines -> paragraphs."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.documents.paragraphs import divided_word, join_lines
@@ -50,7 +50,6 @@ def test_join_lines(lines: list[str], expected: str) -> None:
     assert join_lines("\n".join(lines)) == expected
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(st.sampled_from("abC1 .-漢"), max_size=60), max_size=8))
 def test_joining_changes_only_white_space_and_dividing_hyphens(lines: list[str]) -> None:
     text = "\n".join(lines)

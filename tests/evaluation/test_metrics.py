@@ -82,6 +82,7 @@ def test_contexts_are_buried_among_others(tmp_path):
         paragraphs = item.collection.text.split("\n\n")
         assert len(paragraphs) == len(set(paragraphs)) == 5
         places.add(paragraphs.index(f"Paragraph {item.identifier}."))
+        assert item.collection.text[slice(*item.evidence)] == f"Paragraph {item.identifier}."
     assert len(places) > 2
     again = read_items(path, limit=10, distractors=4, seed=1)
     assert [item.collection.text for item in again] == [item.collection.text for item in items]

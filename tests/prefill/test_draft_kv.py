@@ -266,3 +266,10 @@ def test_mapped_states_are_read_with_the_window_of_the_calibration(random_sessio
     expected = finished_keys(pair.target.model, 1, raw, torch.arange(end))
     torch.testing.assert_close(layer_keys(state, 1)[:, start:end], expected[:, start:], atol=1e-4, rtol=1e-4)
     assert end - start > 4 * 40
+
+
+@pytest.mark.parametrize("tokens", [1, 31, 33, 500])
+def test_a_short_document_has_checkpoints_too(tokens):
+    slots = checkpoint_slots((7, 7 + tokens), torch.rand(tokens))
+    assert len(slots)
+    assert 7 <= int(slots.min()) <= int(slots.max()) < 7 + tokens

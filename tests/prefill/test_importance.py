@@ -14,7 +14,7 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.prefill.bm25 import bm25, words
+from specprefill_cli.prefill.bm25 import WORD, chunk_bm25, word_starts, words
 from specprefill_cli.prefill.importance import transfer
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.settings import Settings
@@ -105,12 +105,28 @@ def test_lexical_scores_prefer_the_passage_with_the_questions_rare_words(random_
 
 
 def test_bm25_matches_the_formula_by_hand():
-    found = words("red red dog blue cat fox")
-    scores = bm25(words("Red fox"), found, np.array([0, 0, 0, 1, 1, 2]), 3)
+    text = "red RED dog, blue cat reddish fox"
+    # Words are tokens here, three, two and two to a chunk.
+    offsets = np.array([[0, 3], [4, 7], [8, 11], [13, 17], [18, 21], [21, 22], [22, 29], [30, 33]])
+    scores = chunk_bm25("The red fox, a fox?", text, offsets, 3)
     idf = np.log(1 + 2.5 / 1.5)
-    norm = 1.2 * (0.25 + 0.75 * 3 / 2)
-    assert scores[0] == pytest.approx(idf * 2 * 2.2 / (2 + norm))
+    norms = [1.2 * (0.25 + 0.75 * count / (7 / 3)) for count in (3, 2, 2)]
+    assert scores[0] == pytest.approx(idf * 2 * 2.2 / (2 + norms[0]))
     assert scores[1] == 0
+    assert scores[2] == pytest.approx(idf * 2.2 / (1 + norms[2]))
+
+
+def test_a_character_is_a_word_where_none_are_set_apart():
+    text = "会議は月曜日です。" * 30 + "家賃は五万円です。" + "天気は晴れです。" * 30
+    offsets = np.array([[place, place + 1] for place in range(len(text))])
+    scores = chunk_bm25("家賃はいくらですか", text, offsets, 8)
+    assert abs(int(scores.argmax()) * 8 - text.index("家賃")) <= 8
+    assert words("AI技術 works") == ["ai", "技", "術", "works"]
+
+
+@given(text=st.text(max_size=60))
+def test_words_begin_where_a_search_for_them_says(text):
+    assert word_starts(text).tolist() == [match.start() for match in WORD.finditer(text)]
 
 
 def spans_of_text(cuts, length):
@@ -139,3 +155,12 @@ def test_tokens_that_split_one_character_do_not_add_up():
     importance = torch.tensor([0.2, 0.4, 0.6])
     moved = transfer(importance, np.array([[0, 1], [1, 2], [1, 2]]), np.array([[0, 2]]))
     torch.testing.assert_close(moved, torch.tensor([(0.2 + 0.5) / 2]))
+
+
+def test_random_chunks_differ_from_question_to_question(random_session):
+    one, again, other = (
+        SCORERS["random"].score(request_for(random_session, question=question)).importance
+        for question in ("When?", "When?", "Where?")
+    )
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)

@@ -107,3 +107,14 @@ def test_neighbours_lift_a_chunk_beside_a_good_one_and_edges_have_one():
     importance = scores.repeat_interleave(2)
     plain, lifted = (select(importance, 0.45, 2, 10, (0, 10), neighbours=weight).chunks for weight in (0.0, 0.5))
     assert (plain.tolist(), lifted.tolist()) == ([1, 2, 4], [0, 1, 2])
+
+
+def test_scores_that_tell_nothing_are_told():
+    found = select(torch.zeros(200), 0.5, 32, 220, (10, 210))
+    assert "scored above nothing" in found.warning
+    assert select(torch.rand(200), 0.5, 32, 220, (10, 210)).warning is None
+
+
+def test_a_chunk_larger_than_the_document_takes_no_memory():
+    found = select(torch.rand(200), 0.5, 10**12, 220, (10, 210))
+    assert found.plan.kept_tokens == 220

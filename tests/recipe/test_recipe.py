@@ -3,12 +3,14 @@
 import json
 import lzma
 import random
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specprefill_cli.bundled.recipe import corpus
+from specprefill_cli.bundled.recipe import corpus, score
 from specprefill_cli.bundled.recipe.__main__ import app
 from specprefill_cli.bundled.recipe.batches import BatchStream, make_batch
 from specprefill_cli.bundled.recipe.cloze import cloze, cloze_block
@@ -28,6 +30,7 @@ from specprefill_cli.bundled.recipe.sources import RowSource
 from specprefill_cli.bundled.recipe.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
 from specprefill_cli.bundled.recipe.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from specprefill_cli.bundled.recipe.train import Trainer, TrainSettings, train
+from specprefill_cli.models.loading import model_source
 
 PROSE = (
     "The mill stands by the river and has done so for many years. Farmers brought their grain along the old road. "
@@ -296,3 +299,40 @@ def test_the_dry_run_goes_through_all_steps(data, tmp_path):
     logs = [json.loads((tmp_path / step / "settings.json").read_text()) for step in ("pretrain", "tune")]
     assert [log["settings"]["text_weight"] for log in logs] == [1.0, 0.4]
     assert (tmp_path / "exported" / "target" / "model.safetensors").is_file()
+
+
+def test_the_score_measures_every_set_and_writes_them_down(tmp_path, monkeypatch):
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "pretrain").mkdir()
+    rows = [
+        {
+            "id": n,
+            "context": f"The gate of farm {n} is green. " * 3,
+            "question": f"Which colour has gate {n}?",
+            "answers": ["green"],
+        }
+        for n in range(25)
+    ]
+    with lzma.open(tmp_path / "dev" / "squad11_dev.jsonl.xz", "wt") as out:
+        out.write("\n".join(json.dumps(row) for row in rows))
+    with lzma.open(tmp_path / "pretrain" / "a.jsonl.xz", "wt") as out:
+        out.write(json.dumps({"text": (PROSE + "\n") * 200}))
+    samples = tmp_path / "sample_docs"
+    samples.mkdir()
+    (samples / "questions.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    monkeypatch.setattr(score, "packaged_folder", lambda _name: samples)
+    monkeypatch.setattr(score, "NEEDLE_TOKENS", (500,))
+    pair = Path(model_source("tiny:target")).parent
+    found = score.score_pair(tmp_path, pair, load_tokenizer(pair / "target"), tmp_path, 2, 1, lambda _text: None)
+    counts = Counter(one.measure for one in found)
+    assert counts == {
+        "sample questions": 2,
+        "dev, one paragraph": 1,
+        "dev, 20 paragraphs": 9,
+        "needles in 500 tokens": 2,
+    }
+    assert {one.row.n for one in found if one.measure.startswith("dev")} == {2}
+    assert [one["measure"] for one in json.loads((tmp_path / "scores.json").read_text())] == [
+        one.measure for one in found
+    ]
+    assert (tmp_path / "scores.md").read_text().count("\n") == len(found) + 2

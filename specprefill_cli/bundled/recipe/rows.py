@@ -132,6 +132,8 @@ class RowMaker:
         if thinned:
             # A text of short tokens may be longer than its characters let expect.
             starts = starts[: self.context - length - MOST_SHIFT]
+            end = encoding.offsets[len(starts) - 1][1]
+            questions = [question for question in questions if question.start + len(question.answer) <= end]
         self.rng.shuffle(questions)
         kept = np.arange(len(starts))
         if thinned:

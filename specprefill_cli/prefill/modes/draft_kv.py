@@ -43,7 +43,10 @@ class DraftKvMode:
         with request.clock.phase("selection"):
             fates = riskiest(checked.risks, request, settings)
         if too_risky(checked.risks, fates, settings):
-            return fall_back(request, settings, checked.scores, checked.risks, fates)
+            scores, risks = checked.scores, checked.risks
+            # Full prefill wants the memory of the mapped cache.
+            del checked
+            return fall_back(request, settings, scores, risks, fates)
         return recomputed(request, checked, fates)
 
 
@@ -57,6 +60,9 @@ class HybridMode:
         kv_map = find_map(request, settings)
         checked = map_and_check(request, settings, kv_map)
         scores, state, seen, risks = checked.scores, checked.state, checked.seen, checked.risks
+        window = checked.draft_window
+        # Whoever holds the mapped cache holds its memory, when full prefill or a smaller cache follows.
+        del checked
         prompt, clock, size = request.prompt, request.clock, request.chunk_size
         with clock.phase("selection"):
             # The layers up to there hold the target's own values whatever the draft says.
@@ -65,6 +71,7 @@ class HybridMode:
             fates = torch.where(errors < USELESS_ERROR, int_fate(Fate.ACCEPT), int_fate(Fate.DROP))
             fates[chosen.chunks] = int_fate(Fate.RECOMPUTE)
         if too_risky(risks, fates, settings):
+            del state
             return fall_back(request, settings, scores, risks, fates)
         with clock.phase("target_prefill"):
             dropped = tokens_of(fates == int_fate(Fate.DROP), size, prompt.document)
@@ -78,7 +85,6 @@ class HybridMode:
             logits = repair(request, state, torch.searchsorted(state.positions, wanted))
         plan = plan_of(request, fates, risks, seen.computed)
         warnings = (chosen.warning,) if chosen.warning else ()
-        window = checked.draft_window
         return Prefilled(
             logits, state, plan, scores.importance, warnings, scores.draft_state, (), window, scores.neighbours
         )
