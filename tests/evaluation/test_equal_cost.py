@@ -13,6 +13,8 @@ from specprefill_cli.evaluation.conditions import (
     MAPPED,
     REST_DROPPED,
     WRONG,
+    WRONG_ACCEPTED,
+    ZEROS_ACCEPTED,
     conditions,
     draft_session,
     other_budgets,
@@ -180,6 +182,19 @@ def test_controls_really_differ(with_exact_maps):
     assert streams["zero KV"].request.prompt.document[1] > end
     assert zero.cache.layers[1].keys[..., :start, :].abs().max() == 0
     assert torch.equal(wrong_state.cache.layers[1].keys[..., 30:50, :], wrong.cache.layers[1].keys[..., 30:50, :])
+    # What is accepted differs, and nothing that was computed.
+    drafted, zeros, foreign = (streams[name].prefilled.state for name in (DRAFT_KV, ZEROS_ACCEPTED, WRONG_ACCEPTED))
+    assert [plans[name].spans for name in (ZEROS_ACCEPTED, WRONG_ACCEPTED)] == [ours.spans] * 2
+    accepted = (zeros.cache.layers[0].keys[0] == 0).all(-1).all(0)
+    first, last = streams[DRAFT_KV].request.prompt.document
+    share = float(accepted[first:last].float().mean())
+    assert 0.5 < share < 1 - SETTINGS.recompute + 0.05
+    assert not accepted[:first].any()
+    assert not accepted[last:].any()
+    for state in (zeros, foreign):
+        layer, own = state.cache.layers[0], drafted.cache.layers[0]
+        torch.testing.assert_close(layer.keys[0][:, ~accepted], own.keys[0][:, ~accepted])
+        assert not torch.allclose(layer.values[0][:, accepted], own.values[0][:, accepted])
     assert {"exact 1 layers, with draft", "exact 1 layers, without draft"} <= set(names)
     assert all(stream.clock.ttft > 0 for stream in streams.values())
 
@@ -202,7 +217,7 @@ def test_a_run_keeps_a_few_numbers_a_condition(random_session, monkeypatch):
         shares = {row.budget for row in budgets.values() if row.chosen_by == order}
         assert shares == {budget for budget in BUDGETS if budget or order == "risk"}
     assert len(found.answer_changed) == 3
-    assert {one.against for one in found.duels} == {REST_DROPPED, "select"}
+    assert {one.against for one in found.duels} == {REST_DROPPED, "select", ZEROS_ACCEPTED, WRONG_ACCEPTED}
     assert {one.keep for one in found.tuned} <= set(KEEPS)
     assert rows["select"].keep == found.tuned[0].keep
     # The study spends the same budgets on first tokens alone, and must find the same.
@@ -211,11 +226,13 @@ def test_a_run_keeps_a_few_numbers_a_condition(random_session, monkeypatch):
         ("mapped only", rows[MAPPED]),
         ("recompute 0.15", rows[DRAFT_KV]),
         ("zeros", rows["zero KV"]),
+        ("recompute 0.15, zeros accepted", rows[ZEROS_ACCEPTED]),
     ):
         assert answered.first_token_kl == pytest.approx(studied["variants"][name]["kl_median"], rel=1e-3)
     studied = summary(study(random_session, items[:2], SETTINGS, lambda _: None))
     answered = budgets["random tokens, recompute 0.3"]
-    # The median of two is their mean.
-    assert answered.first_token_kl == pytest.approx(studied["variants"]["recompute 0.3 at random"]["kl_mean"], rel=1e-3)
+    assert answered.first_token_kl == pytest.approx(
+        studied["variants"]["recompute 0.3 at random"]["kl_median"], rel=1e-3
+    )
     assert any("question 3 of 3: zero KV" in step for step in steps)
     assert not any("question 3 of 3: draft-kv, recompute" in step for step in steps)
