@@ -55,7 +55,7 @@ def test_setting_and_unsetting_keep_everything_else(call, file):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("set", "keep", "1.7"), "--keep 1.7: must be above 0"),
+        (("set", "keep", "1.7"), "config set: keep 1.7: must be above 0"),
         (("set", "keep", "much"), "'much' is not a number or 'auto'"),
         (("set", "look_ahead", "2.5"), "'2.5' is not a whole number"),
         (("set", "kept", "0.5"), "unknown setting 'kept'"),

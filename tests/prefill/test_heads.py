@@ -189,9 +189,10 @@ def test_the_window_taken_is_the_smallest_that_loses_no_answers(random_session, 
 
     monkeypatch.setattr(head_calibration, "windowed_scores", scores)
     monkeypatch.setattr(head_calibration, "WINDOWS", (128, 256, 512, 1_024))
-    window, recalls = head_calibration.smallest_window(cases, [gold], (Head(1, 0, 1.0),), 0.0, whole)
+    window, recalls, seen = head_calibration.smallest_window(cases, [gold], (Head(1, 0, 1.0),), 0.0, whole)
     assert window == 512
     assert asked == [1_024, 512, 256]
+    assert np.array_equal(seen[0], whole[0])
     assert recalls == {"off": 1.0, "1024": 1.0, "512": 1.0, "256": 0.0}
 
 
