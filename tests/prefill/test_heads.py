@@ -192,7 +192,7 @@ def test_the_window_taken_is_the_smallest_that_loses_no_answers(random_session, 
     window, recalls, seen = head_calibration.smallest_window(cases, [gold], (Head(1, 0, 1.0),), 0.0, whole)
     assert window == 512
     assert asked == [1_024, 512, 256]
-    assert np.array_equal(seen[0], whole[0])
+    assert seen[0].argmax() == 0
     assert recalls == {"off": 1.0, "1024": 1.0, "512": 1.0, "256": 0.0}
 
 
