@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,41 +31,45 @@ def chunk_bm25(
     def by_chunk(places: np.ndarray) -> np.ndarray:
         return np.bincount(np.searchsorted(starts, places, side="right") - 1, minlength=chunks).astype(float)
 
-    lengths = by_chunk(first + word_starts(text[first:end]))
+    found = words_of(text[first:end])
+    lengths = by_chunk(first + found.starts)
     norm = k1 * (1 - b + b * lengths / max(lengths.mean(), 1e-9))
     scores = np.zeros(chunks)
-    for _, places in sorted(occurrences(set(words(question)), text, first, end).items()):
-        frequency = by_chunk(np.array(places, dtype=int))
+    for word in sorted(set(words(question))):
+        frequency = by_chunk(first + found.places(word))
         containing = np.count_nonzero(frequency)
         idf = np.log1p((chunks - containing + 0.5) / (containing + 0.5))
         scores += idf * frequency * (k1 + 1) / (frequency + norm)
     return scores
 
 
-def occurrences(wanted: set[str], text: str, first: int, end: int) -> dict[str, list[int]]:
-    """Where each of the wanted words stands in `text` between two characters; words that stand nowhere are left out."""
-    found: dict[str, list[int]] = {}
-    if not wanted:
+@dataclass(frozen=True)
+class Words:
+    """The words of a text: where they start and how long they are, [n] each; points: [characters] of it, in lower case."""
+
+    starts: np.ndarray
+    lengths: np.ndarray
+    points: np.ndarray
+
+    def places(self, word: str) -> np.ndarray:
+        """Where the word, in lower case, begins, ascending; narrowed down letter by letter."""
+        found = self.starts[self.lengths == len(word)]
+        for offset, character in enumerate(word):
+            found = found[self.points[found + offset] == ord(character)]
         return found
-    listed = "|".join(sorted(re.escape(word) for word in wanted))
-    # Letters beside it make another word of a word, but not of a character that is one by itself.
-    letter = rf"[^\W{UNSPACED}]"
-    pattern = re.compile(
-        rf"(?:(?<!{letter})|(?=[{UNSPACED}]))(?:{listed})(?:(?!{letter})|(?<=[{UNSPACED}]))", re.IGNORECASE
-    )
-    for match in pattern.finditer(text, first, end):
-        word = match.group().lower()
-        if word in wanted:
-            found.setdefault(word, []).append(match.start())
-    return found
 
 
-def word_starts(text: str) -> np.ndarray:
-    """The places in `text` at which words begin, ascending."""
+def words_of(text: str) -> Words:
+    """The words of a text, without a loop over them."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     distinct, numbers = np.unique(points, return_inverse=True)
     characters = [chr(point) for point in distinct]
     spaced = np.array([bool(SPACED.match(character)) for character in characters], dtype=bool)[numbers]
     alone = np.array([bool(ALONE.match(character)) for character in characters], dtype=bool)[numbers]
-    begins = spaced & ~np.concatenate([[False], spaced[:-1]])
-    return np.flatnonzero(begins | alone)
+    # The few characters that become two in lower case stay as they are.
+    small = [character.lower() if len(character.lower()) == 1 else character for character in characters]
+    edge = np.array([False])
+    starts = np.flatnonzero((spaced & ~np.concatenate([edge, spaced[:-1]])) | alone)
+    ends = np.flatnonzero((spaced & ~np.concatenate([spaced[1:], edge])) | alone)
+    lowered = np.array([ord(character) for character in small], dtype=np.uint32)[numbers]
+    return Words(starts, ends - starts + 1, lowered)
