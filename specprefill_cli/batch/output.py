@@ -24,7 +24,9 @@ class RowWriter:
 
     def __call__(self, record: dict[str, Any]) -> None:
         try:
-            self.stream.write(line(record).encode("ascii") + b"\n")
+            rest = memoryview(line(record).encode("ascii") + b"\n")
+            while rest:
+                rest = rest[self.stream.write(rest) :]
             self.stream.flush()
         except BrokenPipeError:
             raise
@@ -50,7 +52,8 @@ def open_output(path: Path, resume: bool) -> BinaryIO:
         if path.is_file():
             with path.open("r+b") as stream:
                 cut_half_row(stream, path)
-        return path.open("ab")
+        # Without a buffer, which would hold what does not fit the disk until it is closed, and fail again.
+        return path.open("ab", buffering=0)
     except OSError as error:
         raise SpecprefillError(f"--out {path}: cannot be written ({error.strerror}); give another place") from error
 

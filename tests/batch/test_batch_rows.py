@@ -222,3 +222,12 @@ def test_json_texts_are_questions_and_arrays_are_not():
         row = parse_line(line, 3, True)
         assert isinstance(row, BadRow)
         assert words in str(row.error)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk that Linux offers")
+def test_a_full_disk_is_one_line_that_says_how_to_go_on():
+    with (
+        pytest.raises(SpecprefillError, match="--resume goes on behind the last"),
+        open_output(Path("/dev/full"), False) as out,
+    ):
+        RowWriter(out)({"schema": 1, "id": 1})
