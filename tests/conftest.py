@@ -1,6 +1,7 @@
 """Fixtures: no network, tiny random models of every architecture, the bundled pair."""
 
 import os
+import signal
 import socket
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -22,6 +23,8 @@ from specprefill_cli.resources import packaged_folder
 from specprefill_cli.session import Session, open_session
 from specprefill_cli.settings import Settings
 
+# A suite that a shell started in the background has Ctrl-C ignored, and so would have the programs that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # No test may fail because the machine is slow.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
