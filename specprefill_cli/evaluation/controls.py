@@ -21,12 +21,11 @@ from specprefill_cli.prefill.kv_map import KvMap
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.modes.draft_kv import (
+    check_and_choose,
     find_map,
     int_fate,
-    map_and_check,
     plan_of,
     recomputed,
-    riskiest,
     score_and_map,
     tokens_of,
 )
@@ -92,9 +91,7 @@ class AcceptedReplaced:
     speculative = True
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        checked = map_and_check(request, settings, find_map(request, settings))
-        with request.clock.phase("selection"):
-            fates = riskiest(checked.risks, request, settings)
+        checked, fates = check_and_choose(request, settings)
         with request.clock.phase("mapping"):
             held = everything_of(checked.state)
             contents = zeroed(held) if self.other is None else spliced(held, self.other, request.prompt.document)
@@ -109,9 +106,8 @@ class RandomRecomputed:
     speculative = True
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        checked = map_and_check(request, settings, find_map(request, settings))
+        checked, fates = check_and_choose(request, settings)
         with request.clock.phase("selection"):
-            fates = riskiest(checked.risks, request, settings)
             fates = fates[random_order(len(fates), seed_of(request))]
         return recomputed(request, checked, fates)
 
@@ -123,10 +119,9 @@ class RestDropped:
     speculative = True
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        checked = map_and_check(request, settings, find_map(request, settings))
+        checked, fates = check_and_choose(request, settings)
         prompt = request.prompt
         with request.clock.phase("selection"):
-            fates = riskiest(checked.risks, request, settings)
             plan = plan_of(request, fates, checked.risks, checked.seen.computed)
             spans = tuple(span if span.fate is Fate.RECOMPUTE else replace(span, fate=Fate.DROP) for span in plan.spans)
             positions = torch.unique(torch.cat([plan.kept_positions(), checked.seen.computed]))

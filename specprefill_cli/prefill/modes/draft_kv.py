@@ -39,9 +39,7 @@ class DraftKvMode:
     speculative = True
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        checked = map_and_check(request, settings, find_map(request, settings))
-        with request.clock.phase("selection"):
-            fates = riskiest(checked.risks, request, settings)
+        checked, fates = check_and_choose(request, settings)
         if too_risky(checked.risks, fates, settings):
             scores, risks = checked.scores, checked.risks
             # Full prefill wants the memory of the mapped cache.
@@ -118,6 +116,13 @@ def map_and_check(request: ScoringRequest, settings: Settings, kv_map: KvMap) ->
         seen = inspect(request, state, scores.importance)
         risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
         return Checked(scores, state, seen, risks, known_calibration(request.pair).window)
+
+
+def check_and_choose(request: ScoringRequest, settings: Settings) -> tuple[Checked, Tensor]:
+    """`map_and_check`, and the fates [chunks] that `riskiest` gives."""
+    checked = map_and_check(request, settings, find_map(request, settings))
+    with request.clock.phase("selection"):
+        return checked, riskiest(checked.risks, request, settings)
 
 
 def riskiest(risks: Tensor, request: ScoringRequest, settings: Settings) -> Tensor:
