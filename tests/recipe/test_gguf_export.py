@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specprefill_cli.bundled.recipe.gguf_export import export_gguf
-from specprefill_cli.models.loading import model_source
+from specprefill_cli.models.sources import model_source
 
 TEXT = "The mooring fee is 42 pence per metre, payable on 3 May 2024 (see annex B-17)."
 

@@ -12,7 +12,7 @@ import torch
 from specprefill_cli.bundled.recipe.gguf_export import export_gguf
 from specprefill_cli.evaluation.datasets import read_items
 from specprefill_cli.models.adapter import prefill, run
-from specprefill_cli.models.loading import model_source
+from specprefill_cli.models.sources import model_source
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from specprefill_cli.timing import PhaseClock

@@ -30,7 +30,8 @@ from specprefill_cli.bundled.recipe.sources import RowSource
 from specprefill_cli.bundled.recipe.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
 from specprefill_cli.bundled.recipe.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from specprefill_cli.bundled.recipe.train import Trainer, TrainSettings, train
-from specprefill_cli.models.loading import model_source
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.sources import model_source
 
 PROSE = (
     "The mill stands by the river and has done so for many years. Farmers brought their grain along the old road. "
@@ -253,6 +254,7 @@ def test_noun_phrases_are_asked_for_behind_their_article_and_verbs_are_not():
     assert cloze("Long before anybody knew him well he was living in this quiet valley.", rng) is None
 
 
+@needs_muon
 def test_rates_rise_by_steps_and_fall_by_the_clock(tmp_path):
     settings = TrainSettings(minutes=1, warmup=10, cooldown=0.0, compile=False)
     trainer = Trainer(PAIR_SHAPES["smoke"], settings, tmp_path)
@@ -276,7 +278,7 @@ def test_shards_hold_the_text_and_give_rows_of_it(data, run, tmp_path):
     assert batch.positions.max() < 1_024
     assert (batch.positions.diff(dim=1) >= 1).all()
     assert (batch.texts % 64 != 63).all()
-    with pytest.raises(FileNotFoundError, match="corpus"):
+    with pytest.raises(SpecprefillError, match="corpus"):
         ShardStream(tmp_path / "none", tokenizer, 256, 64, 1_024, 0.25, seed=3)
 
 

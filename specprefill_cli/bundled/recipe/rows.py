@@ -1,4 +1,4 @@
-"""Training rows: token ids, positions with gaps, loss weights, and where the guided heads should look."""
+"""Training rows: token ids, positions with gaps, which tokens count in the loss, and where the guided heads should look."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from specprefill_cli.bundled.recipe.cloze import cloze_block, thinned
 from specprefill_cli.bundled.recipe.corpus import ContextQuestions
+from specprefill_cli.bundled.recipe.positions import CHUNK, MOST_SHIFT, skipped_positions, thinned_positions
 from specprefill_cli.bundled.recipe.renaming import names_in, renamed
 from specprefill_cli.bundled.recipe.synthesis import (
     NOT_FOUND,
@@ -27,17 +28,13 @@ from specprefill_cli.bundled.recipe.tokenizer import BOS, EOS, PAD
 from specprefill_cli.bundled.recipe.topics import Material, OneTopic, Scattered
 
 CHARACTERS_PER_TOKEN = 3.9
-CHUNK = 32
 QUESTION_TOKENS = 24
-MOST_SHIFT = 1_000
 FIRST_TOKEN_WEIGHT = 3
 CLOZE_SHARE = 0.5
 RENAMED_SHARE = 0.4
 NOISY_SHARE = 0.15
 ABSENT_SHARE = 0.05
 ONE_TOPIC_SHARE = 0.6
-# Of the thinned documents, those whose dropped text is as long as the text that was made.
-PLAIN_GAPS_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -49,9 +46,25 @@ class Format:
     after_question: str
 
 
+@dataclass(frozen=True)
+class ShownDocument:
+    """A document's text, its encoding, the character at which each token starts, and the place of each kept one in the row."""
+
+    text: str
+    encoding: Encoding
+    starts: list[int]
+    place_of: dict[int, int]
+
+
 @dataclass
 class Row:
-    """One sequence; `answers` and `texts` are the indices of tokens whose successor is predicted for the loss."""
+    """One sequence of S tokens, padded at its end.
+
+    positions: [S]
+    answers:  indices of tokens whose successor counts in the loss
+    regions:  (tokens that ask, start, end): the document tokens that these should attend to, as [start, end)
+    pointers: (token, document token): the one that predicts a token of the answer, and where that stands
+    """
 
     tokens: list[int]
     positions: np.ndarray
@@ -84,6 +97,9 @@ class RowMaker:
         self.pad = tokenizer.token_to_id(PAD)
         self.strangers: deque[Question] = deque(maxlen=200)
 
+    def positions(self, length: int) -> np.ndarray:
+        return skipped_positions(length, len(self.head), self.context, self.rng)
+
     def ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
@@ -112,9 +128,9 @@ class RowMaker:
         """A document of blocks with questions after it; `real` is the share of rows made of question groups."""
         share = 0.45 if length <= 512 else 0.52 if length <= 1024 else 0.65 if length <= 2048 else 0.8
         room = int(length * share)
-        thinned = self.rng.random() < 0.3
+        gapped = self.rng.random() < 0.3
         # Question and answers stand behind the whole document, at positions that the context must hold.
-        wanted = min(room * self.rng.uniform(1.5, 4.0), self.context - length - MOST_SHIFT) if thinned else room
+        wanted = min(room * self.rng.uniform(1.5, 4.0), self.context - length - MOST_SHIFT) if gapped else room
         topic = (OneTopic if self.rng.random() < ONE_TOPIC_SHARE else Scattered)(self.material, self.rng)
         is_real = self.rng.random() < real
         blocks, strangers = self.blocks(int(wanted * CHARACTERS_PER_TOKEN), is_real, topic)
@@ -129,24 +145,25 @@ class RowMaker:
         strangers = [one for one in strangers if one.fact is None or one.fact not in topic.stated]
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         starts = [start for start, _ in encoding.offsets]
-        if thinned:
+        if gapped:
             # A text of short tokens may be longer than its characters let expect.
             starts = starts[: self.context - length - MOST_SHIFT]
             end = encoding.offsets[len(starts) - 1][1]
             questions = [question for question in questions if question.start + len(question.answer) <= end]
         self.rng.shuffle(questions)
         kept = np.arange(len(starts))
-        if thinned:
+        if gapped:
             kept = self.thin(starts, questions, room)
         # Blocks overshoot; what the questions need is not given away to the document.
         kept = kept[:room]
         tokens = self.head + [encoding.ids[index] for index in kept]
-        gaps = kept + len(self.head) if thinned else None
         row = Row(tokens, np.empty(0, dtype=np.int64))
         place_of = {int(index): place + len(self.head) for place, index in enumerate(kept)}
-        # The region is the sentence around the answer, bounded so that it stays about a chunk wide.
-        self.ask(row, questions, strangers, length, text, encoding, starts, place_of)
-        row.positions = self.positions(length, gaps)
+        self.ask(row, ShownDocument(text, encoding, starts, place_of), questions, strangers, length)
+        if gapped:
+            row.positions = thinned_positions(kept + len(self.head), length, len(self.head), self.context, self.rng)
+        else:
+            row.positions = self.positions(length)
         row.tokens += [self.pad] * (length - len(row.tokens))
         return row
 
@@ -221,27 +238,25 @@ class RowMaker:
         return [cloze_block(topic.passage(), 4, self.rng) for _ in range(3)]
 
     def ask(
-        self, row: Row, questions: list[Question], strangers: list[Question], length: int, text: str, encoding,
-        starts: list[int], place_of: dict,
-    ) -> None:  # fmt: skip
+        self, row: Row, shown: ShownDocument, questions: list[Question], strangers: list[Question], length: int
+    ) -> None:
         """Append questions with answers while they fit, and now and then one of `strangers`, which are not answered."""
         failures = 0
         for question in questions:
             if self.rng.random() < ABSENT_SHARE and strangers:
                 stranger = self.rng.choice(strangers)
-                if stranger.answer.lower() not in text.lower():
+                if stranger.answer.lower() not in shown.text.lower():
                     absent = Question(stranger.text, NOT_FOUND, -1)
-                    self.append(row, absent, length, encoding, starts, place_of, text)
-            failures += not self.append(row, question, length, encoding, starts, place_of, text)
+                    self.append(row, shown, absent, length)
+            failures += not self.append(row, shown, question, length)
             # A long question that does not fit leaves room for a shorter one behind it.
             if failures > 3:
                 break
         self.strangers.extend(questions[:2])
 
-    def append(
-        self, row: Row, question: Question, length: int, encoding, starts: list[int], place_of: dict, text: str
-    ) -> bool:
+    def append(self, row: Row, shown: ShownDocument, question: Question, length: int) -> bool:
         """Append one question; False when the row is full. A question whose answer was cut away is skipped."""
+        starts, place_of = shown.starts, shown.place_of
         inside = question.start >= 0
         first = bisect_right(starts, question.start) - 1 if inside else -1
         last = bisect_left(starts, question.start + len(question.answer)) if inside else -1
@@ -258,7 +273,8 @@ class RowMaker:
         row.answers += range(predicts, predicts + len(answer.ids) + 1)
         if not inside:
             return True
-        low, high = sentence_bounds(text, question.start, len(question.answer))
+        low, high = sentence_bounds(shown.text, question.start, len(question.answer))
+        # The sentence around the answer, bounded so that it stays about a chunk wide.
         region = [
             place_of[index]
             for index in range(
@@ -272,43 +288,11 @@ class RowMaker:
         for number, (start, _) in enumerate(answer.offsets):
             # Offsets count the blank before the answer; its first token begins at the answer itself.
             index = bisect_right(starts, question.start + max(0, start - 1)) - 1
-            matches = number == 0 or encoding.ids[index] == answer.ids[number]
+            matches = number == 0 or shown.encoding.ids[index] == answer.ids[number]
             if index in place_of and matches:
                 # The first token is the hard one: those behind it follow from the token before.
                 row.pointers += [(predicts + number, place_of[index])] * (FIRST_TOKEN_WEIGHT if number == 0 else 1)
         return True
-
-    def positions(self, length: int, places: np.ndarray | None = None) -> np.ndarray:
-        """Positions of a row: those of kept document tokens, or plain, shifted, or with random skips of whole chunks."""
-        if places is not None:
-            tail = np.arange(length - len(self.head) - len(places))
-            last = int(places[-1]) if len(places) else len(self.head)
-            places, stretch = self.stretched(places, self.context - 1 - (last + 1 + MOST_SHIFT + len(tail)))
-            first_tail = last + 1 + stretch + self.rng.randint(0, MOST_SHIFT)
-            positions = np.concatenate([np.arange(len(self.head)), places, first_tail + tail])
-            shift = self.rng.randint(0, max(0, self.context - 1 - int(positions[-1]))) if self.rng.random() < 0.3 else 0
-            return positions + shift * (np.arange(length) >= len(self.head))
-        positions = np.arange(length)
-        free = self.context - length
-        if self.rng.random() < 0.45 or free <= CHUNK:
-            return positions
-        for _ in range(self.rng.randint(1, 8)):
-            skip = CHUNK * self.rng.randint(0, int(free * self.rng.random() ** 2) // CHUNK)
-            positions = positions + skip * (np.arange(length) >= self.rng.randint(len(self.head), length))
-            free -= skip
-        return positions
-
-    def stretched(self, places: np.ndarray, free: int) -> tuple[np.ndarray, int]:
-        """Places of kept tokens moved apart where text was dropped, and by how much the document's end moves.
-
-        Dropped text is never read: the document may be as long as `free` positions allow, and little of it kept.
-        """
-        if self.rng.random() < PLAIN_GAPS_SHARE or free < CHUNK or not len(places):
-            return places, 0
-        gaps = np.concatenate([[0], 1 + np.flatnonzero(np.diff(places) > 1)])
-        most = int(free * self.rng.random() ** 2) // CHUNK
-        moves = CHUNK * np.array(sorted(self.rng.randint(0, most) for _ in gaps))
-        return places + moves[np.searchsorted(gaps, np.arange(len(places)), side="right") - 1], CHUNK * most
 
 
 def unambiguous(questions: list[Question]) -> list[Question]:

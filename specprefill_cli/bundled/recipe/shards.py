@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset
 
 from specprefill_cli.bundled.recipe.batches import Batch
 from specprefill_cli.bundled.recipe.tokenizer import BOS, EOS
+from specprefill_cli.errors import SpecprefillError
 
 # 2^24 ids of two bytes: a shard of 32 MiB.
 SHARD_TOKENS = 1 << 24
@@ -64,6 +65,8 @@ class ShardStream(IterableDataset):
 
     text_share: share of the tokens whose successor counts in the loss (a whole vocabulary of logits for each is the
     largest cost of a small model on a CPU)
+
+    Raises SpecprefillError for a folder without shards.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class ShardStream(IterableDataset):
     ) -> None:  # fmt: skip
         self.files = sorted(folder.glob("*.bin"))
         if not self.files:
-            raise FileNotFoundError(f"{folder}: holds no shards; make them with the step `corpus`")
+            raise SpecprefillError(f"{folder}: holds no shards; make them with the step `corpus`")
         self.begin = tokenizer.token_to_id(BOS)
         self.tokens_per_batch = tokens_per_batch
         self.length = length

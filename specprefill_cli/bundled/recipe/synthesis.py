@@ -1,4 +1,4 @@
-"""Blocks of training documents: prose with synthesised facts hidden in it, tables, lists, and real questions."""
+"""Blocks of training documents: prose with synthesised facts hidden in it, tables, and lists of keys and values."""
 
 from __future__ import annotations
 

@@ -186,6 +186,8 @@ def train(
     """Train until the clock of the run is full; resumes from `folder/checkpoint.pt`, logs to `folder/train.jsonl`.
 
     start: another run's checkpoint, or the folder of an exported pair, whose weights a new run begins with
+
+    Raises SpecprefillError for a torch without Muon, and for a loss that is not finite.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.json").write_text(json.dumps({"shape": asdict(shape), "settings": asdict(settings)}, indent=2))
@@ -208,7 +210,9 @@ def train(
         clock = now
         stream.progress.value = max(settings.curriculum_from, trainer.progress)
         if not math.isfinite(sum(losses.values())):
-            raise FloatingPointError(f"step {trainer.steps}: a loss is not finite: {losses}")
+            raise SpecprefillError(
+                f"step {trainer.steps}: a loss is not finite: {losses}; go on from the checkpoint at a lower rate"
+            )
         averages |= {key: 0.96 * averages.get(key, value) + 0.04 * value for key, value in losses.items()}
         if trainer.steps % 20 == 0:
             log(folder, trainer, averages)
