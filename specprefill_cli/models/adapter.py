@@ -1,4 +1,4 @@
-"""With `attention.py`, `masks.py`, `cache.py` and `keys.py` the only module that touches transformers' internals: forward passes.
+"""Forward passes. With `attention.py`, `masks.py`, `cache.py` and `keys.py` all that touches transformers' internals.
 
 `tests/models/test_adapter.py` pins what they rely on (seen in transformers 5.23, 2026-11).
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # A forward pass costs at least as much as this many tokens do, however short it is: Python and kernel launches on a CPU
-# (one token against 1,024, on two cores: 35 tokens for the target of `tiny`, 76 for its draft), and on a GPU reading all
+# (one token against 1,024, on two cores: 46 tokens for the target of `tiny`, 65 for its draft), and on a GPU reading all
 # weights besides (memory bandwidth against arithmetic of current cards; calculated, not measured).
 PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
 

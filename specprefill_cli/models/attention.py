@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
+from packaging.version import Version
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -18,6 +19,8 @@ from specprefill_cli.models.banded import band_mask, banded_queries, bands, join
 from specprefill_cli.models.masks import SINKS, PositionContext, block_mask, query_blocks, trailing_mask
 
 ATTENTION = "specprefill"
+# The first torch whose fused attention on a CPU reads grouped keys.
+GROUPED_ON_CPU = Version(torch.__version__) >= Version("2.9")
 
 
 @dataclass
@@ -71,9 +74,12 @@ def attend(
     if context.last_layer == module.layer_idx:
         raise LayerReached
     length, total = query.shape[2], key.shape[2]
+    if not reads_groups(query.device.type):
+        key, value = repeated(query, key, value)
     window = sliding_window if sliding_window is not None and context.largest_distance >= sliding_window else None
     local = context.local_queries
-    if window is None and not local and length in (1, total) and context.reads_everything:
+    at_once = length == 1 or (length == total and query.device.type != "mps")
+    if window is None and not local and at_once and context.reads_everything:
         if length > 1 and query.is_cuda and not flash_attends(query):
             key, value = repeated(query, key, value)
         grouped = query.shape[1] != key.shape[1]
@@ -154,6 +160,12 @@ def repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]
     """
     groups = query.shape[1] // key.shape[1]
     return (key, value) if groups == 1 else (key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1))
+
+
+def reads_groups(device_type: str) -> bool:
+    """Whether a device's attention takes fewer heads of keys than of queries: on Apple's GPUs not, nor on a CPU with an
+    older torch, which would build all scores."""
+    return device_type != "mps" and (device_type != "cpu" or GROUPED_ON_CPU)
 
 
 def flash_attends(query: Tensor) -> bool:

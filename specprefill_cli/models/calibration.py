@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specprefill_cli.models.pairs import BUNDLED, Pair
+from specprefill_cli.resources import BUNDLED_FOLDER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +23,7 @@ FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
 def calibration_folder(pair: Pair) -> Path:
     """The folder of a pair's calibration files; it need not exist."""
     if pair.draft.startswith(BUNDLED) and pair.target.startswith(BUNDLED):
-        return Path(__file__).resolve().parent.parent / "bundled" / "tiny"
+        return BUNDLED_FOLDER
     return user_folder() / f"{slug(pair.draft)}--{slug(pair.target)}"
 
 

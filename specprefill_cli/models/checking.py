@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.checks import Check, State
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.loading import ModelOutline, model_class
+from specprefill_cli.models.adapter import rotation_depends_on_length, window_layers
+from specprefill_cli.models.classes import model_class
+from specprefill_cli.models.loading import ModelOutline
 from specprefill_cli.prompting import Template, render
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 TWO_TOKENIZERS = "draft and target have different tokenizers, so that nothing of the draft's KV or tokens can be taken"
+
+TURNS = "turns its keys by the length of the prompt, which mapped keys cannot follow"
 
 
 def check_pair(draft: ModelOutline, target: ModelOutline, template: Template) -> list[Check]:
@@ -24,7 +27,8 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template) ->
         check_model_class("target", target),
         Check("tokenizer", State.OK if same else State.LIMITED, "the same for both" if same else "two different ones"),
         check_select(draft),
-        *(check_shared(name, same) for name in ("draft-kv", "speculative decoding")),
+        check_draft_kv(same, target),
+        check_shared("speculative decoding", same),
         check_context(draft, target),
         check_windows("draft", draft.config),
         check_windows("target", target.config),
@@ -57,6 +61,12 @@ def check_shared(name: str, same: bool) -> Check:
     return Check(name, State.OK, "possible: one tokenizer") if same else Check(name, State.NO, TWO_TOKENIZERS)
 
 
+def check_draft_kv(same: bool, target: ModelOutline) -> Check:
+    if rotation_depends_on_length(target.config):
+        return Check("draft-kv", State.NO, f"{target.name} {TURNS}")
+    return check_shared("draft-kv", same)
+
+
 def check_context(draft: ModelOutline, target: ModelOutline) -> Check:
     shorter = min(draft.context, target.context)
     detail = f"prompt and answer up to {shorter:,} tokens (draft {draft.context:,}, target {target.context:,})"
@@ -75,12 +85,12 @@ def check_windows(role: str, config: PretrainedConfig) -> Check:
 
 
 def check_rotary(outline: ModelOutline) -> Check | None:
-    """A finding for `longrope`, whose factors change with the length of what is read at once."""
-    text = outline.config.get_text_config()
-    rotary = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    if rotary.get("rope_type", rotary.get("type")) != "longrope":
+    """A finding for `longrope` and `dynamic`, whose factors change with the length of what is read at once."""
+    if not rotation_depends_on_length(outline.config):
         return None
-    return Check("rotary embedding", State.LIMITED, f"{outline.name}: longrope; a prompt is read in one pass")
+    return Check(
+        "rotary embedding", State.LIMITED, f"{outline.name}: keys turn with the length; a prompt is read in one pass"
+    )
 
 
 def check_prompt(template: Template, *outlines: ModelOutline) -> Check:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.liveness import Watch, first_line
+from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.models.liveness import Watch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NoReturn
 
+from specprefill_cli.errors import first_line
+
 if TYPE_CHECKING:
     from torch.distributed import Store
 
@@ -143,10 +145,6 @@ def await_all(store: Store, rank: int, size: int, dead: Callable[[], str], withi
 
 def ending(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def ended_line(reason: str) -> str:

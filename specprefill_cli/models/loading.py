@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import devices, synchronize
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of
+from specprefill_cli.models.classes import auto_class
 from specprefill_cli.models.distributed import ALONE, Ranks
-from specprefill_cli.models.pairs import BUNDLED, Pair
+from specprefill_cli.models.linear import use_onednn
+from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement, check_shards, choose_dtype, how_to_place, roomiest
 from specprefill_cli.models.quantization import NONE, check_quantization, quantization_config
-from specprefill_cli.models.suitability import check_config, check_model
+from specprefill_cli.models.sources import load_errors, quiet_library, source_of
+from specprefill_cli.models.suitability import check_complete, check_config, check_memory, check_model
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 
 if TYPE_CHECKING:
@@ -161,18 +160,6 @@ def load_draft_side(
     return LoadedPair(pair, target, draft)
 
 
-def model_source(name: str) -> str:
-    """Folder or hub id behind a name of the registry."""
-    if not name.startswith(BUNDLED):
-        return name
-    folder = Path(__file__).resolve().parent.parent / "bundled" / "tiny" / name.removeprefix(BUNDLED)
-    if not (folder / "config.json").is_file():
-        raise SpecprefillError(
-            f"{folder}: the bundled pair is missing from this installation; install specprefill again"
-        )
-    return str(folder)
-
-
 def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline:
     """Load the configuration and the tokenizer of a causal language model, from a folder or the hub.
 
@@ -194,27 +181,34 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     """Load one causal language model with specprefill's attention, from a folder or the hub (safetensors only).
 
     quantization: one of `QUANTIZATIONS`; a checkpoint that is quantised already loads as it is
-    """
-    from transformers.utils import logging as transformers_logging
 
-    # Progress bars of the library would mix with ours; its warnings about weights stay.
-    transformers_logging.disable_progress_bar()
+    Raises SpecprefillError when it cannot be had or used, does not fit this machine, or lacks weights.
+    """
     outline = load_outline(name, placement, offline)
     check_shards(outline.config, name, placement.shards)
     text = outline.config.get_text_config()
     chosen = choose_dtype(dtype, placement, text.hidden_size, text.model_type)
     quantized = quantization_config(quantization, outline.config, name, chosen)
-    with load_errors(name, offline):
-        model = auto_class(outline.config).from_pretrained(
+    with load_errors(name, offline), quiet_library():
+        check_memory(outline.config, name, placement, chosen)
+        model, found = auto_class(outline.config).from_pretrained(
             **source_of(name, offline),
             dtype=chosen,
             **({} if quantized is None else {"quantization_config": quantized}),
             **how_to_place(placement),
             attn_implementation=ATTENTION,
             use_safetensors=True,
+            output_loading_info=True,
         )
+    check_complete(found["missing_keys"], name)
     check_model(model, name)
-    return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stop_tokens(model, outline.tokenizer))
+    return LoadedModel(name, tuned(model), outline.tokenizer, outline.context, stop_tokens(model, outline.tokenizer))
+
+
+def tuned(model: PreTrainedModel) -> PreTrainedModel:
+    """A model in its place, ready to run: with faster linear layers where it is on a CPU."""
+    use_onednn(model)
+    return model.eval()
 
 
 def random_like(loaded: LoadedModel, seed: int) -> LoadedModel:
@@ -225,54 +219,7 @@ def random_like(loaded: LoadedModel, seed: int) -> LoadedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = auto_class(config).from_config(config, attn_implementation=ATTENTION, dtype=loaded.model.dtype)
-    return replace(loaded, name=f"{loaded.name} with random weights", model=model.to(loaded.device).eval())
-
-
-def source_of(name: str, offline: bool) -> dict[str, Any]:
-    """Where `from_pretrained` finds a model, and what it may do for it."""
-    source = model_source(name)
-    return {
-        "pretrained_model_name_or_path": source,
-        "local_files_only": offline or Path(source).is_dir(),
-        "trust_remote_code": False,
-    }
-
-
-@contextmanager
-def load_errors(name: str, offline: bool) -> Iterator[None]:
-    """What transformers raises for a model that cannot be had, as a SpecprefillError with the reason and the mend."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy(offline)}") from error
-
-
-def auto_class(config: PretrainedConfig) -> type:
-    """The transformers class that loads a checkpoint: models that can also see (Mistral 3) have one of their own."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
-
-    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
-
-
-def model_class(config: PretrainedConfig) -> type[PreTrainedModel] | None:
-    """The class that a checkpoint becomes; None where transformers has no causal language model for it."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-
-    for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
-        if type(config) in mapping:
-            return mapping[type(config)]
-    return None
-
-
-def remedy(offline: bool) -> str:
-    if offline:
-        return "give a local folder, or leave out --offline to download it"
-    return "check the name and the network, give a local folder, or use --pair tiny, which ships with specprefill"
-
-
-def first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+    return replace(loaded, name=f"{loaded.name} with random weights", model=tuned(model.to(loaded.device)))
 
 
 def context_length(config: PretrainedConfig) -> int:

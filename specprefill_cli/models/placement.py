@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import Version
+
 from specprefill_cli.errors import SpecprefillError, UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from specprefill_cli.models.distributed import Ranks
 
 WEIGHTS_SHARE = 0.8
+# Before it, decoding behind long prompts read wrong memory there (pytorch issue 174861).
+SOUND_ON_MPS = Version("2.11")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 # Below this hidden size a CPU computes in float32 even where it multiplies bfloat16 faster. `tiny` is 1.4 to 1.6 times as fast
 # in bfloat16 and answers as well (300 dev questions, its fifth version: F1 34.0 against 34.5, 286 the same), but speculation
@@ -54,7 +58,7 @@ class Placement:
 def choose_placement(devices: str) -> Placement:
     """Placement for `auto` (all GPUs, and main memory for what they cannot hold), `cpu`, or a list such as `cuda:0,cuda:1`.
 
-    accelerate spreads a model over several.
+    accelerate spreads a model over several. An Apple GPU is taken by name only (`mps`): nothing was ever measured on one.
 
     Raises UsageError for a device that is not there.
     """
@@ -63,11 +67,15 @@ def choose_placement(devices: str) -> Placement:
     if devices == "auto":
         if torch.cuda.is_available():
             return spread(range(torch.cuda.device_count()), with_cpu=True)
-        return Placement({"": "mps"} if torch.backends.mps.is_available() else None)
+        return Placement(None)
     names = [name.strip() for name in devices.split(",") if name.strip()]
     if names == ["cpu"]:
         return Placement(None)
     if names == ["mps"] and torch.backends.mps.is_available():
+        if Version(torch.__version__) < SOUND_ON_MPS:
+            raise UsageError(
+                f"--devices mps: needs torch {SOUND_ON_MPS} or newer, this is {torch.__version__}; use cpu"
+            )
         return Placement({"": "mps"})
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for name in names:

@@ -152,6 +152,16 @@ def quantization_config(name: str, config: PretrainedConfig, model: str, dtype: 
     return None
 
 
+def checkpoint_bits(config: PretrainedConfig) -> int | None:
+    """Bits of a packed weight in a checkpoint that is quantised already: 8 where it does not say; None where it is not."""
+    method = checkpoint_method(config)
+    if method is None:
+        return None
+    stored = config.quantization_config
+    values = stored if isinstance(stored, dict) else stored.to_dict()
+    return int(values.get("bits") or (4 if values.get("load_in_4bit") else 8))
+
+
 def checkpoint_method(config: PretrainedConfig) -> str | None:
     """How the weights of a checkpoint are quantised, as its configuration says; None where they are not."""
     stored = getattr(config, "quantization_config", None)

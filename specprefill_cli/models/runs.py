@@ -13,9 +13,9 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
-from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.errors import SpecprefillError, UsageError, first_line
 from specprefill_cli.models.distributed import ALONE, NAMING, End, Ranks
-from specprefill_cli.models.liveness import Watch, await_all, first_line
+from specprefill_cli.models.liveness import Watch, await_all
 
 if TYPE_CHECKING:
     from torch.distributed import Store

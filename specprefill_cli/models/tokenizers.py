@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ from tokenizers import Tokenizer
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.parallel_encoding import encode_in_pieces
+from specprefill_cli.resources import BUNDLED_FOLDER
 
 if TYPE_CHECKING:
     import tiktoken
@@ -24,7 +24,7 @@ SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 ANCHOR = "\n"
-RANKS = Path(__file__).resolve().parent.parent / "bundled" / "tiny" / "tokenizer.tiktoken"
+RANKS = BUNDLED_FOLDER / "tokenizer.tiktoken"
 
 
 @lru_cache(maxsize=1)

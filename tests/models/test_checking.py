@@ -8,7 +8,7 @@ from architectures import ARCHITECTURES, build_model
 from specprefill_cli.checks import State
 from specprefill_cli.models.checking import check_pair
 from specprefill_cli.models.loading import ModelOutline, load_outline
-from specprefill_cli.models.need import cache_bytes, parameters, weight_bytes
+from specprefill_cli.models.need import cache_bytes, parameters, projections, weight_bytes
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
@@ -65,6 +65,8 @@ def test_longrope_is_told(tokenizer):
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0], "long_factor": [1.0]}
     found = states(outline(tokenizer), outline(tokenizer, "phi3", rope_parameters=rope))
     assert "read in one pass" in found["rotary embedding"].detail
+    assert found["draft-kv"].state is State.NO
+    assert "turns its keys by the length" in found["draft-kv"].detail
 
 
 def test_a_prompt_that_needs_a_chat_template_is_broken_without_one(tokenizer):
@@ -96,6 +98,14 @@ def test_weights_are_counted_without_memory(name):
     config = ARCHITECTURES[name]()
     assert parameters(config) == model.num_parameters()
     assert weight_bytes(config, torch.bfloat16) == 2 * model.num_parameters()
+
+
+def test_a_quantised_checkpoint_is_counted_with_its_own_bits():
+    config = ARCHITECTURES["llama"]()
+    whole, packed = weight_bytes(config, torch.bfloat16), projections(config)
+    config.quantization_config = {"quant_method": "gptq", "bits": 4}
+    assert 0 < packed < parameters(config) - 2 * config.vocab_size * config.hidden_size
+    assert weight_bytes(config, torch.bfloat16) == whole - packed * 3 // 2
 
 
 def test_the_cache_of_a_model_is_counted(tokenizer):

@@ -1,9 +1,14 @@
 """Loading from folders, and the named reasons for refusing."""
 
+import types
+
+import psutil
 import pytest
 import torch
 import transformers
 from architectures import SIZES, build_model
+from safetensors.torch import load as load_file_of
+from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config
 
 from specprefill_cli.errors import SpecprefillError, UsageError
@@ -12,6 +17,7 @@ from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.loading import context_length, load_model
 from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
+from specprefill_cli.models.suitability import check_config
 from specprefill_cli.models.tokenizers import count_tokens, counting_encoding, fingerprint
 
 CPU = Placement(None)
@@ -65,9 +71,49 @@ def test_soft_capped_attention_is_refused_by_name(tmp_path):
 def test_layers_without_plain_cache_are_refused_by_name(tmp_path):
     config = transformers.Qwen2Config(**SIZES)
     config.layer_types = ["linear_attention"] * 3
-    config.to_json_file(tmp_path / "config.json")
-    with pytest.raises(SpecprefillError, match=r"cannot be loaded|linear_attention"):
-        load_model(str(tmp_path), CPU, "auto", offline=True)
+    with pytest.raises(SpecprefillError, match="m: layers of type 'linear_attention'"):
+        check_config(config, "m")
+    config = transformers.Qwen2Config(**SIZES)
+    config.num_kv_shared_layers = 1
+    with pytest.raises(SpecprefillError, match="m: layers that share one KV cache"):
+        check_config(config, "m")
+
+
+def test_learnt_sinks_are_refused_by_name(tokenizer, tmp_path):
+    config = transformers.GptOssConfig(**SIZES, head_dim=16, num_local_experts=2, num_experts_per_tok=1)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(SpecprefillError, match="learnt sinks"):
+        load_model(str(tmp_path), CPU, "float32", offline=True)
+
+
+def test_weights_that_a_checkpoint_lacks_are_not_drawn_at_random(folder, capfd):
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if "layers.1." not in name}
+    save_file(kept | {"\x1b[31mmore": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(SpecprefillError, match=r"lacks weights \(model\.layers\.1\..* and 6 more\)"):
+        load_model(str(folder), CPU, "auto", offline=True)
+    assert "\x1b" not in "".join(capfd.readouterr())
+
+
+def test_damaged_weights_are_one_line(folder):
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SpecprefillError, match=r"cannot be loaded .* check the name|cannot be loaded .* leave out"):
+        load_model(str(folder), CPU, "auto", offline=True)
+    weights = load_file_of(whole)
+    save_file(weights | {"model.norm.weight": torch.ones(7)}, path, {"format": "pt"})
+    with pytest.raises(SpecprefillError, match="cannot be loaded"):
+        load_model(str(folder), CPU, "auto", offline=True)
+
+
+def test_a_model_larger_than_memory_is_refused_before_it_is_read(folder, monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(available=1_000))
+    with pytest.raises(
+        SpecprefillError, match=r"its weights take 0\.0 GiB in float32, and 0\.0 GiB of memory are free"
+    ):
+        load_model(str(folder), CPU, "float32", offline=True)
 
 
 def test_an_absent_model_names_the_remedy():

@@ -1,0 +1,74 @@
+"""Where models come from: the package, a folder or the hub, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.models.pairs import BUNDLED
+from specprefill_cli.resources import BUNDLED_FOLDER
+
+
+def model_source(name: str) -> str:
+    """Folder or hub id behind a name of the registry. Raises SpecprefillError where the bundled pair is missing."""
+    if not name.startswith(BUNDLED):
+        return name
+    folder = BUNDLED_FOLDER / name.removeprefix(BUNDLED)
+    if not (folder / "config.json").is_file():
+        raise SpecprefillError(
+            f"{folder}: the bundled pair is missing from this installation; install specprefill again"
+        )
+    return str(folder)
+
+
+def source_of(name: str, offline: bool) -> dict[str, Any]:
+    """Where `from_pretrained` finds a model, and what it may do for it."""
+    source = model_source(name)
+    return {
+        "pretrained_model_name_or_path": source,
+        "local_files_only": offline or Path(source).is_dir(),
+        "trust_remote_code": False,
+    }
+
+
+@contextmanager
+def load_errors(name: str, offline: bool) -> Iterator[None]:
+    """What transformers raises for a model that cannot be had, as a SpecprefillError with the reason and the mend.
+
+    RuntimeError: weights of other sizes than the configuration says.
+    """
+    from safetensors import SafetensorError
+    from torch import OutOfMemoryError
+
+    try:
+        yield
+    except OutOfMemoryError as error:
+        raise SpecprefillError(
+            f"{name}: does not fit the memory of its device ({first_line(error)}); use a smaller model, --dtype bfloat16, or "
+            "more --devices"
+        ) from error
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy(offline)}") from error
+
+
+@contextmanager
+def quiet_library() -> Iterator[None]:
+    """Keep what transformers would print while it loads off the terminal: bars, and raw names of tensors."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def remedy(offline: bool) -> str:
+    if offline:
+        return "give a local folder, or leave out --offline to download it"
+    return "check the name and the network, give a local folder, or use --pair tiny, which ships with specprefill"
