@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from specprefill_cli.evaluation.controls import (
-    AcceptedReplaced,
-    MappedOnly,
-    RandomRecomputed,
-    RestDropped,
-    WithMap,
-    WrongDocument,
-    ZeroKv,
+    accepted_replaced,
+    mapped_only,
+    random_recomputed,
+    rest_dropped,
+    with_map,
+    wrong_document,
+    zero_kv,
 )
 from specprefill_cli.evaluation.study import BUDGETS, RECOMPUTE
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.loading import LoadedPair
-from specprefill_cli.prefill.modes.base import Mode
+from specprefill_cli.prefill.modes.base import Prefill
 from specprefill_cli.prefill.modes.draft_kv import known_calibration
 from specprefill_cli.session import Session
 from specprefill_cli.settings import OFF, Settings
@@ -37,7 +38,7 @@ class Condition:
     name: str
     session: Session
     settings: Settings
-    strategy: Mode | None = None
+    strategy: Prefill | None = None
     budget: float | None = None
     chosen_by: str | None = None
 
@@ -75,22 +76,22 @@ def conditions(
         Condition(SELECT, session, replace(settings, mode="select", keep=keeps["select"])),
         budgeted(session, settings, DRAFT_KV, RECOMPUTE),
         Condition(HYBRID, session, replace(settings, mode="hybrid", keep=keeps["hybrid"])),
-        Condition(MAPPED, session, settings, MappedOnly()),
-        Condition(REST_DROPPED, session, settings, RestDropped()),
-        budgeted(session, settings, "random tokens recomputed", RECOMPUTE, RandomRecomputed()),
+        Condition(MAPPED, session, settings, mapped_only),
+        Condition(REST_DROPPED, session, settings, rest_dropped),
+        budgeted(session, settings, "random tokens recomputed", RECOMPUTE, random_recomputed),
     ]
     calibration = known_calibration(session.pair)
     for kv_map in calibration.maps.values() if calibration is not None else ():
         if kv_map.exact_layers:
             drafted = "with draft" if kv_map.draft_layers else "without draft"
             name = f"exact {kv_map.exact_layers} layers, {drafted}"
-            found.append(Condition(name, session, settings, WithMap(kv_map)))
+            found.append(Condition(name, session, settings, partial(with_map, kv_map)))
     # The same budget as the reference, so that only what is accepted differs.
-    found.append(Condition(ZEROS_ACCEPTED, session, settings, AcceptedReplaced(None)))
+    found.append(Condition(ZEROS_ACCEPTED, session, settings, partial(accepted_replaced, None)))
     if wrong is not None:
-        found.append(Condition(WRONG_ACCEPTED, session, settings, AcceptedReplaced(wrong)))
-        found.append(Condition(WRONG, session, settings, WrongDocument(wrong)))
-    found.append(Condition("zero KV", session, settings, ZeroKv()))
+        found.append(Condition(WRONG_ACCEPTED, session, settings, partial(accepted_replaced, wrong)))
+        found.append(Condition(WRONG, session, settings, partial(wrong_document, wrong)))
+    found.append(Condition("zero KV", session, settings, zero_kv))
     return found
 
 
@@ -102,12 +103,12 @@ def other_budgets(session: Session, settings: Settings) -> list[Condition]:
             found.append(budgeted(session, settings, f"draft-kv, recompute {budget:g}", budget))
         if budget not in (0, RECOMPUTE):
             name = f"random tokens, recompute {budget:g}"
-            found.append(budgeted(session, settings, name, budget, RandomRecomputed()))
+            found.append(budgeted(session, settings, name, budget, random_recomputed))
     return found
 
 
 def budgeted(
-    session: Session, settings: Settings, name: str, budget: float, strategy: RandomRecomputed | None = None
+    session: Session, settings: Settings, name: str, budget: float, strategy: Prefill | None = None
 ) -> Condition:
     """Draft KV that may recompute a share of the prompt: the riskiest chunks, or those that the strategy takes."""
     chosen_by = "random" if strategy else "risk"

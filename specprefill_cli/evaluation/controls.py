@@ -6,7 +6,7 @@ Each control prefills as a mode does, with the product's own parts, so that it c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,18 +17,11 @@ from specprefill_cli.models.cache import PrefillState, rollback
 from specprefill_cli.models.keys import state_of
 from specprefill_cli.prefill.checkpoints import SlotKv, copy_slots
 from specprefill_cli.prefill.draft_kv import repair
+from specprefill_cli.prefill.fates import int_fate, plan_of, tokens_of
 from specprefill_cli.prefill.kv_map import KvMap
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
-from specprefill_cli.prefill.modes.draft_kv import (
-    check_and_choose,
-    find_map,
-    int_fate,
-    plan_of,
-    recomputed,
-    score_and_map,
-    tokens_of,
-)
+from specprefill_cli.prefill.modes.draft_kv import check_and_choose, find_map, recomputed, score_and_map
 from specprefill_cli.prefill.plan import Fate, Plan, Span
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 from specprefill_cli.prefill.scorers.random import seed_of
@@ -40,111 +33,68 @@ if TYPE_CHECKING:
     from specprefill_cli.settings import Settings
 
 
-class MappedOnly:
+def mapped_only(request: ScoringRequest, settings: Settings) -> Prefilled:
     """All KV but the tail's is mapped: no checkpoints, nothing recomputed."""
-
-    name = "draft-kv"
-    speculative = True
-
-    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        scores, state = score_and_map(request, settings, find_map(request, settings))
-        return tail_alone(request, scores, state)
+    scores, state = score_and_map(request, settings, find_map(request, settings))
+    return tail_alone(request, scores, state)
 
 
-class ZeroKv:
+def zero_kv(request: ScoringRequest, settings: Settings) -> Prefilled:
     """As mapped only, but every key and value is zero."""
-
-    name = "draft-kv"
-    speculative = True
-
-    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        scores, state = score_and_map(request, settings, find_map(request, settings))
-        with request.clock.phase("mapping"):
-            state = fresh(zeroed(everything_of(state)))
-        return tail_alone(request, scores, state)
+    scores, state = score_and_map(request, settings, find_map(request, settings))
+    with request.clock.phase("mapping"):
+        state = fresh(zeroed(everything_of(state)))
+    return tail_alone(request, scores, state)
 
 
-@dataclass(frozen=True)
-class WrongDocument:
+def wrong_document(other: PrefillState, request: ScoringRequest, settings: Settings) -> Prefilled:
     """As mapped only, but the document's KV is that of another document."""
-
-    other: PrefillState
-    name = "draft-kv"
-    speculative = True
-
-    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        scores, state = score_and_map(request, settings, find_map(request, settings))
-        with request.clock.phase("mapping"):
-            state = fresh(spliced(everything_of(state), self.other, request.prompt.document))
-        return tail_alone(request, scores, state)
+    scores, state = score_and_map(request, settings, find_map(request, settings))
+    with request.clock.phase("mapping"):
+        state = fresh(spliced(everything_of(state), other, request.prompt.document))
+    return tail_alone(request, scores, state)
 
 
-@dataclass(frozen=True)
-class AcceptedReplaced:
+def accepted_replaced(other: PrefillState | None, request: ScoringRequest, settings: Settings) -> Prefilled:
     """Draft KV with another document's KV, or zeros, in place of what it accepts.
 
     The chunks are chosen and the checkpoints computed before: nothing differs but the contents of accepted slots.
     """
-
-    other: PrefillState | None
-    name = "draft-kv"
-    speculative = True
-
-    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        checked, fates = check_and_choose(request, settings)
-        with request.clock.phase("mapping"):
-            held = everything_of(checked.state)
-            contents = zeroed(held) if self.other is None else spliced(held, self.other, request.prompt.document)
-            state = fresh(exchanged(held, contents, accepted_slots(request, fates, checked.seen.computed)))
-        return recomputed(request, replace(checked, state=state), fates)
+    checked, fates = check_and_choose(request, settings)
+    with request.clock.phase("mapping"):
+        held = everything_of(checked.state)
+        contents = zeroed(held) if other is None else spliced(held, other, request.prompt.document)
+        state = fresh(exchanged(held, contents, accepted_slots(request, fates, checked.seen.computed)))
+    return recomputed(request, replace(checked, state=state), fates)
 
 
-class RandomRecomputed:
+def random_recomputed(request: ScoringRequest, settings: Settings) -> Prefilled:
     """Draft KV whose budget is spent on chunks drawn at random in place of the riskiest."""
-
-    name = "draft-kv"
-    speculative = True
-
-    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        checked, fates = check_and_choose(request, settings)
-        with request.clock.phase("selection"):
-            fates = fates[random_order(len(fates), seed_of(request))]
-        return recomputed(request, checked, fates)
+    checked, fates = check_and_choose(request, settings)
+    with request.clock.phase("selection"):
+        fates = fates[random_order(len(fates), seed_of(request))]
+    return recomputed(request, checked, fates)
 
 
-class RestDropped:
+def rest_dropped(request: ScoringRequest, settings: Settings) -> Prefilled:
     """The tokens that draft KV computes (recomputed chunks and checkpoints) are prefilled, and all others dropped."""
-
-    name = "draft-kv"
-    speculative = True
-
-    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        checked, fates = check_and_choose(request, settings)
-        prompt = request.prompt
-        with request.clock.phase("selection"):
-            plan = plan_of(request, fates, checked.risks, checked.seen.computed)
-            spans = tuple(span if span.fate is Fate.RECOMPUTE else replace(span, fate=Fate.DROP) for span in plan.spans)
-            positions = torch.unique(torch.cat([plan.kept_positions(), checked.seen.computed]))
-        with request.clock.phase("target_prefill"):
-            logits, state = prefill(
-                request.pair.target.model, prompt.tokens[positions], positions, request.prefill_chunk
-            )
-        return Prefilled(logits, state, replace(plan, spans=spans), checked.scores.importance)
+    checked, fates = check_and_choose(request, settings)
+    prompt = request.prompt
+    with request.clock.phase("selection"):
+        plan = plan_of(request, fates, checked.risks, checked.seen.computed)
+        spans = tuple(span if span.fate is Fate.RECOMPUTE else replace(span, fate=Fate.DROP) for span in plan.spans)
+        positions = torch.unique(torch.cat([plan.kept_positions(), checked.seen.computed]))
+    with request.clock.phase("target_prefill"):
+        logits, state = prefill(request.pair.target.model, prompt.tokens[positions], positions, request.prefill_chunk)
+    return Prefilled(logits, state, replace(plan, spans=spans), checked.scores.importance)
 
 
-@dataclass(frozen=True)
-class WithMap:
+def with_map(kv_map: KvMap, request: ScoringRequest, settings: Settings) -> Prefilled:
     """Draft KV with one map of the pair's, whether or not it is the best of its kind."""
-
-    kv_map: KvMap
-    name = "draft-kv"
-    speculative = True
-
-    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        calibration = replace(request.pair.calibration, maps={self.kv_map.name: self.kv_map})
-        pair = replace(request.pair, calibration=calibration)
-        settings = replace(settings, exact_layers=self.kv_map.exact_layers)
-        return MODES["draft-kv"].prefill(replace(request, pair=pair), settings)
+    calibration = replace(request.pair.calibration, maps={kv_map.name: kv_map})
+    pair = replace(request.pair, calibration=calibration)
+    settings = replace(settings, exact_layers=kv_map.exact_layers)
+    return MODES["draft-kv"].prefill(replace(request, pair=pair), settings)
 
 
 def tail_alone(request: ScoringRequest, scores: Scores, state: PrefillState) -> Prefilled:
@@ -153,7 +103,7 @@ def tail_alone(request: ScoringRequest, scores: Scores, state: PrefillState) -> 
         logits = repair(request, state, torch.arange(0))
     prompt = request.prompt
     plan = Plan(prompt.length, prompt.document, (Span(*prompt.document, Fate.ACCEPT),))
-    return Prefilled(logits, state, plan, scores.importance)
+    return Prefilled(logits, state, plan, scores.importance, neighbours=scores.neighbours)
 
 
 def other_document(items: Sequence[Item], number: int) -> Item | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specprefill_cli.documents import read_documents
+from specprefill_cli.documents.cleaning import replace_surrogates
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, one_page_document
 from specprefill_cli.errors import SpecprefillError
@@ -83,7 +84,7 @@ def read_rows(path: Path) -> list[dict]:
             f"{path}: cannot be read as UTF-8 text ({error}); give JSONL, plain or as .xz"
         ) from error
     except OSError as error:
-        raise SpecprefillError(f"{path}: cannot be read ({error.strerror or error}); mend its permissions") from error
+        raise SpecprefillError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
 
 
 def parse_row(line: str, place: str) -> dict:
@@ -97,14 +98,15 @@ def parse_row(line: str, place: str) -> dict:
     if not {"context", "document", "documents"} & set(row):
         raise SpecprefillError(f"{place}: needs one of context, document, documents")
     if not isinstance(row["answers"], list) or not all(isinstance(answer, str) for answer in row["answers"]):
-        raise SpecprefillError(f"{place}: answers must be a list of texts, empty for a question without an answer")
+        raise SpecprefillError(f"{place}: answers must be a list of strings, empty for a question without an answer")
     if not isinstance(row["question"], str) or not isinstance(row.get("context", ""), str):
-        raise SpecprefillError(f"{place}: question and context must be texts")
+        raise SpecprefillError(f"{place}: question and context must be strings")
     if not row["question"].strip():
         raise SpecprefillError(f"{place}: the question is empty")
     if "context" not in row and not document_names(row):
         raise SpecprefillError(f"{place}: document must be a path, documents a list of them")
-    return row
+    cleaned = {key: replace_surrogates(row[key]) for key in ("question", "context") if key in row}
+    return row | cleaned
 
 
 def named_row(row: dict, number: int) -> dict:

@@ -32,6 +32,7 @@ from specprefill_cli.evaluation.controls import mapped_kv, other_document
 from specprefill_cli.evaluation.datasets import Item
 from specprefill_cli.evaluation.metrics import bootstrap_interval, f1, normalise
 from specprefill_cli.evaluation.tuning import Tuned, tune
+from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.session import Session
 from specprefill_cli.settings import Settings
 
@@ -174,11 +175,7 @@ def answer(condition: Condition, item: Item) -> tuple[str, float, Tensor]:
     stream = condition.session.ask(
         item.collection, item.question, condition.settings, item.identifier, strategy=condition.strategy
     )
-    for _ in stream:
-        pass
-    if stream.interrupted:
-        raise KeyboardInterrupt
-    return "".join(stream.pieces).strip(), stream.clock.ttft, stream.prefilled.logits
+    return stream.finished().answer, stream.clock.ttft, stream.prefilled.logits
 
 
 def first_token_kl(session: Session, condition: Condition, full: Tensor, logits: Tensor) -> float | None:
@@ -194,7 +191,7 @@ def add(
     tallies: dict[str, Tally], condition: Condition, item: Item, text: str, ttft: float, kl: float | None, full: str
 ) -> None:
     """Count one answer in."""
-    keep = condition.settings.keep if condition.settings.mode in ("select", "hybrid") else None
+    keep = condition.settings.keep if MODES[condition.settings.mode].takes_keep else None
     tally = tallies.setdefault(condition.name, Tally(condition.budget, condition.chosen_by, keep))
     tally.f1.append(100 * f1(text, item.answers))
     tally.ttft.append(ttft)

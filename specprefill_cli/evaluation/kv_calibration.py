@@ -10,7 +10,14 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.adapter import read_keys
 from specprefill_cli.models.cache import layer_keys, new_state
-from specprefill_cli.models.keys import StateCapture, finished_keys, key_value_size, layer_count, raw_keys_values
+from specprefill_cli.models.keys import (
+    StateCapture,
+    embedded_states,
+    finished_keys,
+    key_value_size,
+    layer_count,
+    raw_keys_values,
+)
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
 from specprefill_cli.models.masks import LocalReading
 from specprefill_cli.models.tokenizers import encode_text
@@ -46,7 +53,8 @@ def calibrate_kv(
 
     window: how far back the draft sees while it reads; None: to the start
 
-    Raises SpecprefillError for two tokenizers, or when the text is too short.
+    Raises SpecprefillError for two tokenizers, keys that are made in an unknown way, or a text that is too short;
+    UsageError for a number of exact layers that the target does not have.
     """
     if not pair.same_tokenizer:
         raise SpecprefillError(
@@ -110,13 +118,25 @@ def check_keys(model: LoadedModel, tokens: Tensor) -> None:
     state = new_state(len(tokens))
     with StateCapture(model.model, range(last + 1)) as capture:
         read_keys(model.model, tokens, positions, len(tokens), last, None, state)
+    refused = SpecprefillError(
+        f"{model.name}: its keys are made in a way that draft KV does not know; use --mode select"
+    )
+    first = capture.states(0, len(tokens))
+    if not close(embedded_states(model.model, tokens), first):
+        raise refused
     for layer in range(last + 1):
-        raw, _ = raw_keys_values(model.model, layer, capture.states(layer, len(tokens)))
-        built, own = finished_keys(model.model, layer, raw, positions), layer_keys(state, layer)
-        if built.shape != own.shape or (built - own).abs().max() > 0.02 * own.abs().max():
-            raise SpecprefillError(
-                f"{model.name}: its keys are made in a way that draft KV does not know; use --mode select"
-            )
+        try:
+            raw, _ = raw_keys_values(model.model, layer, capture.states(layer, len(tokens)))
+            built = finished_keys(model.model, layer, raw, positions)
+        except (RuntimeError, AttributeError) as error:
+            raise refused from error
+        if not close(built, layer_keys(state, layer)):
+            raise refused
+
+
+def close(built: Tensor, own: Tensor) -> bool:
+    """Whether two tensors are the same but for rounding."""
+    return built.shape == own.shape and bool((built - own).abs().max() <= 0.02 * own.abs().max())
 
 
 def draft_candidates(layers: int) -> list[int]:

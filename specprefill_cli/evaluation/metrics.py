@@ -25,7 +25,7 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 
 
 def f1(answer: str, references: Sequence[str]) -> float:
-    """Best overlap of words with a reference: the harmonic mean of precision and recall."""
+    """Best overlap of words with a reference, 0 to 1: the harmonic mean of precision and recall."""
     return max(
         word_f1(normalise(answer).split(), normalise(reference).split()) for reference in references or [NOT_FOUND]
     )

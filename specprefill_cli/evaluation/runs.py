@@ -11,6 +11,7 @@ from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.evaluation.datasets import Item
 from specprefill_cli.evaluation.metrics import bootstrap_interval, contains_answer, exact_match, f1
 from specprefill_cli.memory import loaded_for_good
+from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.session import Session
 from specprefill_cli.settings import Settings
 
@@ -60,16 +61,14 @@ class Row:
 
 
 def configurations(modes: Sequence[str], keeps: Sequence[float | None], scorers: Sequence[str]) -> list[Configuration]:
-    """`full` once, every other mode with each keep ratio and scorer."""
+    """`full` once, every other mode with each scorer, and with each keep ratio where it takes one."""
     rows = []
     for mode in modes:
         if mode == "full":
             rows.append(Configuration(mode))
-        elif mode == "draft-kv":
-            # Its budget is --recompute; a keep ratio means nothing to it.
-            rows += [Configuration(mode, None, scorer) for scorer in scorers]
         else:
-            rows += [Configuration(mode, keep, scorer) for scorer in scorers for keep in keeps]
+            own = keeps if mode not in MODES or MODES[mode].takes_keep else (None,)
+            rows += [Configuration(mode, keep, scorer) for scorer in scorers for keep in own]
     return rows
 
 
@@ -127,13 +126,7 @@ def run(
 
 def ask(session: Session, item: Item, settings: Settings) -> Answer:
     """One answer; its caches go with it: they must not stand in the memory that the next answer is measured in."""
-    stream = session.ask(item.collection, item.question, settings, item.identifier)
-    for _ in stream:
-        pass
-    answer = stream.result()
-    if answer.stopped == "interrupt":
-        raise KeyboardInterrupt
-    return answer
+    return session.ask(item.collection, item.question, settings, item.identifier).finished()
 
 
 def rows(results: dict[Configuration, list[tuple[Item, Answer]]]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Rank statistics: quartiles, correlation, and how well a number foretells an event."""
+"""Rank statistics: quartiles, correlation, and how well a number predicts an event."""
 
 from __future__ import annotations
 

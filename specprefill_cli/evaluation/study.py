@@ -1,4 +1,4 @@
-"""Where draft KV breaks: true errors by layer and depth, what the checkpoints foretell, what recompute mends."""
+"""Where draft KV breaks: true errors by layer and depth, what the checkpoints predict, what recomputing repairs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.comparing import divergence
+from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.evaluation.controls import (
     accepted_slots,
     at,
@@ -26,9 +27,11 @@ from specprefill_cli.evaluation.signals import picked, signals_at, watch
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.keys import StateCapture, layer_count
 from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
+from specprefill_cli.prefill.choice import check_fits
 from specprefill_cli.prefill.draft_kv import inspect, repair
+from specprefill_cli.prefill.fates import int_fate, riskiest, tokens_of
 from specprefill_cli.prefill.modes import MODES
-from specprefill_cli.prefill.modes.draft_kv import find_map, int_fate, riskiest, score_and_map, tokens_of
+from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
 from specprefill_cli.prefill.plan import Fate
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.random import seed_of
@@ -64,6 +67,28 @@ class ItemStudy:
     exact_layers: int = 0
 
 
+def fitting(
+    session: Session, items: Sequence[Item], settings: Settings
+) -> tuple[list[Item], list[tuple[Item, PromptTooLong]]]:
+    """The questions whose prompts fit the pair, and the others with the reason.
+
+    Raises PromptTooLong where none fits.
+    """
+    settings = session.with_scorer(replace(settings, mode="draft-kv"))
+    good, left_out = [], []
+    for item in items:
+        try:
+            check_fits(
+                session.prepare(item.collection, item.question, settings, PhaseClock()), settings, with_draft=True
+            )
+            good.append(item)
+        except PromptTooLong as error:
+            left_out.append((item, error))
+    if left_out and not good:
+        raise left_out[0][1]
+    return good, left_out
+
+
 def study(session: Session, items: Sequence[Item], settings: Settings, step: Callable[[int], None]) -> list[ItemStudy]:
     """Study every question; the document of another question serves as the wrong document."""
     settings = session.with_scorer(replace(settings, mode="draft-kv"))
@@ -93,7 +118,7 @@ def study_item(request: ScoringRequest, settings: Settings, wrong: PrefillState 
     exact_states = [picked(exact.states(layer, prompt.length), checkpoints) for layer in range(layer_count(model))]
     risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
     checked = everything_of(mapped)
-    variants = first_tokens(request, settings, original, native, wrong, checked, risks, seen.computed)
+    variants = first_tokens(request, original, native, wrong, checked, risks, seen.computed)
     return ItemStudy(
         key_errors=by_depth(keys),
         value_errors=by_depth(values),
@@ -108,7 +133,6 @@ def study_item(request: ScoringRequest, settings: Settings, wrong: PrefillState 
 
 def first_tokens(
     request: ScoringRequest,
-    settings: Settings,
     original: SlotKv,
     native: SlotKv,
     wrong: PrefillState | None,
@@ -130,13 +154,13 @@ def first_tokens(
     if wrong is not None:
         found["wrong document"] = repair(request, fresh(spliced(original, wrong, prompt.document)), nothing)
     for budget in BUDGETS:
-        fates = riskiest(risks, request, replace(settings, recompute=budget, accept_risk=None))
+        fates = riskiest(risks, prompt.length, request.chunk_size, budget)
         drawn = fates[random_order(len(fates), seed_of(request))]
         # Without a budget both are the same: the checkpoints alone.
         for suffix, chosen in (("", fates), (" at random", drawn)) if budget else (("", fates),):
             wanted = tokens_of(chosen == int_fate(Fate.RECOMPUTE), request.chunk_size, prompt.document)
             found[f"recompute {budget:g}{suffix}"] = repair(request, fresh(checked), wanted)
-    fates = riskiest(risks, request, replace(settings, recompute=RECOMPUTE, accept_risk=None))
+    fates = riskiest(risks, prompt.length, request.chunk_size, RECOMPUTE)
     accepted = accepted_slots(request, fates, computed)
     wanted = tokens_of(fates == int_fate(Fate.RECOMPUTE), request.chunk_size, prompt.document)
     contents = {"zeros": zeroed(checked)}

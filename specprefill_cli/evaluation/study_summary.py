@@ -55,7 +55,7 @@ def summary(found: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
 def layer_correlations(found: Sequence[ItemStudy], name: str) -> list[float | None]:
     """Per layer, Spearman's correlation of a signal at the checkpoints with the true error there.
 
-    None where there is nothing to foretell: the exact layers, and the one above them, whose inputs are exact too, so that
+    None where there is nothing to predict: the exact layers, and the one above them, whose inputs are exact too, so that
     checkpoints hold the target's own keys and values there.
     """
     told = found[0].exact_layers + 1

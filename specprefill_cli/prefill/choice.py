@@ -26,8 +26,8 @@ AUTOMATIC = ("full", "select")
 
 def needs_draft(settings: Settings) -> bool:
     """Whether the draft may run during prefill."""
-    speculative = settings.mode == AUTO or MODES[settings.mode].speculative
-    return speculative and (settings.scorer == AUTO or SCORERS[settings.scorer].needs_draft)
+    may_run = settings.mode == AUTO or MODES[settings.mode].may_need_draft
+    return may_run and (settings.scorer == AUTO or SCORERS[settings.scorer].needs_draft)
 
 
 def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, str]:
@@ -81,11 +81,8 @@ def scoring_flops(settings: Settings, request: ScoringRequest, with_overhead: bo
     if scorer.name == HeadsScorer.name and pair.scoring_heads is not None:
         found = cost.reading_flops(tokens, max(head.layer for head in pair.scoring_heads.heads), local) + overhead
     else:
-        found = (
-            cost.prefill_flops(tokens, local)
-            + cost.prefill_passes(tokens) * overhead
-            + looked_ahead(settings) * (cost.pass_flops(1, tokens) + overhead)
-        )
+        reading = cost.prefill_with_overhead(tokens, local) if with_overhead else cost.prefill_flops(tokens, local)
+        found = reading + looked_ahead(settings) * (cost.pass_flops(1, tokens) + overhead)
     return found * pair.ranks.size
 
 

@@ -40,7 +40,7 @@ class ModelCost:
             heads=heads,
             key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
             head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
-            intermediate_size=text.intermediate_size,
+            intermediate_size=active_width(text),
             vocabulary=text.vocab_size,
             overhead_tokens=pass_overhead(device_type),
             windows=tuple(window_layers(config)),
@@ -81,7 +81,7 @@ class ModelCost:
 
     def prefill_flops(self, tokens: int, local: LocalReading | None = None) -> float:
         """Prefill as `adapter.prefill` does it: where it pays, only the last token runs through the whole last layer."""
-        if tokens <= self.layers * self.overhead_tokens:
+        if self.prefill_passes(tokens) == 1:
             return self.pass_flops(tokens, 0, local)
         return self.reading_flops(tokens - 1, self.layers - 1, local) + self.pass_flops(1, tokens - 1)
 
@@ -90,7 +90,21 @@ class ModelCost:
         return self.linear_flops(self.overhead_tokens)
 
     def prefill_passes(self, tokens: int) -> int:
+        """How many passes `adapter.prefill` makes of them: with a second one for the last token alone where that pays."""
         return 1 if tokens <= self.layers * self.overhead_tokens else 2
+
+    def prefill_with_overhead(self, tokens: int, local: LocalReading | None = None) -> float:
+        """`prefill_flops`, and the fixed cost of its passes in operations."""
+        return self.prefill_flops(tokens, local) + self.prefill_passes(tokens) * self.overhead_flops()
+
+
+def active_width(text: PretrainedConfig) -> int:
+    """Width of the gated MLP that a token passes through: of a mixture of experts, that of all its experts together."""
+    experts = getattr(text, "num_experts_per_tok", None)
+    if not experts:
+        return text.intermediate_size
+    width = experts * (getattr(text, "moe_intermediate_size", None) or text.intermediate_size)
+    return width + (getattr(text, "shared_expert_intermediate_size", None) or 0)
 
 
 def attended_pairs(tokens: int, past: int, window: int | None, local: LocalReading | None = None) -> float:
@@ -115,9 +129,7 @@ def promised_speedup(target: ModelCost, scoring: float, prompt_tokens: int, kept
 
     scoring: operations of the scorer, overhead included
     """
-    full = target.prefill_flops(prompt_tokens) + target.prefill_passes(prompt_tokens) * target.overhead_flops()
-    sparse = target.prefill_flops(kept_tokens) + target.prefill_passes(kept_tokens) * target.overhead_flops()
-    return full / (scoring + sparse)
+    return target.prefill_with_overhead(prompt_tokens) / (scoring + target.prefill_with_overhead(kept_tokens))
 
 
 def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, computed_tokens: int) -> float:

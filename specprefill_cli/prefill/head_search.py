@@ -37,16 +37,20 @@ class Sighting:
     lexical: np.ndarray
 
 
-def gold_rank(scores: np.ndarray, gold: np.ndarray) -> int:
-    """Number of chunks ranked before the last of the gold ones; ties count as before."""
+def gold_rank(scores: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    """Number of chunks ranked before the last of the gold ones [...], from scores [..., chunks]; ties count as before."""
     worst = scores[..., gold].min(-1)
     return (scores >= worst[..., None]).sum(-1) - 1
 
 
 def recall(ranks: np.ndarray, chunks: np.ndarray) -> np.ndarray:
     """Mean over KEPT_SHARES of how often the gold chunks are kept: ranks [..., items], chunks [items] -> [...]."""
-    kept = [ranks < np.maximum(1, np.ceil(share * chunks)) for share in KEPT_SHARES]
-    return np.mean([one.mean(-1) for one in kept], axis=0)
+    return np.mean([among_best(ranks, share, chunks).mean(-1) for share in KEPT_SHARES], axis=0)
+
+
+def among_best(ranks: np.ndarray, share: float, chunks: np.ndarray) -> np.ndarray:
+    """Whether a share of the chunks [items], at least one, reaches to the ranks [..., items]."""
+    return ranks < np.maximum(1, np.ceil(share * chunks))
 
 
 def search_heads(sightings: Sequence[Sighting], heads: int) -> tuple[Head, ...]:
@@ -101,15 +105,13 @@ def share_recalls(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> 
     """How often the gold chunks are among the best 3, 10 and 20 % of chunks."""
     ranks = np.array([gold_rank(one, gold) for one, gold in zip(scores, golds, strict=True)])
     chunks = np.array([len(one) for one in scores])
-    return {
-        f"recall_{share:g}": float((ranks < np.maximum(1, np.ceil(share * chunks))).mean()) for share in KEPT_SHARES
-    }
+    return {f"recall_{share:g}": float(among_best(ranks, share, chunks).mean()) for share in KEPT_SHARES}
 
 
 def auto_mass(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> float:
     """The share of mass for `--keep auto`: see AUTO_RECALL."""
     ranks = np.array([gold_rank(one, gold) for one, gold in zip(scores, golds, strict=True)])
-    kept = ranks < np.maximum(1, np.ceil(AUTO_REFERENCE * np.array([len(one) for one in scores])))
+    kept = among_best(ranks, AUTO_REFERENCE, np.array([len(one) for one in scores]))
     return smallest_mass(scores, golds, AUTO_RECALL * float(kept.mean()))
 
 

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.files import write_whole
 from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.calibration import weights_fingerprint
-from specprefill_cli.prefill.importance import POOL_KERNEL, SCORE_ELEMENTS, check_finite, pool
+from specprefill_cli.prefill.importance import SCORE_ELEMENTS, check_finite, pool
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedModel
@@ -60,11 +61,10 @@ class ScoringHeads:
     lexical: float = 0.0
 
     def save(self, folder: Path) -> Path:
+        """Write the description; raises SpecprefillError where that is not possible."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / FILE
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps({"schema": 1, **asdict(self)}, indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, json.dumps({"schema": 1, **asdict(self)}, indent=2) + "\n")
         return path
 
 
@@ -92,12 +92,12 @@ def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
         values.pop("schema")
         heads = ScoringHeads(**{**values, "heads": tuple(Head(**head) for head in values["heads"])})
     except (ValueError, KeyError, TypeError) as error:
-        raise SpecprefillError(f"{path}: not a file of scoring heads ({error}); make it anew with {REMEDY}") from error
+        raise SpecprefillError(f"{path}: not a file of scoring heads ({error}); recreate it with {REMEDY}") from error
     for name, value in identity(draft).items():
         if getattr(heads, name) != value:
             raise SpecprefillError(
                 f"{path}: made for another draft ({name} {getattr(heads, name)}, this one has {value}); "
-                f"make it anew with {REMEDY}"
+                f"recreate it with {REMEDY}"
             )
     return heads
 
@@ -161,4 +161,4 @@ def layer_attention(
             hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
             summed += scores.masked_fill(hidden, float("-inf")).softmax(-1)[:, document[0] : document[1]].sum(0)
         found.append(summed / rows)
-    return pool(torch.stack(found)[:, None], POOL_KERNEL)[:, 0].cpu()
+    return pool(torch.stack(found)[:, None])[:, 0].cpu()

@@ -23,7 +23,6 @@ def attention_importance(
     capture: QueryCapture,
     document: tuple[int, int],
     layers: Sequence[int],
-    kernel: int = POOL_KERNEL,
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU.
 
@@ -44,7 +43,7 @@ def attention_importance(
             grouped = queries.view(keys.shape[0], -1, *queries.shape[1:])
             for head_queries, head_keys in zip(grouped, keys, strict=True):
                 shares = (head_queries @ head_keys.float().T).softmax(-1)
-                pooled = pool(shares, kernel).amax(0)
+                pooled = pool(shares).amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         total += best.sum(0).cpu()
     return check_finite(total / rows)
@@ -60,9 +59,9 @@ def check_finite(importance: Tensor) -> Tensor:
     return importance
 
 
-def pool(shares: Tensor, kernel: int) -> Tensor:
-    """Average over `kernel` neighbouring tokens, the length kept: [heads, queries, n] -> the same."""
-    return F.avg_pool1d(shares, kernel, stride=1, padding=kernel // 2) if kernel > 1 else shares
+def pool(shares: Tensor) -> Tensor:
+    """Average over POOL_KERNEL neighbouring tokens, the length kept: [heads, queries, n] -> the same."""
+    return F.avg_pool1d(shares, POOL_KERNEL, stride=1, padding=POOL_KERNEL // 2)
 
 
 def usable_layers(windows: Sequence[int | None], prompt_tokens: int) -> list[int]:

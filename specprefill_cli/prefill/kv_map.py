@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.files import write_whole
 from specprefill_cli.models.calibration import pair_options, weights_fingerprint
 
 if TYPE_CHECKING:
@@ -92,16 +93,16 @@ class Calibration:
     window: int | None = None
 
     def save(self, folder: Path) -> Path:
-        """Write weights (float16) and description; each file is complete before it takes its place."""
+        """Write weights (float16), then the description that reads them; each file is complete before it takes its place.
+
+        Raises SpecprefillError where that is not possible.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {
             f"{name}.{layer}": weight.half().contiguous()
             for name, one in self.maps.items()
             for layer, weight in one.weights.items()
         }
-        partial = folder / f"{WEIGHTS}.partial"
-        # `save_file` would leave a file that nobody else may read.
-        partial.write_bytes(save(tensors))
         description = {
             "schema": 1,
             "identity": dict(self.identity),
@@ -112,10 +113,8 @@ class Calibration:
                 for name, one in self.maps.items()
             },
         }
-        described = folder / f"{DESCRIPTION}.partial"
-        described.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
-        partial.replace(folder / WEIGHTS)
-        described.replace(folder / DESCRIPTION)
+        write_whole(folder / WEIGHTS, save(tensors))
+        write_whole(folder / DESCRIPTION, json.dumps(description, indent=1) + "\n")
         return folder / DESCRIPTION
 
 
@@ -151,13 +150,13 @@ def load_calibration(folder: Path, pair: LoadedPair) -> Calibration | None:
         found = Calibration(values["identity"], values["rows"], maps, values["window"])
     except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
         raise SpecprefillError(
-            f"{path}: not a calibration of draft KV ({error}); make it anew with {remedy(pair)}"
+            f"{path}: not a calibration of draft KV ({error}); recreate it with {remedy(pair)}"
         ) from error
     for name, value in pair_identity(pair).items():
         if found.identity.get(name) != value:
             raise SpecprefillError(
-                f"{path}: made for another pair ({name} '{found.identity.get(name)}', this one has '{value}'); make it "
-                f"anew with {remedy(pair)}"
+                f"{path}: made for another pair ({name} '{found.identity.get(name)}', this one has '{value}'); recreate it "
+                f"with {remedy(pair)}"
             )
     return found
 

@@ -43,7 +43,7 @@ def model_pass_size(model: LoadedModel, prompt_tokens: int) -> int:
     dtype = model.model.dtype
     cache = cache_bytes(model.config, prompt_tokens, dtype) // len(model.devices)
     free = min(free_memory(device) for device in model.devices)
-    largest = LARGEST_ON_CPU if any(device.type == "cpu" for device in model.devices) else LARGEST
+    largest = LARGEST_ON_CPU if any(device.type in ("cpu", "mps") for device in model.devices) else LARGEST
     return choose_pass_size(free, cache, pass_bytes(cost_of(model), dtype.itemsize), largest)
 
 

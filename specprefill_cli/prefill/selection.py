@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.scorers.base import Scores
     from specprefill_cli.prompting import Prompt
 
+# Chunks larger than usual are said to be too coarse where they keep this many times what was asked for.
+USUAL_CHUNK, COARSE = 32, 1.25
 # Share of the importance mass that `--keep auto` holds.
 AUTO_MASS = 0.6
 
@@ -98,11 +100,16 @@ def select(
     plan = Plan(prompt_tokens, document, spans_of(chosen, chunk_size, document))
     warning = None
     if not importance.any():
-        warning = "no passage of the documents scored above nothing; kept the first ones: try another --scorer, or --mode full"
+        warning = "every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full"
     elif keep is not None and plan.kept_ratio > keep + chunk_size / prompt_tokens:
         warning = (
             f"keep {keep:g} could not be held: question and instruction alone are "
             f"{(prompt_tokens - (end - start)) / prompt_tokens:.2f} of the prompt; kept {plan.kept_ratio:.2f}"
+        )
+    elif keep is not None and plan.kept_ratio > COARSE * keep and chunk_size > USUAL_CHUNK:
+        warning = (
+            f"keep {keep:g} could not be held: chunks of {chunk_size:,} tokens are too coarse; kept {plan.kept_ratio:.2f}: "
+            "use a smaller --chunk-size"
         )
     return Selection(plan, warning, chosen.nonzero()[:, 0])
 

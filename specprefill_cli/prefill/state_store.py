@@ -20,6 +20,7 @@ from torch import Tensor
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.cache import layer_tensors, restore_state
 from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.models.masks import SINKS
 from specprefill_cli.prefill.reuse import KeptState, token_hash
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class DiskStates:
             "dtype": loaded.dtype,
             "tokenizer": loaded.fingerprint,
             "window": str(window),
+            "sinks": str(SINKS),
             "content": token_hash(tokens),
         }
 

@@ -152,13 +152,15 @@ def test_a_shorter_wrong_document_fills_every_slot(random_session):
 def test_controls_really_differ(with_exact_maps):
     """Each control prefills another cache than draft KV, and its plan says what became of the document."""
     session = with_exact_maps
+    # Long enough that the smallest budget pays for a chunk.
+    text = TEXT * 4
     wrong = mapped_kv(
-        session, item(1, "Rain fell on the harbour all day and nobody came to the market. " * 14), SETTINGS
+        session, item(1, "Rain fell on the harbour all day and nobody came to the market. " * 56), SETTINGS
     )
     wanted = conditions(session, draft_session(session), SETTINGS, KEPT, wrong) + other_budgets(session, SETTINGS)
     found = {one.name: one for one in wanted}
     streams = {
-        name: one.session.ask(item().collection, "When?", one.settings, strategy=one.strategy)
+        name: one.session.ask(item(text=text).collection, "When?", one.settings, strategy=one.strategy)
         for name, one in found.items()
     }
     logits = {name: stream.prefilled.logits for name, stream in streams.items()}

@@ -114,7 +114,7 @@ def test_documents_are_found_beside_the_question_file(tmp_path):
         ("{", "line 1: not JSON"),
         ("[]", "line 1: needs the keys question and answers"),
         ('{"question": "?", "answers": "Paris", "context": "x"}', "line 1: answers must be a list"),
-        ('{"question": 3, "answers": [], "context": "x"}', "line 1: question and context must be texts"),
+        ('{"question": 3, "answers": [], "context": "x"}', "line 1: question and context must be strings"),
         ("", "holds no questions"),
         ('{"question": "?", "answers": []}', "line 1: needs one of context, document, documents"),
     ],

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from architectures import SIZES
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -114,3 +115,12 @@ def test_a_draft_that_every_rank_runs_counts_for_each(random_session):
     request = random_session.prepare(collection, "Which colour?", settings, PhaseClock())
     shared = replace(request, pair=replace(request.pair, ranks=SimpleNamespace(size=4)))
     assert scoring_flops(settings, shared) == 4 * scoring_flops(settings, request) > 0
+
+
+def test_a_mixture_of_experts_costs_what_a_token_passes_through():
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    mixtral = transformers.MixtralConfig(**sizes, num_experts_per_tok=2, num_local_experts=8)
+    qwen = transformers.Qwen3MoeConfig(**sizes, num_experts_per_tok=3, moe_intermediate_size=32)
+    dense = transformers.LlamaConfig(**sizes)
+    widths = [ModelCost.of(config).intermediate_size for config in (dense, mixtral, qwen)]
+    assert widths == [96, 2 * 96, 3 * 32]

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.evaluation import kv_calibration
 from specprefill_cli.evaluation.kv_calibration import all_states, calibrate_kv
 from specprefill_cli.models.adapter import prefill, recompute, run
 from specprefill_cli.models.cache import layer_keys
@@ -148,13 +149,9 @@ def test_a_bad_map_changes_the_answer_and_its_risk_is_seen(random_session, mode)
     assert sum(span.length for span in spans) == ours.plan.document[1] - ours.plan.document[0]
 
 
-def test_draft_kv_keeps_every_token_and_hybrid_may_drop(random_session):
+def test_draft_kv_keeps_every_token(random_session):
     kept = MODES["draft-kv"].prefill(request_for(random_session), Settings(mode="draft-kv", scorer="question"))
     assert kept.state.positions.tolist() == list(range(kept.plan.prompt_tokens))
-    mixed = MODES["hybrid"].prefill(request_for(random_session), Settings(mode="hybrid", scorer="question", keep=0.3))
-    dropped = sum(span.length for span in mixed.plan.spans if span.fate is Fate.DROP)
-    assert mixed.state.length >= mixed.plan.prompt_tokens - dropped
-    assert dropped == 0 or mixed.state.length < mixed.plan.prompt_tokens
 
 
 def test_too_much_risk_falls_back_to_full_and_says_why(random_session):
@@ -190,6 +187,16 @@ def test_a_fitted_map_is_better_than_none_and_comes_back_from_its_files(random_p
     _, native = prefill(random_pair.target.model, request.prompt.tokens, torch.arange(request.prompt.length), 10_000)
     for layer in (0, 1):
         torch.testing.assert_close(layer_keys(state, layer), layer_keys(native, layer), atol=1e-4, rtol=1e-4)
+
+
+def test_too_little_text_is_refused_with_the_numbers(random_pair, monkeypatch):
+    with pytest.raises(SpecprefillError, match="gives 0 sequences of 1024 tokens; draft KV needs at least 10"):
+        calibrate_kv(random_pair, [TEXT * 2], [], lambda _: None)
+    monkeypatch.setattr(kv_calibration, "ROWS_PER_INPUT", 1_000)
+    with pytest.raises(
+        SpecprefillError, match=r"gives [\d,]+ tokens to fit on; this pair needs at least [\d,]+: give more"
+    ):
+        calibrate_kv(random_pair, [TEXT * 60], [], lambda _: None)
 
 
 def test_calibrations_of_other_pairs_and_damaged_files_are_refused(random_pair, tmp_path):

@@ -83,6 +83,13 @@ def test_without_known_heads_the_scorer_says_how_to_find_them(random_session):
         SCORERS["heads"].score(request_for(random_session))
 
 
+def test_attention_that_is_no_number_is_an_error_not_a_score(random_session):
+    with torch.no_grad():
+        random_session.pair.draft.model.model.layers[0].self_attn.q_proj.weight.fill_(float("nan"))
+    with pytest.raises(SpecprefillError, match=r"not finite \(NaN or Inf\)"):
+        SCORERS["heads"].score(request_for(random_session))
+
+
 @pytest.mark.parametrize("random_pair", ["gemma3"], indirect=True)
 def test_heads_in_a_short_window_are_refused(random_session):
     pair = random_session.pair

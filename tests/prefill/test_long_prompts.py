@@ -6,6 +6,7 @@ import pytest
 import torch
 from architectures import build_model
 
+from specprefill_cli import memory
 from specprefill_cli.memory import PeakMemory, return_freed_memory
 from specprefill_cli.models.adapter import prefill, read_keys
 from specprefill_cli.models.attention import QueryCapture
@@ -108,3 +109,16 @@ def test_a_peak_belongs_to_its_own_row():
     assert after_large - small.bytes() > 150 * 2**20
     assert 10 * 2**20 < small.growth() < 60 * 2**20
     assert large.before + 250 * 2**20 < after_large
+
+
+@pytest.mark.skipif(not hasattr(memory.c_library(), "mallopt"), reason="the C library cannot be told to keep memory")
+def test_memory_is_mapped_before_the_first_question_and_stays():
+    """Tensors of the size that was touched take no new pages afterwards."""
+    import resource
+
+    memory.keep_freed_memory()
+    return_freed_memory()
+    memory.touch_memory()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.empty(16 * 2**20, dtype=torch.uint8).fill_(0)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 16 * 2**20 // resource.getpagesize() // 4

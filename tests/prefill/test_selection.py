@@ -111,10 +111,16 @@ def test_neighbours_lift_a_chunk_beside_a_good_one_and_edges_have_one():
 
 def test_scores_that_tell_nothing_are_told():
     found = select(torch.zeros(200), 0.5, 32, 220, (10, 210))
-    assert "scored above nothing" in found.warning
+    assert "scored 0" in found.warning
     assert select(torch.rand(200), 0.5, 32, 220, (10, 210)).warning is None
 
 
 def test_a_chunk_larger_than_the_document_takes_no_memory():
     found = select(torch.rand(200), 0.5, 10**12, 220, (10, 210))
     assert found.plan.kept_tokens == 220
+
+
+def test_chunks_too_coarse_for_the_ratio_are_said():
+    assert "chunks of 100 tokens are too coarse; kept 0.55" in select(torch.rand(200), 0.2, 100, 220, (10, 210)).warning
+    assert select(torch.rand(2_000), 0.2, 100, 2_020, (10, 2_010)).warning is None
+    assert select(torch.rand(200), 0.2, 32, 220, (10, 210)).warning is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,10 +38,15 @@ class Prefilled:
     neighbours: float = 0.0
 
 
+# What stands in for a mode's prefill, as a control of it.
+Prefill = Callable[["ScoringRequest", "Settings"], Prefilled]
+
+
 class Mode(Protocol):
-    """A strategy of prefill: its registered name, whether it can need a draft, and the prefill itself."""
+    """A strategy of prefill: its registered name, whether it can need a draft and has a keep ratio, and the prefill itself."""
 
     name: str
-    speculative: bool
+    may_need_draft: bool
+    takes_keep: bool
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled: ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,16 +12,18 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.calibration import calibration_folder
+from specprefill_cli.models.checking import TURNS
 from specprefill_cli.models.keys import StateCapture
 from specprefill_cli.prefill.checkpoints import chunk_risks
 from specprefill_cli.prefill.draft_kv import Inspection, inspect, mapped_state, repair, without_slots
+from specprefill_cli.prefill.fates import accepted_risk, int_fate, plan_of, riskiest, tokens_of, too_risky
 from specprefill_cli.prefill.kv_map import Calibration, KvMap, choose_map, load_calibration, remedy
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.modes.full import FullMode
-from specprefill_cli.prefill.plan import Fate, Plan
+from specprefill_cli.prefill.plan import Fate
 from specprefill_cli.prefill.scorers import SCORERS, agreed_scores
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
-from specprefill_cli.prefill.selection import chunk_scores, rank, select_scored, spans_of_fates
+from specprefill_cli.prefill.selection import chunk_scores, select_scored
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
@@ -36,11 +37,12 @@ class DraftKvMode:
     """Every document token stays in the cache: mapped, and recomputed where risk is highest."""
 
     name = "draft-kv"
-    speculative = True
+    may_need_draft = True
+    takes_keep = False
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
         checked, fates = check_and_choose(request, settings)
-        if too_risky(checked.risks, fates, settings):
+        if too_risky(checked.risks, fates, settings.accept_risk):
             scores, risks = checked.scores, checked.risks
             # Full prefill wants the memory of the mapped cache.
             del checked
@@ -52,7 +54,8 @@ class HybridMode:
     """Important chunks are computed, the others accepted, or dropped where their mapped KV is worse than none."""
 
     name = "hybrid"
-    speculative = True
+    may_need_draft = True
+    takes_keep = True
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
         kv_map = find_map(request, settings)
@@ -68,7 +71,7 @@ class HybridMode:
             chosen = select_scored(scores, prompt, settings.keep, size)
             fates = torch.where(errors < USELESS_ERROR, int_fate(Fate.ACCEPT), int_fate(Fate.DROP))
             fates[chosen.chunks] = int_fate(Fate.RECOMPUTE)
-        if too_risky(risks, fates, settings):
+        if too_risky(risks, fates, settings.accept_risk):
             del state
             return fall_back(request, settings, scores, risks, fates)
         with clock.phase("target_prefill"):
@@ -86,13 +89,6 @@ class HybridMode:
         return Prefilled(
             logits, state, plan, scores.importance, warnings, scores.draft_state, (), window, scores.neighbours
         )
-
-
-FATES = (Fate.RECOMPUTE, Fate.ACCEPT, Fate.DROP)
-
-
-def int_fate(fate: Fate) -> int:
-    return FATES.index(fate)
 
 
 @dataclass(frozen=True)
@@ -122,18 +118,10 @@ def check_and_choose(request: ScoringRequest, settings: Settings) -> tuple[Check
     """`map_and_check`, and the fates [chunks] that `riskiest` gives."""
     checked = map_and_check(request, settings, find_map(request, settings))
     with request.clock.phase("selection"):
-        return checked, riskiest(checked.risks, request, settings)
-
-
-def riskiest(risks: Tensor, request: ScoringRequest, settings: Settings) -> Tensor:
-    """Fates [chunks]: those with the highest risk are recomputed, as many as the budget and the limit of risk ask."""
-    count = math.ceil(settings.recompute * request.prompt.length / request.chunk_size - 1e-9)
-    count = len(risks) if settings.recompute >= 1 else min(len(risks), count)
-    if settings.accept_risk is not None:
-        count = min(count, enough_chunks(risks, settings.accept_risk))
-    fates = torch.full((len(risks),), int_fate(Fate.ACCEPT))
-    fates[rank(risks)[:count]] = int_fate(Fate.RECOMPUTE)
-    return fates
+        fates = riskiest(
+            checked.risks, request.prompt.length, request.chunk_size, settings.recompute, settings.accept_risk
+        )
+        return checked, fates
 
 
 def recomputed(request: ScoringRequest, checked: Checked, fates: Tensor) -> Prefilled:
@@ -145,22 +133,6 @@ def recomputed(request: ScoringRequest, checked: Checked, fates: Tensor) -> Pref
     scores = checked.scores
     importance, window = scores.importance, checked.draft_window
     return Prefilled(logits, checked.state, plan, importance, (), scores.draft_state, (), window, scores.neighbours)
-
-
-def enough_chunks(risks: Tensor, limit: float) -> int:
-    """How many of the riskiest chunks must go until the others' risk is at most `limit`."""
-    remaining = risks.sum() - risks[rank(risks)].cumsum(0)
-    remaining[-1:] = 0
-    return 0 if risks.sum() <= limit else int((remaining > limit).sum()) + 1
-
-
-def accepted_risk(risks: Tensor, fates: Tensor) -> float:
-    """Summed risk of the accepted chunks."""
-    return float(risks[fates == int_fate(Fate.ACCEPT)].sum())
-
-
-def too_risky(risks: Tensor, fates: Tensor, settings: Settings) -> bool:
-    return settings.accept_risk is not None and accepted_risk(risks, fates) > settings.accept_risk
 
 
 def score_and_map(request: ScoringRequest, settings: Settings, kv_map: KvMap) -> tuple[Scores, PrefillState]:
@@ -196,10 +168,7 @@ def find_map(request: ScoringRequest, settings: Settings) -> KvMap:
             "cannot stand for the other's; use --mode select"
         )
     if rotation_depends_on_length(pair.target.model.config):
-        raise SpecprefillError(
-            f"--mode {settings.mode}: {pair.target.name} turns its keys by the length of the prompt, which mapped keys "
-            "cannot follow; use --mode select"
-        )
+        raise SpecprefillError(f"--mode {settings.mode}: {pair.target.name} {TURNS}; use --mode select")
     calibration = known_calibration(pair)
     kv_map = choose_map(list(calibration.maps.values()), settings.exact_layers) if calibration is not None else None
     if kv_map is None:
@@ -218,21 +187,6 @@ def known_calibration(pair: LoadedPair) -> Calibration | None:
     return pair.calibration
 
 
-def plan_of(request: ScoringRequest, fates: Tensor, risks: Tensor, computed: Tensor) -> Plan:
-    """The plan of chunk fates [chunks] with their risks; checkpoints outside recomputed chunks count as computed."""
-    prompt, size = request.prompt, request.chunk_size
-    start, end = prompt.document
-    inside = computed[(computed >= start) & (computed < end)]
-    extra = int((fates[(inside - start) // size] != int_fate(Fate.RECOMPUTE)).sum())
-    return Plan(prompt.length, prompt.document, spans_of_fates(fates, FATES, risks, size, prompt.document), extra)
-
-
-def tokens_of(chosen: Tensor, chunk_size: int, document: tuple[int, int]) -> Tensor:
-    """Prompt tokens, ascending, of the chosen chunks [chunks]."""
-    start, end = document
-    return start + chosen.repeat_interleave(chunk_size)[: end - start].nonzero()[:, 0]
-
-
 def fall_back(request: ScoringRequest, settings: Settings, scores: Scores, risks: Tensor, fates: Tensor) -> Prefilled:
     """Full prefill, with the reason as a warning."""
     prefilled = FullMode().prefill(request, settings)
@@ -244,6 +198,7 @@ def fall_back(request: ScoringRequest, settings: Settings, scores: Scores, risks
     return replace(
         prefilled,
         importance=scores.importance,
+        neighbours=scores.neighbours,
         draft_state=scores.draft_state,
         draft_window=known_calibration(request.pair).window,
         warnings=(*prefilled.warnings, reason),

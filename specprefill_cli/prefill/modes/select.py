@@ -18,13 +18,14 @@ class SelectMode:
     """Score, choose chunks, prefill what was chosen at its original positions."""
 
     name = "select"
-    speculative = True
+    may_need_draft = True
+    takes_keep = True
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
         scores = agreed_scores(request, settings.scorer)
         prompt, clock = request.prompt, request.clock
         with clock.phase("selection"):
-            chosen = select_scored(scores, prompt, settings.keep, settings.chunk_size)
+            chosen = select_scored(scores, prompt, settings.keep, request.chunk_size)
         with clock.phase("target_prefill"):
             logits, state = sparse_prefill(request.pair.target.model, prompt.tokens, chosen.plan, request.prefill_chunk)
         warnings = (chosen.warning,) if chosen.warning else ()

@@ -19,6 +19,8 @@ def score_with_queries(request: ScoringRequest, wanted: Tensor, decoded_queries:
 
     wanted: indices of tokens in the prompt's tail, ascending; decoded_queries: how many decoded tokens
     add a query (fewer when the draft ends its answer first)
+
+    Raises SpecprefillError for a draft whose layers all see less than the prompt, and for scores that are not finite.
     """
     draft, prompt, clock = request.pair.draft, request.draft_prompt, request.clock
     layers = usable_layers(window_layers(draft.model.config), prompt.length)

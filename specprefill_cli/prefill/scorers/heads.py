@@ -26,6 +26,7 @@ class HeadsScorer:
     looks_ahead = False
 
     def score(self, request: ScoringRequest) -> Scores:
+        """Raises SpecprefillError where no heads are known, or none of them sees the prompt, or scores are not finite."""
         draft, prompt, clock = request.pair.draft, request.draft_prompt, request.clock
         heads = request.pair.scoring_heads
         if heads is None:
