@@ -85,6 +85,14 @@ class AnswerStream:
                 self.session.shared.write()
         yield from self.emit(stream.finish())
 
+    def finished(self) -> Answer:
+        """Decode to the end; the answer. Raises KeyboardInterrupt when Ctrl-C ended it."""
+        for _ in self:
+            pass
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self.result()
+
     def emit(self, text: str) -> Iterator[str]:
         if not self.pieces:
             # Templates end before the blank that starts the answer.
@@ -108,8 +116,9 @@ class AnswerStream:
         pair = self.session.pair
         decoded = len(self.tokens)
         length_stop = decoded >= self.settings.max_new_tokens
-        warnings = [f"{one.name}: {warning}" for one in self.collection.documents for warning in one.warnings]
-        warnings += pair.target.warnings
+        warnings = self.collection.warnings + pair.target.warnings
+        if pair.draft is not None and self.draft_ran:
+            warnings += pair.draft.warnings
         warnings += self.prefilled.warnings
         if length_stop:
             warnings.append(f"the answer was cut at {decoded} tokens; raise --max-new-tokens for more")
@@ -142,7 +151,7 @@ class AnswerStream:
             proposer=" and ".join(self.rounds.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             reused=[*self.request.reused, *self.prefilled.reused],
-            scorer=self.settings.scorer if MODES[self.mode].speculative else None,
+            scorer=self.settings.scorer if MODES[self.mode].may_need_draft else None,
             draft_window=self.prefilled.draft_window,
         )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from specprefill_cli.answer import Answer
@@ -71,12 +73,7 @@ class Comparison:
         """The answer in one mode, and its first token's logits [V]; its caches are let go."""
         self.session.shared = None if self.cold else self.works.setdefault(mode, SharedWork())
         stream = self.session.ask(self.collection, question, settings)
-        for _ in stream:
-            pass
-        answer = stream.result()
-        if answer.stopped == "interrupt":
-            raise KeyboardInterrupt
-        return Compared(mode, answer, stream_cells(stream)), stream.prefilled.logits
+        return Compared(mode, stream.finished(), stream_cells(stream)), stream.prefilled.logits
 
     def plan(self, question: str, settings: Settings) -> DryRun:
         """A dry run, which starts cold: its estimates rest on the draft's time for the whole prompt."""
@@ -95,6 +92,7 @@ def against(baseline: tuple[Compared, Tensor], one: Compared, logits: Tensor) ->
 
 
 def divergence(reference: Tensor, logits: Tensor) -> float:
-    """KL(reference || other) in nats between the distributions of two logits [V]."""
+    """KL(reference || other) in nats between the distributions of two logits [V]; what is impossible in both counts 0."""
     expected, other = reference.double().log_softmax(-1).cpu(), logits.double().log_softmax(-1).cpu()
-    return max(0.0, float((expected.exp() * (expected - other)).sum()))
+    terms = torch.where(expected == -math.inf, 0.0, expected.exp() * (expected - other))
+    return float(terms.sum().clamp(min=0.0))

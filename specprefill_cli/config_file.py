@@ -17,7 +17,7 @@ def set_value(path: Path, name: str, text: str) -> Any:
     """Write a setting into the file, as the type it has, and return its value.
 
     Raises UsageError, and leaves the file as it is, for an unknown setting, a value out of its range, or a file that
-    would not be valid with it.
+    would not be valid with it; SpecprefillError for a file that cannot be read or written.
     """
     value = convert(name, text, "config set")
     document = read_document(path)
@@ -30,7 +30,10 @@ def set_value(path: Path, name: str, text: str) -> Any:
 
 
 def unset_value(path: Path, name: str) -> None:
-    """Take a key out of the file, also one that is no setting. Raises UsageError when it is not there."""
+    """Take a key out of the file, also one that is no setting.
+
+    Raises UsageError when it is not there, SpecprefillError for a file that cannot be read or written.
+    """
     document = read_document(path)
     if name not in document:
         raise UsageError(f"{path}: '{name}' is not set there; `specprefill config show` says where values come from")
@@ -47,7 +50,7 @@ def read_document(path: Path) -> TOMLDocument:
     try:
         return tomlkit.parse(path.read_text(encoding="utf-8-sig") if path.exists() else "")
     except (TOMLKitError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid TOML ({error}); mend or remove the file") from error
+        raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
     except OSError as error:
         raise SpecprefillError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
 

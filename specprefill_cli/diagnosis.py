@@ -57,7 +57,7 @@ def settings_serve(settings: Settings, problem: str | None) -> Iterator[Check]:
 
 
 def versions() -> Iterator[Check]:
-    """Python, and every package that specprefill declares, against the range that was tested."""
+    """Python, and the packages that specprefill needs (those for office files too), against the range that was tested."""
     from packaging.requirements import Requirement
 
     yield Check("python", State.OK, f"{platform.python_version()} on {platform.platform()}")
@@ -116,7 +116,7 @@ def bundled() -> Iterator[Check]:
     """What ships with the package: the pair `tiny`, its tiktoken ranks, the prompts."""
     from safetensors import safe_open
 
-    from specprefill_cli.models.loading import model_source
+    from specprefill_cli.models.sources import model_source
     from specprefill_cli.models.tokenizers import RANKS, count_tokens
     from specprefill_cli.resources import packaged_folder
 

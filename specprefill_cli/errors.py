@@ -22,3 +22,8 @@ class UsageError(SpecprefillError):
     """The call itself is wrong: an option out of range, an empty question, an unknown name."""
 
     exit_code = 2
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, shortened; its type where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

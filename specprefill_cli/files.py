@@ -46,21 +46,22 @@ def is_device(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write text in UTF-8 so that the file has its old or its new content at any moment, never a part.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write bytes, or text in UTF-8, so that the file has its old or its new content at any moment, never a part.
 
     Links are followed; a device or pipe (`/dev/stdout`) is written to, not replaced. Raises SpecprefillError.
     """
+    data = content.encode() if isinstance(content, str) else content
     try:
         # Asked of the name as given: what a link to a pipe leads to has no name of its own.
         if is_device(path):
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(data)
             return
         path = Path(os.path.realpath(path))
         handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-                stream.write(text)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.chmod(scratch, permissions(path))

@@ -8,9 +8,8 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
-from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.distributed import End
-from specprefill_cli.models.liveness import first_line
 from specprefill_cli.models.runs import join_run
 from specprefill_cli.orders import Forget, Open, Prefill, Read
 

@@ -12,13 +12,13 @@ from specprefill_cli.answer import SpanRecord
 from specprefill_cli.answer_stream import span_records
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
-from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.choice import automatic_mode, check_fits, cost_of, scoring_flops
 from specprefill_cli.prefill.cost import promised_speedup
 from specprefill_cli.prefill.plan import Plan
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.selection import select_scored
+from specprefill_cli.questions import clean_question
 from specprefill_cli.session import Session
 from specprefill_cli.settings import Settings
 from specprefill_cli.timing import PhaseClock
@@ -48,13 +48,14 @@ class DryRun:
 
     offsets: [n, 2] character range of each document token; importance: [n]; phases: seconds, of the draft alone
     neighbours: weight of the chunks beside it in a chunk's place among the important ones
-    advice: the mode that `auto` would take, with its reason
+    loaded: whether the target's weights were there; advice: the mode that `auto` would take, with its reason
     estimates: the planned ratio first, then others; full_seconds: estimate for full prefill, None as in Estimate
     """
 
     question: str
     draft: str | None
     target: str
+    loaded: bool
     plan: Plan
     offsets: np.ndarray
     importance: Tensor
@@ -72,8 +73,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
 
     Raises UsageError for an empty question, SpecprefillError when the prompt does not fit the pair.
     """
-    if not question.strip():
-        raise UsageError("the question is empty; give it after the documents, in quotes")
+    question = clean_question(question)
     settings = session.with_scorer(replace(settings, mode=PLANNED_MODE))
     scorer = SCORERS[settings.scorer]
     short = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
@@ -84,14 +84,15 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     importance = scores.importance
     prompt = request.prompt
     with request.clock.phase("selection"):
-        chosen = select_scored(scores, prompt, settings.keep, settings.chunk_size)
+        chosen = select_scored(scores, prompt, settings.keep, request.chunk_size)
     draft = session.pair.draft if scorer.needs_draft else None
     estimates, full_seconds = estimate(request, settings, chosen.plan)
-    warnings = [f"{one.name}: {warning}" for one in collection.documents for warning in one.warnings]
+    warnings = collection.warnings
     return DryRun(
         question=question,
         draft=draft.name if draft is not None else None,
         target=session.pair.target.name,
+        loaded=bool(session.pair.target.devices),
         plan=chosen.plan,
         offsets=prompt.offsets,
         importance=importance,
@@ -119,9 +120,7 @@ def estimate(
     scoring = scoring_flops(settings, request, with_overhead=True)
     if scoring:
         pace = (request.clock.seconds["draft_prefill"] + request.clock.seconds.get("look_ahead", 0.0)) / scoring
-        full_seconds = pace * (
-            target.prefill_flops(prompt.length) + target.prefill_passes(prompt.length) * target.overhead_flops()
-        )
+        full_seconds = pace * target.prefill_with_overhead(prompt.length)
     outside = prompt.length - (prompt.document[1] - prompt.document[0])
     others = [
         (keep, max(int(keep * prompt.length), outside + settings.chunk_size))

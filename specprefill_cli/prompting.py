@@ -73,10 +73,10 @@ def parse_template(path: Path) -> Template:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SpecprefillError(f"prompt {path}: not valid TOML ({error}); mend the file") from error
+        raise SpecprefillError(f"prompt {path}: not valid TOML ({error}); fix the file") from error
     except OSError as error:
         raise SpecprefillError(
-            f"prompt {path}: cannot be read ({error.strerror or error}); mend its permissions"
+            f"prompt {path}: cannot be read ({error.strerror or error}); check its permissions"
         ) from error
     unknown = sorted(set(values) - {"description", "text", "system", "user"})
     if unknown:
@@ -87,7 +87,7 @@ def parse_template(path: Path) -> Template:
         raise SpecprefillError(f"prompt {path}: give either `text` (plain) or `user` (chat), not both and not neither")
     body = values.get("text", values.get("user"))
     if not all(isinstance(value, str) for value in values.values()):
-        raise SpecprefillError(f"prompt {path}: every value must be a text in quotes")
+        raise SpecprefillError(f"prompt {path}: every value must be a string in quotes")
     if any(f"${name}" in values.get("system", "") for name in VARIABLES):
         raise SpecprefillError(f"prompt {path}: `system` is fixed text; write $document and $question in `user`")
     if not string.Template(body).is_valid():

@@ -1,8 +1,12 @@
-"""Where the folders `prompts` and `sample_docs` are: beside the package in a checkout, inside it in a wheel."""
+"""Where the files that ship with specprefill are; `prompts` and `sample_docs` beside the package in a checkout, inside it in a
+wheel."""
 
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError
+
+# The pair that ships with the package, and its calibration.
+BUNDLED_FOLDER = Path(__file__).resolve().parent / "bundled" / "tiny"
 
 
 def packaged_folder(name: str) -> Path:

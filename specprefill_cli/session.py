@@ -7,15 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from specprefill_cli.answer_stream import AnswerStream
 from specprefill_cli.decoding.adaptive import SpeculationMemory
-from specprefill_cli.decoding.choice import check_proposer, draft_may_propose
+from specprefill_cli.decoding.choice import adapts, check_proposer, draft_may_propose, proposer_cautions
 from specprefill_cli.decoding.proposers import PROPOSERS
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.warm_up import measure_costs
-from specprefill_cli.documents.cleaning import replace_surrogates
 from specprefill_cli.documents.collection import Collection
-from specprefill_cli.errors import UsageError
-from specprefill_cli.memory import PeakMemory, keep_freed_memory
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.memory import PeakMemory, keep_freed_memory, touch_memory
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.distributed import Ranks
@@ -35,7 +34,7 @@ from specprefill_cli.prefill.choice import (
 )
 from specprefill_cli.prefill.heads import load_heads
 from specprefill_cli.prefill.modes import MODES
-from specprefill_cli.prefill.modes.base import Mode, Prefilled
+from specprefill_cli.prefill.modes.base import Prefill, Prefilled
 from specprefill_cli.prefill.pass_size import pass_size
 from specprefill_cli.prefill.reuse import TOKENS, SharedWork
 from specprefill_cli.prefill.scorers import SCORERS
@@ -43,6 +42,7 @@ from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.question import QuestionScorer
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
+from specprefill_cli.questions import clean_question
 from specprefill_cli.settings import AUTO, OFF, Settings, prompt_folder
 from specprefill_cli.timing import PhaseClock
 
@@ -130,7 +130,7 @@ class Session:
         settings: Settings,
         identifier: str = "",
         opening: str = "",
-        strategy: Mode | None = None,
+        strategy: Prefill | None = None,
     ) -> AnswerStream:
         """Prefill for a question; the answer's text then comes from iterating over the stream.
 
@@ -141,9 +141,7 @@ class Session:
         Raises UsageError for an empty question or a proposer that the pair cannot have, SpecprefillError when the
         prompt does not fit the pair.
         """
-        if not question.strip():
-            raise UsageError("the question is empty; give it after the documents, in quotes")
-        question = replace_surrogates(question)
+        question = clean_question(question)
         settings = self.with_scorer(settings)
         check_proposer(settings, self.pair)
         self.warm_up(settings)
@@ -153,7 +151,12 @@ class Session:
         mode, reason = self.choose_mode(request, settings)
         settings, cautions = before_turning(settings, request)
         # A control runs on this process alone; a mode, on every rank.
-        prefilled = strategy.prefill(request, settings) if strategy else self.prefill(mode, request, settings)
+        prefilled = strategy(request, settings) if strategy else self.prefill(mode, request, settings)
+        if prefilled.logits.isnan().any():
+            raise SpecprefillError(
+                f"{self.pair.target.name}: its logits are not numbers (NaN); use --dtype bfloat16 or float32, or other weights"
+            )
+        cautions = (*cautions, *proposer_cautions(settings, request))
         prefilled = replace(prefilled, warnings=(*prefilled.warnings, *cautions))
         sampler = Sampler(settings.temperature, settings.top_k, settings.top_p, settings.seed)
         with clock.phase("first_token"):
@@ -217,7 +220,8 @@ class Session:
             document_text=collection.text,
             question=question,
             look_ahead=settings.look_ahead,
-            chunk_size=settings.chunk_size,
+            # A chunk larger than the document is the document: nothing need be made that long.
+            chunk_size=min(settings.chunk_size, max(1, prompt.document[1] - prompt.document[0])),
             prefill_chunk=pass_size(settings, pair, max(prompt.length, draft_prompt.length)),
             seed=settings.seed,
             clock=clock,
@@ -231,7 +235,9 @@ class Session:
     def warm_up(self, settings: Settings) -> None:
         """Run the pair once in this mode on a short prompt, so that no first question pays for lazy initialisation.
 
-        Unless speculation is off, it is measured there what a pass over one token and over several costs.
+        On a CPU memory is mapped, too, for a longer one.
+
+        Where the pace of speculation adapts, it is measured there what a pass over one token and over several costs.
         """
         if settings.mode in self.warmed:
             return
@@ -245,10 +251,12 @@ class Session:
         request = replace(self, shared=None).prepare(short, "When?", settings, PhaseClock(self.pair.wait))
         for name in modes:
             prefilled = self.prefill(name, request, settings)
-        if settings.speculate != OFF:
+        if adapts(settings):
             length = request.prompt.length
             draft = None
             if draft_may_propose(settings, self.pair):
                 draft = ModelReader(self.pair.draft.model, prefilled.draft_state or new_state(), length)
             target = ModelReader(self.pair.target.model, prefilled.state, length, self.pair.ranks)
             measure_costs(self.speculation.costs, target, draft, int(request.prompt.tokens[-1]))
+        if any(device.type == "cpu" for device in self.pair.devices):
+            touch_memory()

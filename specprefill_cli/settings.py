@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -83,8 +84,8 @@ class Settings:
             raise UsageError(f"--prefill-chunk {self.prefill_chunk}: must be at least 16, or 'auto'")
         if not 0 <= self.recompute <= 1:
             raise UsageError(f"--recompute {self.recompute:g}: must be between 0 and 1")
-        if self.accept_risk is not None and self.accept_risk < 0:
-            raise UsageError(f"--accept-risk {self.accept_risk:g}: must be 0 or more")
+        if self.accept_risk is not None and not 0 <= self.accept_risk < math.inf:
+            raise UsageError(f"--accept-risk {self.accept_risk:g}: must be 0 or more, and finite")
         if self.keep is not None and not 0 < self.keep <= 1:
             raise UsageError(f"--keep {self.keep:g}: must be above 0 and at most 1, or 'auto'")
         if not 0 <= self.temperature <= 10:
@@ -155,7 +156,7 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
     if path.is_file():
         found |= {name: Sourced(value, "file", str(path)) for name, value in read_file(path).items()}
     elif file is None and environment.get(ENVIRONMENT_PREFIX + "CONFIG") and not path.exists():
-        raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; mend or unset the variable")
+        raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; fix or unset the variable")
     for name in list(found):
         variable = variable_of(name)
         if variable in environment:
@@ -173,9 +174,9 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         return parse_settings(path.read_text(encoding="utf-8-sig"), path)
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not valid TOML ({error}); mend or remove the file") from error
+        raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); mend its permissions") from error
+        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
 
 
 def parse_settings(text: str, path: Path) -> dict[str, Any]:
@@ -183,7 +184,7 @@ def parse_settings(text: str, path: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: not valid TOML ({error}); mend or remove the file") from error
+        raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
     return {name: convert(name, value, str(path)) for name, value in values.items()}
 
 
@@ -229,6 +230,6 @@ def convert_type(name: str, value: Any, place: str) -> Any:
             "draft_window": "'off', 'auto' or a whole number",
             "prefill_chunk": "'auto' or a whole number",
         }
-        kinds_in_words = {"int": "a whole number", "bool": "true or false", "str": "a text", "str | None": "a text"}
+        kinds_in_words = {"int": "a whole number", "bool": "true or false", "str": "a string", "str | None": "a string"}
         wanted = words.get(name) or kinds_in_words.get(kind, "a number")
         raise UsageError(f"{place}: '{value}' is not {wanted} (setting {name})") from error

@@ -14,7 +14,7 @@ from specprefill_cli.resources import packaged_folder
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 LIGHT = [
     *("documents", "settings", "errors", "resources", "models.pairs", "cli.main", "timing", "evaluation.metrics"),
-    *("cli.completion", "config_file", "files", "checks", "diagnosis"),
+    *("cli.completion", "config_file", "files", "checks", "diagnosis", "questions", "cli.lists"),
 ]
 
 

@@ -129,10 +129,59 @@ def test_spans_carry_pages(random_session):
 
 
 def test_a_cut_answer_is_said(random_session):
-    stream, _, answer = ask(random_session, max_new_tokens=2, mode="full")
-    if len(stream.tokens) == 2:
-        assert answer.stopped == "length"
-        assert any("cut at 2 tokens" in warning for warning in answer.warnings)
+    stream = random_session.ask(COLLECTION, "When?", Settings(max_new_tokens=2, mode="full"))
+    # Random weights end an answer anywhere.
+    stream.stop_tokens = frozenset()
+    answer = stream.finished()
+    assert (len(stream.tokens), answer.stopped) == (2, "length")
+    assert any("cut at 2 tokens" in warning for warning in answer.warnings)
+
+
+def test_logits_that_are_no_numbers_are_an_error_not_an_answer(random_session):
+    with torch.no_grad():
+        random_session.pair.target.model.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(SpecprefillError, match=r"logits are not numbers \(NaN\); use --dtype"):
+        ask(random_session, mode="full")
+
+
+def test_a_chunk_size_beyond_the_document_takes_no_memory_and_is_said(random_session):
+    for scorer in ("question", "lexical", "random", "heads"):
+        settings = {"mode": "select", "keep": 0.2, "scorer": scorer, "chunk_size": 10**10}
+        stream, _, answer = ask(random_session, question="When does the gate open?", **settings)
+        start, end = stream.request.prompt.document
+        assert (stream.request.chunk_size, answer.kept_ratio) == (end - start, 1.0)
+        assert any("too coarse; kept 1.00: use a smaller --chunk-size" in warning for warning in answer.warnings)
+
+
+def test_a_draft_without_room_for_proposals_is_said(random_session):
+    draft = random_session.pair.draft
+    random_session.pair = replace(random_session.pair, draft=replace(draft, context=50))
+    settings = {"mode": "full", "speculate": 4}
+    assert "nothing is proposed" in ask(random_session, proposer="draft", **settings)[2].warnings[0]
+    assert not any("propose" in text for text in ask(random_session, proposer="lookup", **settings)[2].warnings)
+
+
+def test_every_phase_ends_when_the_devices_have_finished(random_session, monkeypatch):
+    """The clock waits for the devices once before the first phase and at the end of each."""
+    waits = []
+    monkeypatch.setattr(LoadedPair, "wait", lambda pair: waits.append(True))
+    random_session.warm_up(Settings(mode="select"))
+    waits.clear()
+    stream = random_session.ask(COLLECTION, "When?", Settings(mode="select", keep=0.3, scorer="question"))
+    ended = [name for name, seconds in stream.clock.seconds.items() if seconds]
+    assert {"tokenize", "draft_prefill", "scoring", "selection", "target_prefill", "first_token"} <= set(ended)
+    assert len(waits) >= 1 + len(ended)
+
+
+def test_costs_are_measured_only_where_the_pace_adapts(random_session, monkeypatch):
+    from specprefill_cli import session as module
+
+    measured = []
+    monkeypatch.setattr(module, "measure_costs", lambda *_: measured.append(True))
+    for settings in ({"speculate": 4}, {"temperature": 1.0}, {"max_new_tokens": 1}, {"speculate": "off"}, {}):
+        random_session.warmed.clear()
+        random_session.warm_up(Settings(mode="full", **settings))
+        assert bool(measured) == (not settings)
 
 
 def test_ctrl_c_ends_the_answer_not_the_session(random_session):

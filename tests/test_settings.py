@@ -75,7 +75,7 @@ def test_a_config_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("pathlib.Path.read_text", refuse)
-    with pytest.raises(UsageError, match=r"config.toml: cannot be read \(Permission denied\); mend its permissions"):
+    with pytest.raises(UsageError, match=r"config.toml: cannot be read \(Permission denied\); check its permissions"):
         merge_settings({}, {}, file)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -48,22 +49,26 @@ class SessionAnswerer:
         self.own = own
 
     def __call__(self, row: Row) -> dict[str, Any]:
-        """The record of a row's answer.
+        """The record of a row's answer; its start-up is the session's, and the reading of documents that are its own.
 
         Raises SpecprefillError for what cannot be read or answered, KeyboardInterrupt when the answer was interrupted.
         """
         settings = row_settings(self.settings, row)
         if self.session.pair.draft is None and loads_draft(settings):
             raise UsageError("this row needs the draft, which was not loaded; give the batch a --mode that uses it")
+        began = time.perf_counter()
         collection = self.shelf(row.documents) if row.documents else self.own
-        stream = self.session.ask(collection, row.question, settings)
-        for _ in stream:
-            pass
-        answer = stream.result()
-        if answer.stopped == "interrupt":
-            raise KeyboardInterrupt
+        self.session.warm_up(settings)
+        reading = time.perf_counter() - began
+        answer = self.session.ask(collection, row.question, settings).finished()
         ignored = [f"key '{key}' of the row means nothing here and was ignored" for key in row.ignored]
-        return answer_record(replace(answer, warnings=[*answer.warnings, *ignored]))
+        return answer_record(
+            replace(
+                answer,
+                startup_seconds=answer.startup_seconds + reading,
+                warnings=[*answer.warnings, *ignored],
+            )
+        )
 
 
 def row_settings(settings: Settings, row: Row) -> Settings:

@@ -32,7 +32,7 @@ class RowWriter:
             raise
         except OSError as error:
             raise SpecprefillError(
-                f"rows cannot be written ({error.strerror or error}); make room; with --out, --resume goes on behind the last"
+                f"rows cannot be written ({error.strerror or error}); make room; with --out, --resume continues after the last"
             ) from error
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.settings import Settings
 
-# Settings that a row may have for itself; the others decide what is loaded.
-OVERRIDES = (
-    "mode", "keep", "scorer", "look_ahead", "chunk_size", "draft_window", "prefill_chunk", "max_new_tokens",
-    "temperature", "top_p", "top_k", "seed", "speculate", "proposer",
-)  # fmt: skip
+# Settings that decide what is loaded; a row may have the others for itself.
 FIXED = (
     "pair", "draft", "target", "devices", "tensor_parallel", "dtype", "quantization", "offline", "prompt", "prompt_folder",
 )  # fmt: skip
+OVERRIDES = tuple(each.name for each in fields(Settings) if each.name not in FIXED)
 KEYS = ("id", "question", "document", "documents")
 
 
@@ -89,14 +87,14 @@ def own_identifier(values: Mapping[str, Any], number: int) -> str | int:
     if found is None:
         return number
     if isinstance(found, bool) or not isinstance(found, str | int):
-        raise RowError("id must be a text or a whole number")
+        raise RowError("id must be a string or a whole number")
     return found
 
 
 def row_of(values: Mapping[str, Any], identifier: str | int, has_documents: bool) -> Row:
     question = values.get("question")
     if not isinstance(question, str) or not question.strip():
-        raise RowError("question must be a text that is not empty")
+        raise RowError("question must be a string that is not empty")
     given = [values[key] for key in ("documents", "document") if values.get(key) is not None]
     if len(given) > 1:
         raise RowError("give documents or document, not both")

@@ -144,12 +144,8 @@ def run_task(session: Session, collection: Collection, queries: Sequence[Query],
         stream = session.ask(collection, query.question, settings, opening=query.opening)
         if query.whole:
             stream.stop_tokens = frozenset()
-        for _ in stream:
-            pass
-        if stream.interrupted:
-            raise KeyboardInterrupt
+        answers.append(stream.finished())
         tokens.append(tuple(stream.tokens))
-        answers.append(stream.result())
         decoded += stream.speed.tokens
         seconds += stream.speed.seconds
     return Run(tuple(tokens), decoded, seconds, tuple(answers))

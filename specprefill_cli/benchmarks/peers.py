@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.linear import torch_linears
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +37,8 @@ def transformers_peer(target: LoadedModel) -> Peer:
 
     It runs the weights of the target that is loaded already, in their dtype and on their devices: a second copy would
     double the memory, and could not be measured in turns with the modes. All that specprefill changes in a loaded model
-    is the name of its attention function, and while the peer reads that is transformers' again.
+    is the name of its attention function and what its linear layers multiply with; while the peer reads, both are
+    transformers' and torch's own again.
     """
     import torch
 
@@ -47,9 +49,14 @@ def transformers_peer(target: LoadedModel) -> Peer:
         model.set_attn_implementation(PLAIN_ATTENTION)
         try:
             # The prompt has no padding, but generate looks for some where it is not told.
-            made = model.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=1, do_sample=False, pad_token_id=0
-            )
+            with torch_linears(model):
+                made = model.generate(
+                    input_ids=ids,
+                    attention_mask=torch.ones_like(ids),
+                    max_new_tokens=1,
+                    do_sample=False,
+                    pad_token_id=0,
+                )
         finally:
             model.set_attn_implementation(ATTENTION)
         return int(made[0, -1])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
+from specprefill_cli import __version__
 from specprefill_cli.answer_stream import AnswerStream
 from specprefill_cli.benchmarks.peers import Peer
 from specprefill_cli.documents.collection import Collection
@@ -84,6 +85,8 @@ def bench_prefill(
     """Measure every configuration at every length `repeat` times, in turns, after one round that tells their memory.
 
     peers: who else reads the same prompts, in the same turns; a row each, with the peer's name for a mode
+
+    Raises UsageError for a length that the question alone fills, PromptTooLong for one beyond the pair's context.
     """
     others = {Configuration(peer.name): peer for peer in peers}
     results = []
@@ -199,6 +202,8 @@ def host() -> dict[str, str | int]:
 
 
 def versions() -> dict[str, str]:
-    return {name: version(name) for name in ("specprefill", "torch", "transformers")} | {
-        "python": platform.python_version()
+    return {
+        "specprefill": __version__,
+        **{name: version(name) for name in ("torch", "transformers")},
+        "python": platform.python_version(),
     }

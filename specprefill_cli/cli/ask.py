@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli import options
-from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.errors import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -71,22 +71,22 @@ def ask(
     options.check_question(question)
     options.check_html(html)
     notes = Notes(quiet)
-    for idle in options.without_effect(flags, settings):
-        notes.warn(idle)
-    from specprefill_cli.documents import read_documents
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents import read_collection
 
     with notes.progress("reading documents"):
-        collection = Collection(tuple(read_documents(documents)))
+        collection = read_collection(documents)
     options.check_no_document(html, collection)
     from specprefill_cli.models.tokenizers import count_tokens
 
     size = count_tokens(collection.text)
     with notes.progress(f"loading the models; the documents have about {size:,} tokens"):
+        from specprefill_cli.cli.idle_options import without_effect
         from specprefill_cli.session import open_session
 
         session = open_session(settings)
         session.warm_up(settings)
+    for idle in without_effect(flags, [session.with_scorer(settings)]):
+        notes.warn(idle)
     session.startup_seconds = time.perf_counter() - context.obj["started"]
     with notes.progress(f"prefill of about {size:,} tokens"):
         stream = session.ask(collection, question, settings)
@@ -100,9 +100,9 @@ def ask(
     if reader_left is not None:
         raise reader_left
     if json:
-        from specprefill_cli.reporting.jsonl import answer_record, line
+        from specprefill_cli.reporting.jsonl import answer_record
 
-        print(line(answer_record(answer)), flush=True)
+        print_json(answer_record(answer))
     else:
         from specprefill_cli.reporting.table import answer_table
 

@@ -46,7 +46,8 @@ def batch(
         ),
     ] = None,
     cache_limit: Annotated[
-        float, typer.Option(help="Most GiB in --cache-dir.", min=0.001, rich_help_panel=options.PREFILL)
+        float,
+        typer.Option(help="Size limit of --cache-dir, in GiB.", min=0.001, max=1e6, rich_help_panel=options.PREFILL),
     ] = 8.0,
     mode: options.Mode = None,
     keep: options.Keep = None,
@@ -162,28 +163,24 @@ def answerer(
 ) -> SessionAnswerer:
     """Read the batch's documents, load the models, and warm them up."""
     from specprefill_cli.batch.answering import SessionAnswerer, Shelf
-    from specprefill_cli.documents import read_documents
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents import read_collection
     from specprefill_cli.prefill.reuse import DocumentStates, SharedWork
     from specprefill_cli.prefill.state_store import DiskStates
     from specprefill_cli.session import check_names, open_session
 
     check_names(settings)
 
-    def read(sources: tuple[str, ...]) -> Collection:
-        return Collection(tuple(read_documents(sources)))
-
     own = None
     if names:
         with notes.progress("reading documents"):
-            own = read(names)
+            own = read_collection(names)
     store = DiskStates(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
     with notes.progress("loading the models"):
         session = open_session(settings)
         session.shared = SharedWork(draft=DocumentStates(store))
         session.warm_up(settings)
     session.startup_seconds = time.perf_counter() - program_started
-    return SessionAnswerer(session, settings, Shelf(read), own)
+    return SessionAnswerer(session, settings, Shelf(read_collection), own)
 
 
 def progress_text(count: Count, started: float) -> str:

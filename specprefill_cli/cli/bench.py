@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli import completion, options
-from specprefill_cli.cli.console import Notes, console
-from specprefill_cli.cli.evaluate import ratios, split
+from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.lists import ratios, split, whole_number, whole_numbers
 from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import AUTO
 
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-Lengths = Annotated[str, typer.Option(help="Prompt lengths in tokens, with commas.")]
-KeepList = Annotated[str | None, typer.Option(help="Keep ratios, with commas.")]
-Modes = Annotated[str, typer.Option(help="Modes, with commas.", autocompletion=completion.list_of(*completion.MODES))]
-Repeat = Annotated[int, typer.Option(min=1, help="Measured rounds; one more warms up.")]
+Lengths = Annotated[str, typer.Option(help="Prompt lengths in tokens, comma-separated.")]
+KeepList = Annotated[str | None, typer.Option(help="Keep ratios, comma-separated.")]
+Modes = Annotated[
+    str, typer.Option(help="Modes, comma-separated.", autocompletion=completion.list_of(*completion.MODES))
+]
+Repeat = Annotated[int, typer.Option(min=1, help="Number of measured rounds, after one warm-up round.")]
 
 
 @app.callback()
@@ -96,22 +98,25 @@ def prefill(
 
       specprefill bench prefill --shapes qwen2.5-0.5b:qwen2.5-32b --dtype bfloat16 --lengths 32768 --keep 0.1
     """
-    flags = {name: value for name, value in locals().items() if name != "keep"}
+    given = locals()
+    flags = {name: value for name, value in given.items() if name != "keep"}
     settings = options.settings_from({**flags, "max_new_tokens": 1})
-    sizes = [options.whole_number(text, "--lengths") for text in split(lengths)]
-    check_plot(plot, split(modes), baseline)
+    sizes = whole_numbers(lengths, "--lengths")
+    named = split(modes, "--modes")
+    check_plot(plot, named, baseline)
     from specprefill_cli.benchmarks.prefill import bench_prefill
+    from specprefill_cli.cli.idle_options import without_effect
     from specprefill_cli.evaluation.runs import configurations
     from specprefill_cli.models.quantization import NONE
     from specprefill_cli.session import check_names, loads_draft, open_session
 
-    wanted = configurations(split(modes), ratios(keep, settings), [settings.scorer])
+    wanted = configurations(named, ratios(keep, settings), [settings.scorer])
     for configuration in wanted:
         check_names(configuration.settings(settings))
     notes = Notes(quiet)
     if shapes:
         if any(flags[name] is not None for name in ("pair", "draft", "target")):
-            raise UsageError("--shapes makes models of its own; leave --pair, --draft and --target away")
+            raise UsageError("--shapes makes models of its own; leave out --pair, --draft and --target")
         if settings.quantization != NONE:
             raise UsageError("--shapes makes random weights in --dtype; --quantization needs a checkpoint")
         from specprefill_cli.benchmarks.shapes import shaped_session
@@ -124,6 +129,8 @@ def prefill(
             settings, draft=any(loads_draft(configuration.settings(settings)) for configuration in wanted)
         )
     wanted = [configuration.named(session) for configuration in wanted]
+    for idle in without_effect(given, [configuration.settings(settings) for configuration in wanted]):
+        notes.warn(idle)
     peers = baselines(session.pair, notes) if baseline else []
     with notes.progress("measuring") as update:
         rows = bench_prefill(session, sizes, wanted, repeat, settings, update, peers)
@@ -163,7 +170,7 @@ def decode(
         str, typer.Option(help="quote: repeat the document, stop tokens ignored; short: questions. With commas.")
     ] = "quote,short",
     speculate: Annotated[
-        str, typer.Option(help="What is compared with plain decoding: auto or numbers, with commas.")
+        str, typer.Option(help="What is compared with plain decoding: auto or numbers, comma-separated.")
     ] = AUTO,
     repeat: Repeat = 5,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each quote.")] = 96,
@@ -198,36 +205,36 @@ def decode(
       specprefill bench decode --speculate auto,4 --repeat 5 --json
     """
     settings = options.settings_from({name: value for name, value in locals().items() if name != "speculate"})
-    paces = [pace if pace == AUTO else options.whole_number(pace, "--speculate") for pace in split(speculate)]
+    paces = [pace if pace == AUTO else whole_number(pace, "--speculate") for pace in split(speculate, "--speculate")]
+    wanted_tasks = split(tasks, "--tasks")
     from dataclasses import replace
 
     from specprefill_cli.benchmarks.decode import bench_decode, check_tasks
+    from specprefill_cli.decoding.choice import adapts
     from specprefill_cli.session import check_names, loads_draft, open_session
 
     check_names(settings)
-    check_tasks(split(tasks))
+    check_tasks(wanted_tasks)
     wanted = [replace(settings, speculate=pace) for pace in paces]
     notes = Notes(quiet)
     session = open_session(settings, draft=any(loads_draft(one) for one in wanted))
     # What speculation costs is measured while its mode is warmed up.
-    session.warm_up(wanted[0])
+    session.warm_up(next((one for one in wanted if adapts(one)), wanted[0]))
     with notes.progress("measuring") as update:
-        rows = bench_decode(session, length, split(tasks), paces, repeat, settings, update)
+        rows = bench_decode(session, length, wanted_tasks, paces, repeat, settings, update)
     show(rows, json, decode_table)
 
 
 def show(rows: list, json: bool, table: Callable[[list], Table]) -> None:
     """Rows to standard output: as one JSON object with host and versions, or as a table."""
     from specprefill_cli.benchmarks.prefill import host, versions
-    from specprefill_cli.reporting.jsonl import line
 
     if not json:
         console(sys.stdout).print(table(rows))
         return
     from dataclasses import asdict
 
-    record = {"schema": 1, "rows": [asdict(row) for row in rows], "host": host(), "versions": versions()}
-    print(line(record), flush=True)
+    print_json({"rows": [asdict(row) for row in rows], "host": host(), "versions": versions()})
 
 
 def bench_table(rows: list[BenchRow]) -> Table:
@@ -260,7 +267,7 @@ def mebibytes(count: int | None) -> str:
 def decode_table(rows: list[DecodeRow]) -> Table:
     from rich.table import Table
 
-    table = Table("task", "speculate", "tokens", "plain", "speculative", "x plain [quartiles]", "accepted", "a round",
+    table = Table("task", "speculate", "tokens", "plain", "speculative", r"x plain \[quartiles]", "accepted", "a round",
                   "proposer", "tokens the same", box=None)  # fmt: skip
     for row in rows:
         table.add_row(

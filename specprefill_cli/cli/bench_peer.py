@@ -12,7 +12,7 @@ import typer
 from specprefill_cli.cli import options
 from specprefill_cli.cli.bench import KeepList, Lengths, Modes, Repeat, bench_table, show
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.evaluate import ratios, split
+from specprefill_cli.cli.lists import ratios, split, whole_numbers
 from specprefill_cli.errors import SpecprefillError, UsageError
 
 
@@ -50,7 +50,7 @@ def peer(
     """
     flags = {name: value for name, value in locals().items() if name != "keep"}
     settings = options.settings_from({**flags, "devices": "cpu", "max_new_tokens": 1})
-    sizes = [options.whole_number(text, "--lengths") for text in split(lengths)]
+    sizes = whole_numbers(lengths, "--lengths")
     import torch
 
     from specprefill_cli.benchmarks.gguf_target import bundled_gguf, with_gguf_target
@@ -63,7 +63,7 @@ def peer(
     from specprefill_cli.session import check_names, open_session
 
     refuse_ranks(settings.tensor_parallel, "bench peer")
-    wanted = configurations(split(modes), ratios(keep, settings), [settings.scorer])
+    wanted = configurations(split(modes, "--modes"), ratios(keep, settings), [settings.scorer])
     for configuration in wanted:
         check_names(configuration.settings(settings))
     if gguf is not None and not gguf.is_file():

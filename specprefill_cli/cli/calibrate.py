@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli import options
-from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.console import Notes, print_json
+from specprefill_cli.cli.lists import whole_numbers
 from specprefill_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def calibrate(
         typer.Option(help="Text files, or folders: fit the maps of the draft's KV into the target's on them."),
     ] = None,
     exact: Annotated[
-        str, typer.Option(help="Numbers of exactly computed target layers to fit maps for, with commas.")
+        str, typer.Option(help="Numbers of exactly computed target layers to fit maps for, comma-separated.")
     ] = "",
     limit: Annotated[int, typer.Option(min=1, help="Questions to draw at random from --heads.")] = 400,
     answers: Annotated[
@@ -45,7 +46,9 @@ def calibrate(
         int, typer.Option(min=0, help="Other contexts of the file around each question's own.")
     ] = 19,
     sample_seed: Annotated[int, typer.Option(help="Seed of the draw and of the distractors.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder to write to; the pair's own without it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; default: the pair's calibration folder.")
+    ] = None,
     look_ahead: options.LookAhead = None,
     prefill_chunk: options.PrefillChunk = None,
     chunk_size: options.ChunkSize = None,
@@ -75,7 +78,7 @@ def calibrate(
         raise UsageError("calibrate: nothing to do; give --heads QUESTIONS.jsonl, or --text FILES")
     if exact and not text:
         raise UsageError("--exact: belongs to the maps of draft KV; give --text FILES too")
-    edges = [options.whole_number(part, "--exact") for part in exact.split(",") if part.strip()]
+    edges = whole_numbers(exact, "--exact") if exact.strip() else []
     settings = replace(options.settings_from(locals() | {"heads": None}), scorer="question", mode="select")
     from specprefill_cli.documents import read_documents
     from specprefill_cli.files import make_folder
@@ -148,11 +151,9 @@ def show_heads(found: ScoringHeads, path: Path, notes: Notes, json: bool) -> Non
     if json:
         from dataclasses import asdict
 
-        from specprefill_cli.reporting.jsonl import line
-
-        print(line({"schema": 1, "file": str(path), **asdict(found)}), flush=True)
+        print_json({"file": str(path), **asdict(found)})
         return
-    notes.show(f"wrote {path}")
+    notes.tell(f"wrote {path}")
     named = ", ".join(f"layer {head.layer} head {head.head}" for head in found.heads)
     print(f"{len(found.heads)} heads: {named}", file=sys.stdout)
     for name, value in found.evidence.items():
@@ -166,7 +167,6 @@ def fit_maps(
     session: Session, texts: list[str], edges: list[int], window: int | None, folder: Path, notes: Notes, json: bool
 ) -> None:
     from specprefill_cli.evaluation.kv_calibration import calibrate_kv
-    from specprefill_cli.reporting.jsonl import line
 
     with notes.progress("running the pair over the text") as update:
         found = calibrate_kv(
@@ -181,9 +181,9 @@ def fit_maps(
         from dataclasses import asdict
 
         maps = {name: [asdict(fit) for fit in one.fits] for name, one in found.maps.items()}
-        print(line({"schema": 1, "file": str(path), "rows": found.rows, "maps": maps}), flush=True)
+        print_json({"file": str(path), "rows": found.rows, "maps": maps})
         return
-    notes.show(f"wrote {path}")
+    notes.tell(f"wrote {path}")
     for name, one in found.maps.items():
         for fit in one.fits:
             print(

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli import completion, options
-from specprefill_cli.cli.console import Notes, console
+from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.errors import INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from specprefill_cli.documents.collection import Collection
 
 
 def compare(
@@ -36,7 +34,7 @@ def compare(
     modes: Annotated[
         str,
         typer.Option(
-            help="Modes to compare, with commas.",
+            help="Modes to compare, comma-separated.",
             rich_help_panel=options.PREFILL,
             autocompletion=completion.list_of(*completion.MODES),
         ),
@@ -84,7 +82,8 @@ def compare(
 
       specprefill compare report.pdf
     """
-    settings = options.settings_from(locals())
+    flags = locals()
+    settings = options.settings_from(flags)
     names, question = split_question(documents, question)
     if question is None and (json or html):
         raise UsageError("--json and --html need a question; in a session use /save FILE")
@@ -95,14 +94,16 @@ def compare(
     options.check_html(html)
     notes = Notes(quiet)
     from specprefill_cli.cli.prompt_line import open_history, prompted_lines
-    from specprefill_cli.cli.repl import Repl, parse_modes, run_repl, write_comparison
+    from specprefill_cli.cli.repl import Repl, parse_modes, run_repl
+    from specprefill_cli.documents import read_collection
 
     with notes.progress("reading documents"):
-        collection = read(names)
+        collection = read_collection(names)
     options.check_no_document(html, collection)
     with notes.progress("loading the models"):
         from dataclasses import replace
 
+        from specprefill_cli.cli.idle_options import without_effect
         from specprefill_cli.comparing import Comparison
         from specprefill_cli.memory import loaded_for_good
         from specprefill_cli.prefill.modes import MODES
@@ -112,9 +113,14 @@ def compare(
         # Within a session any mode may be chosen later.
         needed = any(loads_draft(replace(settings, mode=mode)) for mode in (wanted if question is not None else MODES))
         session = open_session(settings, draft=needed)
+        asked = [session.with_scorer(replace(settings, mode=mode)) for mode in wanted]
+        for each in asked:
+            session.warm_up(each)
         session.startup_seconds = time.perf_counter() - context.obj["started"]
         comparison = Comparison(session, collection, cold)
-    repl = Repl(comparison, settings, wanted, read)
+    for idle in without_effect(flags, asked):
+        notes.warn(idle)
+    repl = Repl(comparison, settings, wanted, read_collection)
     out = console(sys.stdout)
     if question is None:
         if sys.stdin is None:
@@ -124,7 +130,7 @@ def compare(
             # A line in another encoding is asked with marks in place of its odd bytes; the next ones are asked too.
             sys.stdin.reconfigure(errors="replace")
         if typed:
-            notes.show("Ask about the documents; /help lists commands, /exit leaves.")
+            notes.tell("Ask about the documents; /help lists commands, /exit leaves.")
         lines = prompted_lines(open_history()) if typed else echoed(iter(sys.stdin.readline, ""), out)
         with loaded_for_good():
             run_repl(repl, lines, out, notes)
@@ -134,13 +140,14 @@ def compare(
             compared = comparison.ask(question, settings, wanted, lambda mode: update(f"answering in mode {mode}"))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    from specprefill_cli.reporting.html import answer_result
+
     if html:
-        write_comparison(html, question, collection, compared)
+        options.write_html(html, question, collection, [answer_result(one.answer, one.cells) for one in compared])
     from specprefill_cli.reporting.comparison import comparison_record, comparison_table
-    from specprefill_cli.reporting.jsonl import line
 
     if json:
-        print(line(comparison_record(question, compared)), flush=True)
+        print_json(comparison_record(question, compared))
     else:
         out.print(comparison_table(compared))
 
@@ -160,6 +167,7 @@ def split_question(arguments: Sequence[str], question: str | None) -> tuple[list
     Raises UsageError for an empty question.
     """
     from specprefill_cli.documents import KNOWN_SUFFIXES
+    from specprefill_cli.questions import clean_question
 
     names = list(arguments)
     last = names[-1]
@@ -167,13 +175,6 @@ def split_question(arguments: Sequence[str], question: str | None) -> tuple[list
     document = os.path.exists(last) or last.lower().endswith(tuple(KNOWN_SUFFIXES))
     if question is None and len(names) > 1 and reads_so and not document:
         question = names.pop()
-    if question is not None and not question.strip():
-        raise UsageError("the question is empty; give it after the documents, in quotes")
+    if question is not None:
+        clean_question(question)
     return names, question
-
-
-def read(names: Sequence[str]) -> Collection:
-    from specprefill_cli.documents import read_documents
-    from specprefill_cli.documents.collection import Collection
-
-    return Collection(tuple(read_documents(names)))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from specprefill_cli.cli import completion, options
-from specprefill_cli.cli.console import console
+from specprefill_cli.cli.console import console, print_json
 from specprefill_cli.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True)
@@ -60,10 +60,8 @@ def show(json: options.Json = False) -> None:
 
     found = sourced_values()
     if json:
-        from specprefill_cli.reporting.jsonl import SCHEMA, line
-
         rows = [{"name": name} | asdict(sourced) for name, sourced in found.items()]
-        print(line({"schema": SCHEMA, "path": str(config_path()), "settings": rows}), flush=True)
+        print_json({"path": str(config_path()), "settings": rows})
         return
     from rich.table import Table
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -38,6 +38,12 @@ class Notes:
         if not self.quiet:
             self.console.print(renderable)
 
+    def tell(self, text: str) -> None:
+        """A text as it is: what looks like markup in it is none."""
+        from specprefill_cli.reporting.safe import plain
+
+        self.show(plain(text))
+
     def warn(self, text: str) -> None:
         """A warning in one line, also where standard error is no terminal; silent when quiet."""
         if not self.quiet:
@@ -55,6 +61,13 @@ class Notes:
 
         with self.console.status(plain(text)) as status:
             yield lambda newer: status.update(plain(newer))
+
+
+def print_json(values: Mapping[str, Any]) -> None:
+    """One JSON object on standard output, with its schema."""
+    from specprefill_cli.reporting.jsonl import SCHEMA, line
+
+    print(line({"schema": SCHEMA, **values}), flush=True)
 
 
 def close_broken_pipe() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specprefill_cli.cli import options
-from specprefill_cli.cli.console import Notes, console
+from specprefill_cli.cli.console import Notes, console, print_json
 
 
 def doctor(
@@ -56,9 +56,7 @@ def doctor(
     from specprefill_cli.reporting.check_report import check_record, check_table
 
     if json:
-        from specprefill_cli.reporting.jsonl import line
-
-        print(line(check_record(checks)), flush=True)
+        print_json(check_record(checks))
     else:
         console(sys.stdout).print(check_table(checks))
     if any_broken(checks):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli import completion, options
-from specprefill_cli.cli.console import Notes, console
+from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.lists import ratios, split
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from specprefill_cli.answer import Answer
     from specprefill_cli.evaluation.datasets import Item
     from specprefill_cli.evaluation.runs import Configuration, Row
-    from specprefill_cli.settings import Settings
 
 
 def evaluate(
@@ -29,18 +29,18 @@ def evaluate(
     modes: Annotated[
         str,
         typer.Option(
-            help="Modes to run, with commas.",
+            help="Modes to run, comma-separated.",
             rich_help_panel=options.PREFILL,
             autocompletion=completion.list_of(*completion.MODES),
         ),
     ] = "full,select",
     keep: Annotated[
-        str | None, typer.Option(help="Keep ratios, with commas; auto is allowed.", rich_help_panel=options.PREFILL)
+        str | None, typer.Option(help="Keep ratios, comma-separated; auto is allowed.", rich_help_panel=options.PREFILL)
     ] = None,
     scorer: Annotated[
         str | None,
         typer.Option(
-            help="Scorers, with commas.",
+            help="Scorers, comma-separated.",
             rich_help_panel=options.PREFILL,
             autocompletion=completion.list_of(*completion.SCORERS),
         ),
@@ -80,15 +80,19 @@ def evaluate(
 
       specprefill evaluate squad.jsonl.xz --limit 500 --distractors 19 --scorer question,lexical,random --json
     """
-    flags = {name: value for name, value in locals().items() if name not in ("keep", "scorer")}
+    given = locals()
+    flags = {name: value for name, value in given.items() if name not in ("keep", "scorer")}
     settings = options.settings_from(flags)
+    from specprefill_cli.cli.idle_options import without_effect
     from specprefill_cli.evaluation.datasets import read_items
     from specprefill_cli.evaluation.runs import configurations, rows, run
     from specprefill_cli.files import check_can_write
     from specprefill_cli.reporting.jsonl import answer_record, line
     from specprefill_cli.session import check_names, loads_draft, open_session
 
-    wanted = configurations(split(modes), ratios(keep, settings), split(scorer or settings.scorer))
+    wanted = configurations(
+        split(modes, "--modes"), ratios(keep, settings), split(scorer or settings.scorer, "--scorer")
+    )
     for configuration in wanted:
         check_names(configuration.settings(settings))
     if answers is not None:
@@ -107,6 +111,8 @@ def evaluate(
             settings, draft=any(loads_draft(configuration.settings(settings)) for configuration in wanted)
         )
     wanted = [configuration.named(session) for configuration in wanted]
+    for idle in without_effect(given, [configuration.settings(settings) for configuration in wanted]):
+        notes.warn(idle)
     with ExitStack() as stack:
         out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None
         update = stack.enter_context(notes.progress(f"asking {len(items):,} questions"))
@@ -128,40 +134,17 @@ def evaluate(
 
         left_out = [item.identifier for item, _ in found.left_out]
         record = {
-            "schema": 1,
             "questions": str(questions),
             "left_out": left_out,
             "rows": [asdict(row) for row in figures],
         }
-        print(line(record), flush=True)
+        print_json(record)
     else:
         console(sys.stdout).print(evaluation_table(figures))
     if found.interrupted:
         raise typer.Exit(INTERRUPTED)
     if found.left_out:
         raise typer.Exit(SOME_FAILED)
-
-
-def split(text: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise UsageError("an option with a list is empty; give values with commas between them")
-    return parts
-
-
-def ratios(text: str | None, settings: Settings) -> list[float | None]:
-    """The keep ratios of an option with a list; the setting's where it was not given."""
-    return [settings.keep] if text is None else [ratio(part) for part in split(text)]
-
-
-def ratio(text: str) -> float | None:
-    """A keep ratio, or None for `auto`."""
-    if text == "auto":
-        return None
-    try:
-        return float(text)
-    except ValueError as error:
-        raise UsageError(f"--keep {text}: not a number or 'auto'") from error
 
 
 def evaluation_table(figures: list[Row]) -> Table:

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -101,7 +102,7 @@ def main() -> None:
         app()
     except SpecprefillError as error:
         if debug:
-            raise
+            traceback.print_exception(error)
         fail(str(error), error.exit_code)
     except Exception as error:
         if debug:

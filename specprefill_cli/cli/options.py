@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from specprefill_cli.reporting.html import PageResult
     from specprefill_cli.settings import Settings
 
-# Settings that matter only in some modes, and only where tokens are drawn by chance.
-DRAFT_KV_ONLY = ("recompute", "accept_risk", "exact_layers")
-SAMPLING_ONLY = ("top_p", "top_k")
 MODELS, PREFILL, DECODING, OUTPUT = "Models", "Prefill", "Decoding", "Output"
 
 Pair = Annotated[
@@ -37,7 +34,9 @@ Devices = Annotated[
 ]
 TensorParallel = Annotated[
     int | None,
-    typer.Option(help="Divide each layer of the target among so many GPUs (or CPU processes).", rich_help_panel=MODELS),
+    typer.Option(
+        help="Split each layer of the target across this many GPUs (or CPU processes).", rich_help_panel=MODELS
+    ),
 ]
 Dtype = Annotated[
     str | None,
@@ -84,7 +83,7 @@ Scorer = Annotated[
 ]
 Recompute = Annotated[
     float | None,
-    typer.Option(help="Most of the prompt that draft KV may recompute: 0 to 1.", rich_help_panel=PREFILL),
+    typer.Option(help="Largest share of the prompt that draft KV may recompute: 0 to 1.", rich_help_panel=PREFILL),
 ]
 AcceptRisk = Annotated[
     float | None,
@@ -92,7 +91,9 @@ AcceptRisk = Annotated[
 ]
 ExactLayers = Annotated[
     int | None,
-    typer.Option(help="First target layers that draft KV computes exactly for all tokens.", rich_help_panel=PREFILL),
+    typer.Option(
+        help="Number of lowest target layers that draft KV computes exactly for all tokens.", rich_help_panel=PREFILL
+    ),
 ]
 LookAhead = Annotated[
     int | None, typer.Option(help="Tokens the draft decodes before scoring.", rich_help_panel=PREFILL)
@@ -100,7 +101,8 @@ LookAhead = Annotated[
 DraftWindow = Annotated[
     str | None,
     typer.Option(
-        help="Tokens the draft sees back while it reads the documents: off, auto or a number.", rich_help_panel=PREFILL
+        help="How many tokens back the draft sees while it reads the documents: off, auto or a number.",
+        rich_help_panel=PREFILL,
     ),
 ]
 ChunkSize = Annotated[int | None, typer.Option(help="Document tokens chosen together.", rich_help_panel=PREFILL)]
@@ -139,7 +141,9 @@ Html = Annotated[
         show_default=False,
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No table and no progress.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No table, no progress and no warnings.", rich_help_panel=OUTPUT)
+]
 
 
 def settings_from(flags: Mapping[str, Any]) -> Settings:
@@ -153,19 +157,6 @@ def settings_from(flags: Mapping[str, Any]) -> Settings:
 
     names = {field.name for field in fields(Settings)}
     return merge_settings({name: value for name, value in flags.items() if name in names})
-
-
-def without_effect(flags: Mapping[str, Any], settings: Settings) -> list[str]:
-    """What was asked for on the command line and does nothing beside the other settings, a line for each reason."""
-    idle = {
-        "--mode draft-kv or hybrid": () if settings.mode in ("draft-kv", "hybrid") else DRAFT_KV_ONLY,
-        "--temperature above 0": () if settings.temperature > 0 else SAMPLING_ONLY,
-    }
-    return [
-        f"{', '.join(given)}: no effect without {wanted}"
-        for wanted, names in idle.items()
-        if (given := [f"--{name.replace('_', '-')}" for name in names if flags.get(name) is not None])
-    ]
 
 
 def check_html(path: Path | None) -> None:
@@ -186,10 +177,13 @@ def check_no_document(path: Path | None, collection: Collection, option: str = "
 
 def check_question(question: str) -> None:
     """Raises UsageError for a question that is empty, or that is the last of several documents."""
-    if not question.strip():
-        raise UsageError("the question is empty; give it after the documents, in quotes")
+    from specprefill_cli.questions import clean_question
+
+    clean_question(question)
     if os.path.exists(question):
-        raise UsageError(f"{question}: this is a file, taken for the question; give the question last, in quotes")
+        raise UsageError(
+            f"{question}: this is a file, but it stands where the question belongs; give the question last, in quotes"
+        )
 
 
 def write_html(path: Path, question: str, collection: Collection, results: Sequence[PageResult]) -> None:
@@ -198,10 +192,3 @@ def write_html(path: Path, question: str, collection: Collection, results: Seque
     from specprefill_cli.reporting.html import render_page
 
     write_whole(path, render_page(question, collection, results))
-
-
-def whole_number(text: str, option: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise UsageError(f"{option} {text}: not a whole number") from error

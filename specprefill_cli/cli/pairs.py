@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specprefill_cli.cli import completion, options
-from specprefill_cli.cli.console import Notes, console
+from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def check(
     prompt: options.Prompt = None,
     offline: options.Offline = None,
     load: Annotated[
-        bool, typer.Option("--load", help="Load the weights too, and answer a question in both modes.")
+        bool, typer.Option("--load", help="Load the weights too, and answer a question in `full` and `select`.")
     ] = False,
     json: options.Json = False,
 ) -> None:
@@ -141,7 +141,7 @@ def examine(settings: Settings) -> list[Check]:
 
 
 def try_out(settings: Settings) -> Check:
-    """Load the pair and prefill a short document in both modes."""
+    """Load the pair and prefill a short document in `full` and `select`."""
     from dataclasses import replace
 
     from specprefill_cli.checks import Check, State
@@ -177,9 +177,3 @@ def record(pair: Pair) -> dict[str, Any]:
     from dataclasses import asdict
 
     return asdict(pair)
-
-
-def print_json(values: dict[str, Any]) -> None:
-    from specprefill_cli.reporting.jsonl import SCHEMA, line
-
-    print(line({"schema": SCHEMA} | values), flush=True)

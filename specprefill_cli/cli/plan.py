@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specprefill_cli.cli import options
-from specprefill_cli.cli.console import Notes, console
+from specprefill_cli.cli.console import Notes, console, print_json
 
 
 def plan(
@@ -54,11 +54,10 @@ def plan(
     options.check_question(question)
     options.check_html(html)
     notes = Notes(quiet)
-    from specprefill_cli.documents import read_documents
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents import read_collection
 
     with notes.progress("reading documents"):
-        collection = Collection(tuple(read_documents(documents)))
+        collection = read_collection(documents)
     options.check_no_document(html, collection)
     with notes.progress("loading the draft, and the target's tokenizer"):
         from specprefill_cli.models.distributed import ALONE
@@ -79,9 +78,7 @@ def plan(
     if html:
         options.write_html(html, question, collection, [plan_report.plan_result(run, cells)])
     if json:
-        from specprefill_cli.reporting.jsonl import line
-
-        print(line(plan_report.plan_record(run, cells, collection, startup_seconds)), flush=True)
+        print_json(plan_report.plan_record(run, cells, collection, startup_seconds))
         return
     from specprefill_cli.reporting.strip import heat_strip, legend
 

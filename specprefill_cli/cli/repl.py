@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specprefill_cli.cli.lists import split
 from specprefill_cli.errors import SpecprefillError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from specprefill_cli.settings import Settings
 
 HELP = {
-    "/mode": "[MODES] modes to compare, with commas",
+    "/mode": "[MODES] modes to compare, comma-separated",
     "/keep": "[RATIO] share of prompt tokens the target computes: 0 to 1, or auto",
     "/look-ahead": "[N] tokens the draft decodes before scoring",
     "/speculate": "[K] tokens proposed ahead: off, auto or a number",
@@ -202,9 +203,7 @@ def parse_modes(text: str, settings: Settings) -> tuple[str, ...]:
     """Names of modes with commas between them, each once. Raises UsageError for an unknown one."""
     from specprefill_cli.session import check_names
 
-    modes = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not modes:
-        raise UsageError("--modes: give at least one mode")
+    modes = tuple(split(text, "--modes"))
     for mode in modes:
         check_names(replace(settings, mode=mode))
     return modes

@@ -55,9 +55,9 @@ def study(
     offline: options.Offline = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Map where the draft's KV fails in the target, what foretells it, what mends it, and what it wins.
+    """Map where the draft's KV fails in the target, what predicts it, what repairs it, and what it wins.
 
-    True errors by layer and depth; what checkpoints foretell; with --text, how much the kinship of draft and target
+    True errors by layer and depth; what checkpoints predict; with --text, how much the kinship of draft and target
     matters; with --answers, F1 at equal time to first token against the draft alone, `select` and controls.
 
     Examples:
@@ -74,10 +74,12 @@ def study(
     make_folder(out, "--out")
     from specprefill_cli.evaluation.datasets import read_items
     from specprefill_cli.evaluation.equal_cost import equal_cost
+    from specprefill_cli.evaluation.study import fitting
     from specprefill_cli.evaluation.study import study as run_study
     from specprefill_cli.evaluation.study_summary import summary
     from specprefill_cli.memory import loaded_for_good
     from specprefill_cli.models.runs import refuse_ranks
+    from specprefill_cli.reporting.jsonl import SCHEMA
     from specprefill_cli.session import open_session
 
     refuse_ranks(settings.tensor_parallel, "study")
@@ -85,6 +87,9 @@ def study(
     items = read_items(questions, max(limit, answers), distractors, sample_seed)
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True)
+    items, left_out = fitting(session, items, settings)
+    for item, error in left_out:
+        notes.warn(f"question {item.identifier} was left out: {error}")
     kin = compare_drafts(session, text, draft_compare or [], settings, notes) if text else None
     studied = items[:limit]
     cost = None
@@ -95,7 +100,8 @@ def study(
             with notes.progress("answering") as update:
                 cost = equal_cost(session, items[:answers], settings, limit, update)
     record = {
-        "schema": 1,
+        "schema": SCHEMA,
+        "left_out": [item.identifier for item, _ in left_out],
         "pair": {"draft": session.pair.draft.name, "target": session.pair.target.name},
         **summary(found, cost.answer_changed if cost is not None else ()),
         "kinship": [asdict(one) for one in kin] if kin is not None else None,
@@ -133,5 +139,5 @@ def write_study(out: Path, record: dict[str, Any], notes: Notes) -> None:
     write_whole(out / "study.html", render_study(record))
     for name, svg in study_plots(record).items():
         write_whole(out / f"{name}.svg", standalone(svg))
-    notes.show(f"wrote study.json, study.html and pictures to {out}")
+    notes.tell(f"wrote study.json, study.html and pictures to {out}")
     console(sys.stdout).print(study_tables(record))

@@ -52,6 +52,22 @@ def draft_may_propose(settings: Settings, pair: LoadedPair) -> bool:
     )
 
 
+def adapts(settings: Settings) -> bool:
+    """Whether what proposing costs on this machine decides how much is proposed: not where a seed must repeat an answer."""
+    return settings.speculate == AUTO and settings.temperature == 0 and settings.max_new_tokens > 1
+
+
+def proposer_cautions(settings: Settings, request: ScoringRequest) -> tuple[str, ...]:
+    """A warning where the draft was asked by name to propose, and its context has no room behind the prompt."""
+    draft, length = request.pair.draft, request.prompt.length
+    if settings.speculate == OFF or settings.proposer != DraftProposer.name or length < draft.context:
+        return ()
+    return (
+        f"--proposer draft: the prompt's {length:,} tokens fill {draft.name}'s context of {draft.context:,}; nothing is "
+        "proposed: use --proposer lookup",
+    )
+
+
 def choose_speculator(
     request: ScoringRequest,
     prefilled: Prefilled,

@@ -1,6 +1,6 @@
 """Files -> documents: text with the character range of each page."""
 
-from specprefill_cli.documents.collect import read_documents
+from specprefill_cli.documents.collect import read_collection, read_documents
 from specprefill_cli.documents.document import Document, Page, page_ranges
 from specprefill_cli.documents.errors import DocumentError
 from specprefill_cli.documents.reader import Limits
@@ -13,6 +13,7 @@ __all__ = [
     "Limits",
     "Page",
     "page_ranges",
+    "read_collection",
     "read_document",
     "read_documents",
 ]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document
 from specprefill_cli.documents.errors import document_error, one_line
 from specprefill_cli.documents.reader import Limits
@@ -74,3 +75,8 @@ def _read_at_most(stream: BinaryIO, size: int) -> bytes:
         chunks.append(chunk)
         size -= len(chunk)
     return b"".join(chunks)
+
+
+def read_collection(sources: Sequence[str]) -> Collection:
+    """The documents of `read_documents` as one collection; raises what it raises."""
+    return Collection(tuple(read_documents(sources)))

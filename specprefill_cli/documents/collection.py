@@ -29,6 +29,11 @@ class Collection:
     def text(self) -> str:
         return SEPARATOR.join(document.text for document in self.documents)
 
+    @property
+    def warnings(self) -> list[str]:
+        """What reading the documents told, each with its document's name."""
+        return [f"{one.name}: {warning}" for one in self.documents for warning in one.warnings]
+
     @cached_property
     def starts(self) -> tuple[int, ...]:
         """Character at which each document begins in `text`."""

@@ -29,7 +29,7 @@ def plan_cells(run: DryRun, collection: Collection, chunk_size: int) -> list[Cel
 def plan_facts(run: DryRun) -> list[tuple[str, str]]:
     """Labels and values of a dry run, in words."""
     return [
-        ("pair", f"{run.draft or 'no draft'} -> {run.target} (its weights were not loaded)"),
+        ("pair", f"{run.draft or 'no draft'} -> {run.target}{'' if run.loaded else ' (its weights were not loaded)'}"),
         ("prompt", f"{run.plan.prompt_tokens:,} tokens"),
         ("would keep", f"{run.plan.kept_tokens:,} tokens, ratio {run.plan.kept_ratio:.3f}"),
         ("auto takes", f"{run.advice[0]}: {run.advice[1].removeprefix('auto: ')}"),

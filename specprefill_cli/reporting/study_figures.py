@@ -50,6 +50,10 @@ class Section:
     tables: Sequence[Figures] = ()
 
 
+# The kill test: mapped KV against the same tokens recomputed and the rest dropped, and against other ways to use the time.
+COST_TITLE = "What does it win at equal TTFT?"
+
+
 def figure(value: float | None, form: str = "{:.2f}") -> str:
     return NOTHING if value is None else form.format(value)
 
@@ -61,11 +65,13 @@ def sections(record: dict[str, Any]) -> list[Section]:
         found.insert(2, kinship_section(record["kinship"]))
     if record.get("equal_cost"):
         found.append(cost_section(record["equal_cost"]))
+    else:
+        found.append(Section(COST_TITLE, ["Not measured: that needs answers (`study --answers N`)."]))
     return found
 
 
 def signal_section(record: dict[str, Any]) -> Section:
-    """Whether what checkpoints see foretells the true error and a changed answer."""
+    """Whether what checkpoints see predicts the true error and a changed answer."""
     signals = record["signals"]
     findings = [
         f"{record['questions']:,} questions; with mapped KV alone the first token changed in "
@@ -73,9 +79,9 @@ def signal_section(record: dict[str, Any]) -> Section:
         + (f", the answer in {record['answer_changed']:.0%}." if record["answer_changed"] is not None else ".")
     ]
     for key, words in (
-        ("spearman_to_true_error", "foretells the true error of a token best"),
-        ("auroc_to_changed_first_token", "foretells a changed first token best"),
-        ("auroc_to_changed_answer", "foretells a changed answer best"),
+        ("spearman_to_true_error", "predicts the true error of a token best"),
+        ("auroc_to_changed_first_token", "predicts a changed first token best"),
+        ("auroc_to_changed_answer", "predicts a changed answer best"),
     ):
         known = [one for one in signals if one["observable"] and one[key] is not None]
         if known:
@@ -100,7 +106,7 @@ def signal_section(record: dict[str, Any]) -> Section:
         for one in signals
     ]
     header = ["signal", "Spearman: true error", "Spearman: KL", "AUROC: first token changed", "AUROC: answer changed"]
-    return Section("Do checkpoints foretell the damage?", findings, (), [Figures("signals", header, rows)])
+    return Section("Do checkpoints predict the damage?", findings, (), [Figures("signals", header, rows)])
 
 
 def layer_section(record: dict[str, Any]) -> Section:
@@ -265,7 +271,7 @@ def cost_section(cost: dict[str, Any]) -> Section:
             f"F1 {one['difference']:+.1f} [{one['low']:+.1f}, {one['high']:+.1f}], {one['verdict']}."
         )
     table = [cost_words(row) for row in cost["rows"]]
-    return Section("What does it win at equal TTFT?", findings, (), [Figures("answers", COST_HEADER, table)])
+    return Section(COST_TITLE, findings, (), [Figures("answers", COST_HEADER, table)])
 
 
 def cost_words(row: dict[str, Any]) -> list[str]:

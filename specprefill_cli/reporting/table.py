@@ -9,14 +9,13 @@ from rich.text import Text
 
 from specprefill_cli.answer import Answer, SpanRecord
 from specprefill_cli.documents.document import page_ranges
+from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.plan import Fate
 from specprefill_cli.reporting.safe import plain
 
 PHASE_WORDS = {"first_token": "first token", "draft_prefill": "draft prefill", "target_prefill": "target prefill",
                "look_ahead": "look-ahead"}  # fmt: skip
 LONGEST_SPAN_LIST = 8
-# All is computed, or what --recompute says.
-WITHOUT_KEEP = ("full", "transformers", "llama.cpp", "draft-kv")
 
 
 def answer_table(answer: Answer) -> Table:
@@ -119,4 +118,6 @@ def page_text(spans: Sequence[SpanRecord], several: bool) -> str:
 
 def keep_text(mode: str, keep: float | None) -> str:
     """A keep ratio in a table of modes; empty for those that have none."""
-    return "" if mode in WITHOUT_KEEP else "auto" if keep is None else f"{keep:g}"
+    if mode not in MODES or not MODES[mode].takes_keep:
+        return ""
+    return "auto" if keep is None else f"{keep:g}"

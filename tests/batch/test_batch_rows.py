@@ -8,15 +8,17 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from specprefill_cli.batch.interrupts import Interrupts
 from specprefill_cli.batch.output import RowWriter, finished_rows, open_output
-from specprefill_cli.batch.rows import BadRow, Row, parse_line
+from specprefill_cli.batch.rows import FIXED, OVERRIDES, BadRow, Row, parse_line
 from specprefill_cli.batch.running import run_batch
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.settings import Settings
 
 STUB = Path(__file__).with_name("stub.py")
 
@@ -27,6 +29,13 @@ def echo(row):
 
 def jsonl(*rows):
     return [json.dumps(row).encode() + b"\n" for row in rows]
+
+
+def test_each_setting_is_a_rows_own_or_the_whole_batchs():
+    assert set(OVERRIDES).isdisjoint(FIXED)
+    assert {*OVERRIDES, *FIXED} == {each.name for each in fields(Settings)}
+    row = parse_line(b'{"question": "Who?", "mode": "draft-kv", "recompute": 0.3}', 1, True)
+    assert (row.overrides, row.ignored) == ({"mode": "draft-kv", "recompute": 0.3}, ())
 
 
 @pytest.mark.parametrize(
@@ -54,8 +63,8 @@ def test_a_line_is_an_object_or_a_question(line, documents, row):
         (b"Who?", False, 5, "a plain question needs --document"),
         (b'{"question": "Who?"', True, 5, "not JSON"),
         (b"\xff\xfe", True, 5, "not JSON in UTF-8"),
-        (b'{"id": "x", "question": " "}', True, "x", "question must be a text"),
-        (b'{"id": "x"}', True, "x", "question must be a text"),
+        (b'{"id": "x", "question": " "}', True, "x", "question must be a string"),
+        (b'{"id": "x"}', True, "x", "question must be a string"),
         (b'{"id": [1], "question": "Who?"}', True, 5, "id must be"),
         (b'{"id": 3, "question": "Who?"}', False, 3, "no documents"),
         (b'{"question": "Who?", "documents": [1]}', True, 5, "documents must be a list"),
@@ -227,7 +236,7 @@ def test_json_texts_are_questions_and_arrays_are_not():
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk that Linux offers")
 def test_a_full_disk_is_one_line_that_says_how_to_go_on():
     with (
-        pytest.raises(SpecprefillError, match="--resume goes on behind the last"),
+        pytest.raises(SpecprefillError, match="--resume continues after the last"),
         open_output(Path("/dev/full"), False) as out,
     ):
         RowWriter(out)({"schema": 1, "id": 1})

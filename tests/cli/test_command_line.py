@@ -435,12 +435,44 @@ def test_a_file_is_not_asked_as_a_question(call, tmp_path):
 
 
 def test_options_without_effect_are_told(call):
-    arguments = ("--recompute", "0.2", "--top-p", "0.5", "--max-new-tokens", "2", "--mode", "full")
+    arguments = ("--recompute", "0.2", "--look-ahead", "9", "--max-new-tokens", "2", "--mode", "select")
     code, _, err = call("ask", HANDBOOK, "Who?", *arguments)
     assert code == 0
-    assert "--recompute: no effect without --mode draft-kv or hybrid" in err
-    assert "--top-p: no effect without --temperature above 0" in err
-    assert "no effect" not in call("ask", HANDBOOK, "Who?", "--temperature", "1", *arguments[2:])[2]
+    assert "--recompute: no effect without --mode draft-kv" in err
+    assert "--look-ahead: no effect without a scorer that looks ahead" in err, "the scorer that auto takes does not"
+    assert "no effect" not in call("ask", HANDBOOK, "Who?", "--temperature", "1", "--top-p", "0.5", *arguments[4:])[2]
+
+
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(call, tmp_path):
+    code, _, err = call("--debug", "ask", HANDBOOK, "Who?", "--keep", "7")
+    assert (code, "Traceback" in err, err.strip().splitlines()[-1][:12]) == (2, True, "specprefill:")
+    assert "Traceback" not in call("ask", HANDBOOK, "Who?", "--keep", "7")[2]
+
+
+def test_ctrl_c_ends_ask_with_130_and_its_object(call, monkeypatch):
+    from specprefill_cli import answer_stream
+
+    def interrupted(*_, **__):
+        yield 300
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(answer_stream, "decode", interrupted)
+    code, out, _ = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
+    record = json.loads(out)
+    assert (code, record["generated_tokens"]) == (130, 1)
+    assert "interrupted: the answer is incomplete" in record["warnings"]
+
+
+def test_half_a_character_is_read_by_plan_and_evaluate_too(call, tmp_path):
+    (tmp_path / "a.txt").write_text("The gate is green. " * 20)
+    code, out, _ = call("plan", str(tmp_path / "a.txt"), "Which colour \ud83d?", "--json")
+    assert (code, json.loads(out)["schema"]) == (0, 1)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        json.dumps({"context": "The \ud83d gate is green.", "question": "Who \ud83d?", "answers": ["green"]})
+    )
+    code, out, _ = call("evaluate", str(rows), "--modes", "full", "--json", "--max-new-tokens", "2")
+    assert (code, json.loads(out)["rows"][0]["n"]) == (0, 1)
 
 
 def test_a_closed_stream_is_no_failure(tmp_path):

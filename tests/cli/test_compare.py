@@ -1,6 +1,7 @@
 """`specprefill compare`: figures side by side, what is reused, the session's commands, keys at a terminal."""
 
 import json
+import math
 import os
 import sys
 from io import StringIO
@@ -123,7 +124,7 @@ def test_a_session_reads_its_lines_from_a_pipe(call):
         ((MANUAL, "--json"), "--json and --html need a question"),
         (("-",), "standard input cannot be a document here"),
         ((MANUAL, "Who?", "--modes", "fast"), "--mode fast: unknown"),
-        ((MANUAL, "Who?", "--modes", ","), "give at least one mode"),
+        ((MANUAL, "Who?", "--modes", ","), "--modes: empty; give one value"),
     ],
 )
 def test_bad_calls_are_one_line(call, arguments, words):
@@ -265,3 +266,10 @@ def test_keys_at_a_terminal(tmp_path):
     history = tmp_path / "specprefill" / "history"
     assert "Who is it?" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0
+
+
+def test_what_is_impossible_in_both_distributions_counts_nothing():
+    first, second = torch.tensor([1.0, 2.0, -torch.inf]), torch.tensor([1.0, 2.5, -torch.inf])
+    assert divergence(first, second) == pytest.approx(divergence(first[:2], second[:2]))
+    assert divergence(first, first) == 0.0
+    assert math.isnan(divergence(first, torch.tensor([math.nan, 0.0, 0.0]))), "not a number is no agreement"

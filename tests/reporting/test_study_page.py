@@ -155,7 +155,7 @@ def test_the_page_says_what_the_figures_say():
     text = BeautifulSoup(render_study(RECORD), "html.parser").get_text(" ")
     assert "lower layers are mapped better" in text
     # Among what a request can see; the hidden state, which needs full prefill, does not count.
-    assert "What foretells a changed first token best: 1 - cosine of keys, 0.81" in text
+    assert "What predicts a changed first token best: 1 - cosine of keys, 0.81" in text
     assert "same tokens, rest dropped (which takes 0.90 of its time): F1 -1.5 [-3.0, -0.5], worse." in text
     assert "1.20 of the reference, not within the tolerance" in text
     assert "own draft misses 0.20" in text
@@ -172,10 +172,13 @@ def test_the_page_says_what_the_figures_say():
 def test_parts_that_were_not_asked_for_are_left_out():
     record = RECORD | {"kinship": None, "equal_cost": None, "answer_changed": None}
     assert [one.title for one in sections(record)] == [
-        "Do checkpoints foretell the damage?", "Are lower layers more stable?", "Does recomputing repair it?",
+        "Do checkpoints predict the damage?", "Are lower layers more stable?", "Does recomputing repair it?",
+        "What does it win at equal TTFT?",
     ]  # fmt: skip
     assert "f1_by_budget" not in study_plots(record)
-    assert render_study(record)
+    page = render_study(record)
+    assert "Not measured: that needs answers" in page
+    assert "random weights" not in page
 
 
 def test_the_terminal_gets_the_tables():
