@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from specprefill_cli.models.attention import LayerReached, QueryCapture
 from specprefill_cli.models.cache import PrefillState, device_of, new_state
+from specprefill_cli.models.last_layer import only_last_token
 from specprefill_cli.models.masks import LocalReading, PositionContext
 
 if TYPE_CHECKING:
@@ -94,15 +96,17 @@ def forward(
     device = device_of(model.get_input_embeddings())
     whole = logits and last_layer is None
     call = model if whole else model.base_model
+    shortened = whole and rows is None and len(tokens) > pass_overhead(device.type)
     try:
-        output = call(
-            input_ids=tokens[None].to(device),
-            position_ids=positions[None].to(device),
-            past_key_values=state.cache,
-            use_cache=True,
-            context=PositionContext(positions, state.positions, capture, captured, last_layer, local),
-            **({"logits_to_keep": rows or 1} if whole else {}),
-        )
+        with only_last_token(model, state, slots) if shortened else nullcontext():
+            output = call(
+                input_ids=tokens[None].to(device),
+                position_ids=positions[None].to(device),
+                past_key_values=state.cache,
+                use_cache=True,
+                context=PositionContext(positions, state.positions, capture, captured, last_layer, local),
+                **({"logits_to_keep": rows or 1} if whole else {}),
+            )
     except LayerReached:
         return None
     if not whole:
@@ -121,21 +125,14 @@ def prefill(
 ) -> tuple[Tensor, PrefillState]:
     """Run tokens [N] at positions [N] through the model, `chunk` at a time; logits [V] of the last one, and the state.
 
-    Only the last token needs an output of the last layer; the others leave there nothing but keys and values. Where
-    that saves more than one more pass costs, they end in it, and the last token follows alone.
+    Only the last token needs an output of the last layer; the others leave there nothing but keys and values.
     """
     state = new_state(len(tokens)) if state is None else state
-    layers = model.config.get_text_config().num_hidden_layers
-    worthwhile = len(tokens) > layers * pass_overhead(device_of(model.get_input_embeddings()).type)
-    # Two passes of different lengths would turn the keys of one prompt differently.
-    if worthwhile and not rotation_depends_on_length(model.config):
-        read_keys(model, tokens[:-1], positions[:-1], chunk, layers - 1, capture, state, local)
-        return run(model, tokens[-1:], positions[-1:], state, capture), state
-    result = None
-    for start, end in chunked(len(tokens), chunk):
-        ends = end == len(tokens)
-        result = run(model, tokens[start:end], positions[start:end], state, capture, logits=ends, local=local)
-    return result, state
+    # What the last pass reads begins where a pass over all would begin its last part.
+    before = (len(tokens) - 1) // chunk * chunk
+    last_layer = model.config.get_text_config().num_hidden_layers - 1
+    read_keys(model, tokens[:before], positions[:before], chunk, last_layer, capture, state, local)
+    return run(model, tokens[before:], positions[before:], state, capture, local=local), state
 
 
 def read_keys(

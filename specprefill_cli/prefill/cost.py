@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specprefill_cli.models.adapter import pass_overhead, window_layers
@@ -81,21 +81,18 @@ class ModelCost:
 
     def prefill_flops(self, tokens: int, local: LocalReading | None = None) -> float:
         """Prefill as `adapter.prefill` does it: where it pays, only the last token runs through the whole last layer."""
-        if self.prefill_passes(tokens) == 1:
+        if tokens <= self.overhead_tokens:
             return self.pass_flops(tokens, 0, local)
-        return self.reading_flops(tokens - 1, self.layers - 1, local) + self.pass_flops(1, tokens - 1)
+        last = replace(self, layers=1, windows=self.windows[-1:])
+        return self.reading_flops(tokens, self.layers - 1, local) + last.pass_flops(1, tokens - 1)
 
     def overhead_flops(self) -> float:
         """What the fixed cost of a pass amounts to in operations."""
         return self.linear_flops(self.overhead_tokens)
 
-    def prefill_passes(self, tokens: int) -> int:
-        """How many passes `adapter.prefill` makes of them: with a second one for the last token alone where that pays."""
-        return 1 if tokens <= self.layers * self.overhead_tokens else 2
-
     def prefill_with_overhead(self, tokens: int, local: LocalReading | None = None) -> float:
-        """`prefill_flops`, and the fixed cost of its passes in operations."""
-        return self.prefill_flops(tokens, local) + self.prefill_passes(tokens) * self.overhead_flops()
+        """`prefill_flops`, and the fixed cost of its pass in operations."""
+        return self.prefill_flops(tokens, local) + self.overhead_flops()
 
 
 def active_width(text: PretrainedConfig) -> int:

@@ -1,0 +1,111 @@
+"""The last layer of a pass computes one token's output, whatever the architecture, and leaves everything else as it is."""
+
+import pytest
+import torch
+from architectures import build_model
+
+from specprefill_cli.models.adapter import forward, prefill, run
+from specprefill_cli.models.attention import QueryCapture
+from specprefill_cli.models.cache import layer_keys, new_state
+from specprefill_cli.models.last_layer import known, last_row
+from specprefill_cli.models.masks import LocalReading
+
+LENGTH = 120
+
+
+def tokens(count):
+    return torch.randint(3, 8_000, (count,), generator=torch.Generator().manual_seed(7))
+
+
+def rows_of(model, work):
+    """How many tokens the MLPs of the first and of the last layer computed."""
+    seen = {}
+    layers = model.get_decoder().layers
+    handles = [
+        layers[number].mlp.register_forward_pre_hook(
+            lambda _module, states, number=number: seen.setdefault(number, []).append(states[0].shape[1])
+        )
+        for number in (0, -1)
+    ]
+    work()
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+def whole(model, ids, positions, **others):
+    """The pass with all tokens in all layers: the logits of the last two are asked for."""
+    state = new_state()
+    return run(model, ids, positions, state, rows=2, **others)[-1], state
+
+
+@pytest.mark.parametrize("gapped", [False, True])
+def test_only_the_last_token_runs_through_the_last_layer(model, gapped):
+    positions = torch.arange(LENGTH) + (torch.arange(LENGTH) > 50) * 30 * gapped
+    ids, found = tokens(LENGTH), []
+    seen = rows_of(model, lambda: found.append(prefill(model, ids, positions, 1_000)))
+    assert seen == {0: [LENGTH], -1: [1]}
+    (logits, state), (expected, reference) = found[0], whole(model, ids, positions)
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+    for layer in range(len(state.cache.layers)):
+        torch.testing.assert_close(layer_keys(state, layer), layer_keys(reference, layer), atol=1e-5, rtol=1e-5)
+    assert state.positions.tolist() == positions.tolist()
+    assert not any(layer.slots is not None for layer in state.cache.layers)
+
+
+def test_passes_before_the_last_one_stop_below_the_last_layers_output(model):
+    seen = rows_of(model, lambda: prefill(model, tokens(LENGTH), torch.arange(LENGTH), 50))
+    # The last 20 tokens are too few to be worth a pass of their own through that layer.
+    assert seen == {0: [50, 50, 20], -1: [20]}
+
+
+def test_queries_of_the_last_layer_are_captured_once():
+    model, ids = build_model("llama"), tokens(LENGTH)
+    capture, reference = (QueryCapture(torch.tensor([5, 60, LENGTH - 1])) for _ in range(2))
+    prefill(model, ids, torch.arange(LENGTH), 1_000, capture)
+    whole(model, ids, torch.arange(LENGTH), capture=reference)
+    last = model.config.num_hidden_layers - 1
+    torch.testing.assert_close(capture.layer(last), reference.layer(last), atol=1e-5, rtol=1e-5)
+
+
+def test_a_last_token_that_reads_locally_keeps_its_window():
+    model, ids = build_model("llama"), tokens(LENGTH)
+    local = LocalReading(20, LENGTH)
+    logits = run(model, ids, torch.arange(LENGTH), new_state(), local=local)
+    torch.testing.assert_close(logits, whole(model, ids, torch.arange(LENGTH), local=local)[0], atol=1e-5, rtol=1e-5)
+    assert (logits - whole(model, ids, torch.arange(LENGTH))[0]).abs().max() > 1e-3
+
+
+def test_tokens_computed_anew_in_a_filled_cache_end_in_the_last_one():
+    model, ids = build_model("llama"), tokens(LENGTH)
+    expected, state = whole(model, ids, torch.arange(LENGTH))
+    slots = torch.arange(40, LENGTH)
+    for layer in state.cache.layers:
+        layer.slots = slots
+    logits = forward(model, ids[slots], slots, state, slots, None, True)
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+    assert state.length == LENGTH
+
+
+def test_a_broken_pass_leaves_neither_hook_nor_slots():
+    model, state = build_model("llama"), new_state()
+    last = model.get_decoder().layers[-1]
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    handle = last.mlp.register_forward_pre_hook(fail)
+    with pytest.raises(KeyboardInterrupt):
+        run(model, tokens(LENGTH), torch.arange(LENGTH), state)
+    handle.remove()
+    assert not last._forward_pre_hooks
+    assert not any(layer.slots is not None for layer in state.cache.layers)
+
+
+def test_a_layer_that_is_given_other_tensors_runs_whole():
+    assert known({"context": object(), "use_cache": True, "position_ids": torch.zeros(1, 3), "attention_mask": None})
+    assert not known({"context": object(), "per_layer_input": torch.zeros(1, 3, 2)})
+    assert not known({"use_cache": True})
+    cosine = torch.arange(6.0).view(1, 3, 2)
+    assert last_row((cosine, cosine))[1].tolist() == [[[4.0, 5.0]]]
+    assert last_row(None) is None
