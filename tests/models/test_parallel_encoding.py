@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from specprefill_cli.models.parallel_encoding import encode_in_pieces, line_starts, parts_at_lines
+from specprefill_cli.models.parallel_encoding import encode_in_pieces, line_starts, parts_at_lines, token_bytes
 from specprefill_cli.models.tokenizers import SPLIT_PATTERN
 
 PATTERNS = {
@@ -49,10 +49,49 @@ def families():
 def test_pieces_give_the_tokens_of_the_whole(families, text):
     for tokenizer in families.values():
         assert parts_at_lines(tokenizer)
+        assert token_bytes(tokenizer) is not None
         whole = tokenizer.encode(text, add_special_tokens=False)
         ids, offsets = encode_in_pieces(tokenizer, text, 2)
         assert ids == whole.ids
         assert offsets.tolist() == [list(one) for one in whole.offsets]
+
+
+def test_text_that_the_tokenizer_changes_has_its_ranges(families):
+    """NFC makes one character of two, and two of one (a Devanagari letter): bytes of tokens are not those of the text."""
+    text = "e\u0301 \u0958 \u0344 \u212a\n"
+    whole = families["qwen2"].encode(text, add_special_tokens=False)
+    ids, offsets = encode_in_pieces(families["qwen2"], text)
+    assert (ids, offsets.tolist()) == (whole.ids, [list(one) for one in whole.offsets])
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        processors.ByteLevel(trim_offsets=True),
+        processors.Sequence([processors.ByteLevel(trim_offsets=True)]),
+        processors.ByteLevel(trim_offsets=False),
+    ],
+)
+def test_ranges_are_those_of_the_post_processor(processor):
+    tokenizer = byte_level(SPLIT_PATTERN)
+    tokenizer.post_processor = processor
+    trims = "true" in str(processor.__getstate__()).split("trim_offsets")[1][:8]
+    assert (token_bytes(tokenizer) is None) == trims
+    whole = tokenizer.encode(SAMPLE, add_special_tokens=False)
+    ids, offsets = encode_in_pieces(tokenizer, SAMPLE)
+    assert (ids, offsets.tolist()) == (whole.ids, [list(one) for one in whole.offsets])
+
+
+def test_bytes_are_not_counted_where_tokens_are_more_than_bytes():
+    words = byte_level(SPLIT_PATTERN)
+    words.model = models.WordLevel({"gate": 0}, unk_token="gate")
+    lacking = byte_level(SPLIT_PATTERN)
+    lacking.model = models.BPE({"a": 0, "b": 1}, [])
+    marked = byte_level(SPLIT_PATTERN)
+    marked.model = models.BPE(marked.get_vocab(), [], end_of_word_suffix="</w>")
+    for tokenizer in (words, lacking, marked):
+        assert parts_at_lines(tokenizer)
+        assert token_bytes(tokenizer) is None
 
 
 def test_long_texts_are_cut_and_short_ones_are_not(tokenizer):
