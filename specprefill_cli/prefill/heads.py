@@ -20,7 +20,7 @@ from specprefill_cli.files import write_whole
 from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.calibration import weights_fingerprint
-from specprefill_cli.prefill.importance import SCORE_ELEMENTS, check_finite, pool
+from specprefill_cli.prefill.importance import check_finite, pool, queries_at_once
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedModel
@@ -150,7 +150,7 @@ def layer_attention(
     group = queries.shape[0] // keys.shape[0]
     rows, total = queries.shape[1], keys.shape[1]
     places = capture.wanted.to(keys.device)
-    block = max(1, SCORE_ELEMENTS // total)
+    block = queries_at_once(total, keys.device)
     found = []
     for head in heads:
         summed = torch.zeros(document[1] - document[0], device=keys.device)

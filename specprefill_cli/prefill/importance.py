@@ -14,8 +14,10 @@ from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, layer_keys
 
 POOL_KERNEL = 13
-# Attention scores held at once: 256 MiB in float32.
-SCORE_ELEMENTS = 2**26
+# Attention scores held at once. On a CPU 4 MiB in float32, which is no slower than more and keeps them from being a long
+# prompt's peak of memory (65,536 tokens: 33 MiB less); elsewhere 256 MiB, since each block costs launches.
+SCORE_ELEMENTS = {"cpu": 2**20}
+SCORE_ELEMENTS_ELSEWHERE = 2**26
 
 
 def attention_importance(
@@ -28,13 +30,13 @@ def attention_importance(
 
     Softmax over the document's keys in float32 for each kept query, layer and head; average pooling over neighbouring
     tokens; maximum over layers and heads; mean over queries. Scores of one key-value head are in memory at a time, for
-    as many queries as fit into SCORE_ELEMENTS.
+    as many queries as `queries_at_once` allows.
 
     Raises SpecprefillError when a score is NaN or infinite.
     """
     heads, rows, _ = capture.layer(layers[0]).shape
     total = torch.zeros(document[1] - document[0])
-    block = max(1, SCORE_ELEMENTS // max(1, len(total) * heads))
+    block = queries_at_once(len(total) * heads, layer_keys(state, layers[0]).device)
     for first in range(0, rows, block):
         best = None
         for layer in layers:
@@ -47,6 +49,11 @@ def attention_importance(
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         total += best.sum(0).cpu()
     return check_finite(total / rows)
+
+
+def queries_at_once(scores: int, device: torch.device) -> int:
+    """How many queries are scored together on a device; scores: numbers that each of them takes."""
+    return max(1, SCORE_ELEMENTS.get(device.type, SCORE_ELEMENTS_ELSEWHERE) // max(1, scores))
 
 
 def check_finite(importance: Tensor) -> Tensor:
