@@ -14,8 +14,9 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 # glibc takes larger blocks from the system directly, and gives them back at once; 32 MiB is its own upper limit for
 # blocks that it learns to keep. At most MOST_KEPT bytes lie free at the heap's end.
 LARGEST_KEPT, MOST_KEPT = 32 * 2**20, 512 * 2**20
-# Bytes that are mapped before the first question, and in how many blocks.
-TOUCHED, TOUCHED_BLOCKS = 64 * 2**20, 8
+# Blocks that are mapped before the first question, as large as stays: between small ones lie other things, so that they
+# would not become one again, and what is a little larger would find no room in them.
+TOUCHED_BLOCKS, TOUCHED_BLOCK = 2, LARGEST_KEPT - 2**20
 
 
 @contextmanager
@@ -94,8 +95,8 @@ def touch_memory() -> None:
         return
     import torch
 
-    # Blocks below LARGEST_KEPT bytes, or they would not stay; zeros that nobody writes take no pages.
-    blocks = [torch.empty(TOUCHED // TOUCHED_BLOCKS, dtype=torch.uint8).fill_(0) for _ in range(TOUCHED_BLOCKS)]
+    # Zeros that nobody writes would take no pages.
+    blocks = [torch.empty(TOUCHED_BLOCK, dtype=torch.uint8).fill_(0) for _ in range(TOUCHED_BLOCKS)]
     del blocks
 
 

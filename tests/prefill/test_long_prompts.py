@@ -113,8 +113,8 @@ def test_a_peak_belongs_to_its_own_row():
     assert large.before + 250 * 2**20 < after_large
 
 
-TENSOR_BYTES = 16 * 2**20
-TENSOR_PAGES = TENSOR_BYTES // mmap.PAGESIZE
+TENSOR_BYTES, TENSORS = 8 * 2**20, 4
+TENSOR_PAGES = TENSORS * TENSOR_BYTES // mmap.PAGESIZE
 FAULTS = f"""
 import resource
 import torch
@@ -122,7 +122,7 @@ from specprefill_cli import memory
 memory.keep_freed_memory()
 memory.touch_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-torch.empty({TENSOR_BYTES}, dtype=torch.uint8).fill_(0)
+tensors = [torch.empty({TENSOR_BYTES}, dtype=torch.uint8).fill_(0) for _ in range({TENSORS})]
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
