@@ -14,8 +14,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 # glibc takes larger blocks from the system directly, and gives them back at once; 32 MiB is its own upper limit for
 # blocks that it learns to keep. At most MOST_KEPT bytes lie free at the heap's end.
 LARGEST_KEPT, MOST_KEPT = 32 * 2**20, 512 * 2**20
-# Blocks that are mapped before the first question, as large as stays: between small ones lie other things, so that they
-# would not become one again, and what is a little larger would find no room in them.
+# Blocks that are mapped before the first question, as large as stays.
 TOUCHED_BLOCKS, TOUCHED_BLOCK = 2, LARGEST_KEPT - 2**20
 
 
@@ -91,13 +90,20 @@ def touch_memory() -> None:
     For `tiny` and 4,149 tokens the first TTFT of a program is 55 to 65 ms with it and 66 to 148 ms without, for up to
     0.1 s of start-up.
     """
-    if not hasattr(c_library(), "mallopt"):
+    libc = c_library()
+    if not hasattr(libc, "mallopt"):
         return
-    import torch
+    import ctypes
 
-    # Zeros that nobody writes would take no pages.
-    blocks = [torch.empty(TOUCHED_BLOCK, dtype=torch.uint8).fill_(0) for _ in range(TOUCHED_BLOCKS)]
-    del blocks
+    libc.malloc.argtypes, libc.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
+    libc.free.argtypes = (ctypes.c_void_p,)
+    # Not tensors: what else torch allocates for them would lie between the blocks, and keep them from becoming one again,
+    # so that a tensor a little larger than one of them would find no room.
+    blocks = [block for block in (libc.malloc(TOUCHED_BLOCK) for _ in range(TOUCHED_BLOCKS)) if block is not None]
+    for block in blocks:
+        ctypes.memset(block, 0, TOUCHED_BLOCK)
+    for block in blocks:
+        libc.free(block)
 
 
 def return_freed_memory() -> None:

@@ -118,7 +118,7 @@ def draft_proposer(
         stop_tokens,
         vocabulary=prefilled.logits.shape[-1],
         longest_answer=draft.context - length,
-        entry_passes=0.0 if ready is not None else (small.prefill_flops(length) + small.overhead_flops()) / target_pass,
+        entry_passes=0.0 if ready is not None else small.prefill_with_overhead(length) / target_pass,
         # Short passes are bound by their number of layers as often as by their arithmetic.
         token_passes=max(small.layers / large.layers, small.pass_flops(1, length) / large.pass_flops(1, length)),
     )

@@ -1,4 +1,5 @@
-"""Forward passes. With `attention.py`, `masks.py`, `cache.py` and `keys.py` all that touches transformers' internals.
+"""Forward passes. All that touches transformers' internals is here and in the modules beside it: `attention.py`, `masks.py`,
+`cache.py`, `keys.py` and `last_layer.py`.
 
 `tests/models/test_adapter.py` pins what they rely on (seen in transformers 5.23, 2026-11).
 """
@@ -125,7 +126,8 @@ def prefill(
 ) -> tuple[Tensor, PrefillState]:
     """Run tokens [N] at positions [N] through the model, `chunk` at a time; logits [V] of the last one, and the state.
 
-    Only the last token needs an output of the last layer; the others leave there nothing but keys and values.
+    Only the last token needs an output of the last layer; the others leave there nothing but keys and values, save in a
+    last pass so short that leaving them out would cost more than it saves.
     """
     state = new_state(len(tokens)) if state is None else state
     # What the last pass reads begins where a pass over all would begin its last part.

@@ -47,7 +47,7 @@ class QueryCapture:
 
 
 class LayerReached(Exception):
-    """Raised inside attention to end a pass whose upper layers nobody needs."""
+    """Raised inside attention to end a pass, or one run of its last layer, when keys and values are all that is wanted."""
 
 
 def attend(

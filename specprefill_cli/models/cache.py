@@ -83,6 +83,7 @@ def rollback(state: PrefillState, length: int) -> None:
     Also mends a state whose last pass was broken off between two layers.
     """
     for layer in state.cache.layers:
+        layer.slots = None
         layer.crop(min(0, length - layer.get_seq_length()))
     state.positions = state.positions[:length]
 

@@ -27,13 +27,19 @@ def only_last_token(model: PreTrainedModel, state: PrefillState, slots: Tensor) 
     """While it lasts, a pass of tokens that go to slots [N] ends with the output of the last one alone.
 
     The layer runs twice: for all tokens as far as their keys and values, then through to its end for the last token. A
-    layer that is called otherwise than this module knows runs once, for all.
+    layer that is built or called otherwise than this module knows runs once, for all.
     """
+    layer = getattr(model.get_decoder(), "layers", [None])[-1]
+    number = getattr(getattr(layer, "self_attn", None), "layer_idx", None)
+    if number is None:
+        yield
+        return
 
     def shorten(layer: nn.Module, arguments: tuple, keywords: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
-        if len(arguments) != 1 or not known(keywords):
+        # A hook that Ctrl-C left behind must not touch the next pass, which has a cache of its own.
+        if len(arguments) != 1 or not known(keywords) or keywords["past_key_values"] is not state.cache:
             return None
-        context, number = keywords["context"], layer.self_attn.layer_idx
+        context = keywords["context"]
         try:
             layer.forward(*arguments, **{**keywords, "context": replace(context, last_layer=number)})
         except LayerReached:
@@ -44,7 +50,7 @@ def only_last_token(model: PreTrainedModel, state: PrefillState, slots: Tensor) 
         shorter = {name: last_row(keywords[name]) for name in ROWS if name in keywords}
         return (arguments[0][:, -1:],), {**keywords, **shorter, "context": last}
 
-    handle = model.get_decoder().layers[-1].register_forward_pre_hook(shorten, with_kwargs=True)
+    handle = layer.register_forward_pre_hook(shorten, with_kwargs=True)
     try:
         yield
     finally:
@@ -55,7 +61,7 @@ def only_last_token(model: PreTrainedModel, state: PrefillState, slots: Tensor) 
 
 def known(keywords: Mapping[str, Any]) -> bool:
     """Whether a layer is called with nothing that might have a row for each token but what can be shortened."""
-    return "context" in keywords and all(
+    return {"context", "past_key_values"} <= keywords.keys() and all(
         name in (*ROWS, *OTHERS) or value is None or isinstance(value, bool | int | float | str)
         for name, value in keywords.items()
     )

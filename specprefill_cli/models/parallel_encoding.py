@@ -37,10 +37,12 @@ def encode_in_pieces(encoder: Tokenizer, text: str, size: int = PIECE) -> tuple[
     ends = [*starts[1:], len(text)]
     pieces = [text[start:end] for start, end in zip(starts, ends, strict=True)]
     lengths = token_bytes(encoder)
-    if lengths is not None and unicodedata.is_normalized("NFC", text):
+    if lengths is not None and (encoder.normalizer is None or unicodedata.is_normalized("NFC", text)):
         encodings = encoder.encode_batch_fast(pieces, add_special_tokens=False)
         ids = list(chain.from_iterable(encoding.ids for encoding in encodings))
-        return ids, character_ranges(text, lengths[ids])
+        counted = character_ranges(text, lengths[ids])
+        if counted is not None:
+            return ids, counted
     encodings = encoder.encode_batch(pieces, add_special_tokens=False)
     offsets = [ranges(encoding) + start for encoding, start in zip(encodings, starts, strict=True)]
     return list(chain.from_iterable(encoding.ids for encoding in encodings)), np.concatenate(offsets)
@@ -104,16 +106,20 @@ def trims_ranges(encoder: Tokenizer) -> bool:
     return any(step.get("trim_offsets", False) for step in (last, *last.get("processors", ())))
 
 
-def character_ranges(text: str, lengths: np.ndarray) -> np.ndarray:
+def character_ranges(text: str, lengths: np.ndarray) -> np.ndarray | None:
     """Character ranges [n, 2] of tokens that stand for `lengths` [n] bytes each of a text in UTF-8.
 
-    Tokens that part a character share its range.
+    Tokens that part a character share its range. None where the text has more or fewer bytes than the tokens: then they
+    are not its bytes.
     """
+    encoded = text.encode()
+    if lengths.sum() != len(encoded):
+        return None
     ends = lengths.cumsum()
     ranges = np.stack([ends - lengths, ends], axis=1)
     if text.isascii():
         return ranges
-    follows = (np.frombuffer(text.encode(), dtype=np.uint8) & 0xC0) == 0x80
+    follows = (np.frombuffer(encoded, dtype=np.uint8) & 0xC0) == 0x80
     # Character of each byte.
     place = np.cumsum(~follows) - 1
     return np.stack([place[ranges[:, 0]], place[ranges[:, 1] - 1] + 1], axis=1)

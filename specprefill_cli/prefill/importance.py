@@ -36,7 +36,8 @@ def attention_importance(
     """
     heads, rows, _ = capture.layer(layers[0]).shape
     total = torch.zeros(document[1] - document[0])
-    block = queries_at_once(len(total) * heads, layer_keys(state, layers[0]).device)
+    some_keys = layer_keys(state, layers[0])
+    block = queries_at_once(len(total) * heads // len(some_keys), some_keys.device)
     for first in range(0, rows, block):
         best = None
         for layer in layers:

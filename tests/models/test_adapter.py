@@ -245,23 +245,6 @@ def test_a_pass_that_ends_early_leaves_lower_layers_as_a_whole_pass_does(model):
     assert 2 not in capture.queries
 
 
-def test_long_prompts_skip_the_last_layers_output_and_lose_nothing(model):
-    """Beyond 48 tokens a layer, only the last token runs through the whole last layer."""
-    ids = tokens(400)
-    seen = []
-    last = model.base_model.layers[-1].mlp
-    handle = last.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0].shape[1]))
-    split, state = prefill(model, ids, torch.arange(400), 150)
-    handle.remove()
-    assert seen == [1]
-    plain = new_state()
-    expected = run(model, ids, torch.arange(400), plain)
-    torch.testing.assert_close(split, expected, atol=1e-4, rtol=1e-4)
-    assert state.length == 400
-    for layer in range(3):
-        torch.testing.assert_close(layer_keys(state, layer), layer_keys(plain, layer), atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.parametrize("length", [1, 7, 30])
 def test_trailing_queries_see_all_keys_up_to_their_own(length):
     """What CUDA passes behind a cache run; here without its kernel."""

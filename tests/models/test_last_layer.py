@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+import transformers
 from architectures import build_model
 
 from specprefill_cli.models.adapter import forward, prefill, run
-from specprefill_cli.models.attention import QueryCapture
-from specprefill_cli.models.cache import layer_keys, new_state
-from specprefill_cli.models.last_layer import known, last_row
+from specprefill_cli.models.attention import ATTENTION, QueryCapture
+from specprefill_cli.models.cache import layer_keys, new_state, rollback
+from specprefill_cli.models.last_layer import known, last_row, only_last_token
 from specprefill_cli.models.masks import LocalReading
 
 LENGTH = 120
@@ -102,9 +103,40 @@ def test_a_broken_pass_leaves_neither_hook_nor_slots():
     assert not any(layer.slots is not None for layer in state.cache.layers)
 
 
+def test_a_hook_that_was_left_behind_does_not_touch_another_pass():
+    model, ids, left = build_model("llama"), tokens(LENGTH), new_state()
+    with only_last_token(model, left, torch.arange(LENGTH)):
+        logits, state = whole(model, ids, torch.arange(LENGTH))
+    torch.testing.assert_close(logits, whole(model, ids, torch.arange(LENGTH))[0])
+    assert state.length == state.cache.layers[-1].get_seq_length() == LENGTH
+
+
+def test_slots_that_were_left_behind_go_with_what_is_taken_back():
+    _, state = prefill(build_model("llama"), tokens(LENGTH), torch.arange(LENGTH), 1_000)
+    state.cache.layers[-1].slots = torch.tensor([3])
+    rollback(state, 100)
+    assert not any(layer.slots is not None for layer in state.cache.layers)
+
+
+def test_a_model_that_names_its_layers_otherwise_runs_whole():
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=8_192, n_embd=32, n_layer=2, n_head=2, n_positions=256)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION).eval()
+    ids = tokens(LENGTH)
+    logits, state = prefill(model, ids, torch.arange(LENGTH), 50)
+    torch.testing.assert_close(logits, whole(model, ids, torch.arange(LENGTH))[0], atol=1e-5, rtol=1e-5)
+    assert state.length == LENGTH
+
+
 def test_a_layer_that_is_given_other_tensors_runs_whole():
-    assert known({"context": object(), "use_cache": True, "position_ids": torch.zeros(1, 3), "attention_mask": None})
-    assert not known({"context": object(), "per_layer_input": torch.zeros(1, 3, 2)})
+    usual = {
+        "context": object(),
+        "past_key_values": object(),
+        "position_ids": torch.zeros(1, 3),
+        "attention_mask": None,
+    }
+    assert known(usual)
+    assert not known({**usual, "per_layer_input": torch.zeros(1, 3, 2)})
     assert not known({"use_cache": True})
     cosine = torch.arange(6.0).view(1, 3, 2)
     assert last_row((cosine, cosine))[1].tolist() == [[[4.0, 5.0]]]

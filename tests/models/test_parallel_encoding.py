@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from specprefill_cli.models.parallel_encoding import encode_in_pieces, line_starts, parts_at_lines, token_bytes
+from specprefill_cli.models.parallel_encoding import (
+    character_ranges,
+    encode_in_pieces,
+    line_starts,
+    parts_at_lines,
+    token_bytes,
+)
 from specprefill_cli.models.tokenizers import SPLIT_PATTERN
 
 PATTERNS = {
@@ -80,6 +86,13 @@ def test_ranges_are_those_of_the_post_processor(processor):
     whole = tokenizer.encode(SAMPLE, add_special_tokens=False)
     ids, offsets = encode_in_pieces(tokenizer, SAMPLE)
     assert (ids, offsets.tolist()) == (whole.ids, [list(one) for one in whole.offsets])
+
+
+def test_tokens_that_are_not_the_texts_bytes_get_no_ranges():
+    assert character_ranges("gate", np.array([1, 3])).tolist() == [[0, 1], [1, 4]]
+    assert character_ranges("\u00e9", np.array([1, 1])).tolist() == [[0, 1], [0, 1]]
+    assert character_ranges("", np.array([], dtype=np.int64)).tolist() == []
+    assert character_ranges("gate", np.array([1, 2])) is None
 
 
 def test_bytes_are_not_counted_where_tokens_are_more_than_bytes():
