@@ -87,8 +87,8 @@ def keep_freed_memory() -> None:
 def touch_memory() -> None:
     """Have the system map pages before a first prefill asks for them, where freed memory is kept.
 
-    For `tiny` and 4,149 tokens the first TTFT of a program is 55 to 65 ms with it and 66 to 148 ms without, for up to
-    0.1 s of start-up.
+    For `tiny` and 4,149 tokens the first TTFT of a program is 83 to 92 ms with it and 95 to 132 ms without (nine programs
+    each, in turns), for up to 0.1 s of start-up.
     """
     libc = c_library()
     if not hasattr(libc, "mallopt"):
