@@ -12,6 +12,7 @@ from specprefill_cli.benchmarks.prefill import prompt_of_length
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.evaluation.statistics import quartiles
+from specprefill_cli.memory import loaded_for_good
 from specprefill_cli.session import Session
 from specprefill_cli.settings import OFF, Settings
 
@@ -107,6 +108,7 @@ def check_tasks(tasks: Sequence[str]) -> None:
             raise UsageError(f"--tasks {task}: unknown; use some of {', '.join(TASKS)}")
 
 
+@loaded_for_good()
 def bench_decode(
     session: Session,
     length: int,

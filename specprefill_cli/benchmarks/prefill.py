@@ -16,7 +16,7 @@ from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.evaluation.runs import Configuration
 from specprefill_cli.evaluation.statistics import quartiles
-from specprefill_cli.memory import PeakMemory, return_freed_memory
+from specprefill_cli.memory import PeakMemory, loaded_for_good, return_freed_memory
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.choice import cost_of, scoring_flops
 from specprefill_cli.prefill.cost import compute_limit
@@ -73,6 +73,7 @@ def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Colle
     return Collection((one_page_document("bench", text, "text/plain"),))
 
 
+@loaded_for_good()
 def bench_prefill(
     session: Session,
     lengths: Sequence[int],

@@ -79,7 +79,7 @@ def ask(
     from specprefill_cli.models.tokenizers import count_tokens
 
     size = count_tokens(collection.text)
-    with notes.progress(f"loading the models; the documents have about {size:,} tokens"):
+    with notes.loading(f"loading the models; the documents have about {size:,} tokens"):
         from specprefill_cli.cli.idle_options import without_effect
         from specprefill_cli.session import open_session
 

@@ -175,7 +175,7 @@ def answerer(
         with notes.progress("reading documents"):
             own = read_collection(names)
     store = DiskStates(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
-    with notes.progress("loading the models"):
+    with notes.loading("loading the models"):
         session = open_session(settings)
         session.shared = SharedWork(draft=DocumentStates(store))
         session.warm_up(settings)

@@ -100,7 +100,7 @@ def compare(
     with notes.progress("reading documents"):
         collection = read_collection(names)
     options.check_no_document(html, collection)
-    with notes.progress("loading the models"):
+    with notes.loading("loading the models"):
         from dataclasses import replace
 
         from specprefill_cli.cli.idle_options import without_effect

@@ -59,7 +59,7 @@ def plan(
     with notes.progress("reading documents"):
         collection = read_collection(documents)
     options.check_no_document(html, collection)
-    with notes.progress("loading the draft, and the target's tokenizer"):
+    with notes.loading("loading the draft, and the target's tokenizer"):
         from specprefill_cli.models.distributed import ALONE
         from specprefill_cli.models.loading import load_draft_side
         from specprefill_cli.planning import PLANNED_MODE, dry_run

@@ -34,9 +34,10 @@ from specprefill_cli.settings import Settings
 from specprefill_cli.timing import PhaseClock
 
 FEWEST = 20
-# Windows for reading that are tried, and the share of the recall without a window that the one taken must reach.
-WINDOWS = (256, 512, 1_024, 2_048)
-WINDOW_RECALL = 0.99
+# Windows for reading that are tried, and the share of the recall without a window that the one taken must reach. Below 64
+# little is won: the products become too thin.
+WINDOWS = (64, 128, 256, 512, 1_024, 2_048)
+WINDOW_RECALL, ENOUGH = 0.99, 4
 # Of the usable questions, those that are searched on and those that are not.
 SEARCHED, HELD_OUT = slice(0, None, 2), slice(1, None, 2)
 
@@ -128,13 +129,13 @@ def smallest_window(
     the chunk scores [chunks] with that window.
 
     lexical: the weight of words beside them; whole: chunk scores [chunks] without a window.
-    A window is tried where half the prompts are twice as long.
+    A window is tried where half the prompts are ENOUGH times as long: in shorter ones it hides too little to tell.
     """
     golds = [one.gold for one in sightings]
     recalls = {"off": mean_recall(whole, golds)}
     found, seen = None, whole
     typical = np.median([case.request.draft_prompt.length for case in cases])
-    for window in sorted((one for one in WINDOWS if 2 * one <= typical), reverse=True):
+    for window in sorted((one for one in WINDOWS if ENOUGH * one <= typical), reverse=True):
         scores = [
             blend(windowed_scores(case.request, chosen, window), one.lexical, lexical)
             for case, one in zip(cases, sightings, strict=True)

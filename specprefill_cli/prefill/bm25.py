@@ -62,7 +62,12 @@ class Words:
 def words_of(text: str) -> Words:
     """The words of a text, without a loop over them."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    distinct, numbers = np.unique(points, return_inverse=True)
+    # By a table of all characters up to the highest, where sorting would take longer than all else here.
+    table = np.zeros(int(points.max(initial=0)) + 1, dtype=np.intp)
+    table[points] = 1
+    distinct = np.flatnonzero(table)
+    table[distinct] = np.arange(len(distinct))
+    numbers = table[points]
     characters = [chr(point) for point in distinct]
     spaced = np.array([bool(SPACED.match(character)) for character in characters], dtype=bool)[numbers]
     alone = np.array([bool(ALONE.match(character)) for character in characters], dtype=bool)[numbers]

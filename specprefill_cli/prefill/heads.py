@@ -151,14 +151,12 @@ def layer_attention(
     rows, total = queries.shape[1], keys.shape[1]
     places = capture.wanted.to(keys.device)
     block = queries_at_once(total, keys.device)
-    found = []
-    for head in heads:
-        summed = torch.zeros(document[1] - document[0], device=keys.device)
-        for first in range(0, rows, block):
+    summed = torch.zeros(len(heads), document[1] - document[0], device=keys.device)
+    for first in range(0, rows, block):
+        distance = places[first : first + block, None] - torch.arange(total, device=keys.device)
+        hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+        for found, head in zip(summed, heads, strict=True):
             picked = queries[head, first : first + block].float() * capture.scaling[layer]
             scores = picked @ keys[head // group].float().T
-            distance = places[first : first + block, None] - torch.arange(total, device=keys.device)
-            hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-            summed += scores.masked_fill(hidden, float("-inf")).softmax(-1)[:, document[0] : document[1]].sum(0)
-        found.append(summed / rows)
-    return pool(torch.stack(found)[:, None])[:, 0].cpu()
+            found += scores.masked_fill_(hidden, float("-inf")).softmax(-1)[:, document[0] : document[1]].sum(0)
+    return pool((summed / rows)[:, None])[:, 0].cpu()

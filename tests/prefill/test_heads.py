@@ -176,7 +176,7 @@ def test_calibration_needs_questions_whose_answers_stand_in_their_documents(rand
     found = calibrate_heads(random_session, present, Settings(look_ahead=1), lambda _: None)
     assert found.evidence["questions"] == 20
     assert found.weights == identity(random_session.pair.draft)["weights"]
-    # The prompt is shorter than two of the smallest windows: nothing could be learnt about them.
+    # The prompt is shorter than four of the smallest windows: nothing could be learnt about them.
     assert found.window is None
     assert "mean_recall_window_off" in found.evidence
 
@@ -192,15 +192,16 @@ def test_the_window_taken_is_the_smallest_that_loses_no_answers(random_session, 
 
     def scores(request, heads, window):
         asked.append(window)
-        return whole[0] if window >= 512 else whole[0][::-1]
+        return whole[0] if window >= 256 else whole[0][::-1]
 
     monkeypatch.setattr(head_calibration, "windowed_scores", scores)
-    monkeypatch.setattr(head_calibration, "WINDOWS", (128, 256, 512, 1_024))
+    monkeypatch.setattr(head_calibration, "WINDOWS", (64, 128, 256, 512, 1_024))
     window, recalls, seen = head_calibration.smallest_window(cases, [gold], (Head(1, 0, 1.0),), 0.0, whole)
-    assert window == 512
-    assert asked == [1_024, 512, 256]
+    assert window == 256
+    # Of 1,024 tokens the prompt holds too few.
+    assert asked == [512, 256, 128]
     assert seen[0].argmax() == 0
-    assert recalls == {"off": 1.0, "1024": 1.0, "512": 1.0, "256": 0.0}
+    assert recalls == {"off": 1.0, "512": 1.0, "256": 1.0, "128": 0.0}
 
 
 def test_a_window_changes_what_the_draft_reads_and_is_kept_apart(random_session):
