@@ -97,6 +97,9 @@ def bench_prefill(
         for configuration in configurations:
             settings = configuration.settings(base)
             session.choose_mode(session.prepare(collection, QUESTION, settings, PhaseClock()), settings)
+    # Here already, or what a mode's first run maps for all would stand in the floor of its memory.
+    for configuration in configurations:
+        session.warm_up(configuration.settings(base))
     for length, collection in prompts.items():
         measured: dict[Configuration, list[Measurement]] = {one: [] for one in (*configurations, *others)}
         first: dict[Configuration, Measurement] = {}

@@ -14,6 +14,7 @@ from specprefill_cli.models.loading import LoadedModel, LoadedPair, tuned
 from specprefill_cli.models.pairs import BUNDLED, Pair
 from specprefill_cli.models.placement import choose_dtype, choose_placement
 from specprefill_cli.models.sources import model_source
+from specprefill_cli.models.suitability import check_memory
 from specprefill_cli.prompting import load_template
 from specprefill_cli.session import Session
 from specprefill_cli.settings import Settings, prompt_folder
@@ -117,10 +118,10 @@ def shaped_session(text: str, settings: Settings) -> Session:
     dtype = choose_dtype(settings.dtype, placement, configs["target"].hidden_size)
     tokenizer = AutoTokenizer.from_pretrained(model_source("tiny:target"))
     try:
-        models = [
-            random_model(f"{name} {role}", configs[role], tokenizer, device, dtype)
-            for name, role in ((target, "target"), (draft, "draft"))
-        ]
+        models = []
+        for name, role in ((target, "target"), (draft, "draft")):
+            check_memory(configs[role], f"--shapes {text}, {role}", placement, dtype)
+            models.append(random_model(f"{name} {role}", configs[role], tokenizer, device, dtype))
     except torch.OutOfMemoryError as error:
         raise SpecprefillError(
             f"--shapes {text}: does not fit {device}; take smaller shapes, or --dtype bfloat16"

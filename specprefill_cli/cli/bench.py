@@ -242,14 +242,25 @@ def bench_table(rows: list[BenchRow]) -> Table:
 
     from specprefill_cli.reporting.table import keep_text, phase_text, seconds
 
-    header = ("tokens", "mode", "keep", "TTFT", "x full", "limit", "efficiency", "peak memory", "of it new", "phases")
+    header = (
+        "tokens",
+        "mode",
+        "keep",
+        "TTFT [quartiles]",
+        "x full",
+        "limit",
+        "efficiency",
+        "peak memory",
+        "of it new",
+        "phases",
+    )
     table = Table(*header, box=None)
     for row in rows:
         table.add_row(
             f"{row.length:,}",
             row.mode,
             keep_text(row.mode, row.keep),
-            seconds(row.ttft_seconds),
+            f"{seconds(row.ttft_seconds)} [{seconds(row.ttft_low)}, {seconds(row.ttft_high)}]",
             "" if row.speedup is None else f"{row.speedup:.2f}",
             "" if row.limit is None else f"{row.limit:.2f}",
             "" if row.efficiency is None else f"{row.efficiency:.2f}",

@@ -115,6 +115,9 @@ class Ranks:
     def send(self, order: object) -> None:
         """Rank 0: tell the others what to do next; nothing where there are none."""
         if self.size > 1:
+            if self.watch.told:
+                # The run has ended: the others may be in the order that failed here, and would not take another one.
+                raise SystemExit(1)
             self.watch.sent += 1
             self.watch.order = self.watch.sent
             self.agree(Numbered(self.watch.sent, order))

@@ -86,8 +86,10 @@ class LoadedModel:
         """What makes it slower than it could be."""
         places = list((getattr(self.model, "hf_device_map", None) or {}).values())
         left = places.count("cpu")
-        if left in (0, len(places)):
+        if not left:
             return []
+        if left == len(places):
+            return [f"{self.name}: no part of it fits the GPUs as they are; all of it runs on the CPU"]
         return [
             f"{self.name}: {left} of {len(places)} parts do not fit the GPUs; every pass brings them from main memory, which "
             "is slow: use more GPUs, or a smaller pair"

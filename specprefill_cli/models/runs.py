@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import signal
 import socket
@@ -13,6 +14,8 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
+from packaging.version import Version
+
 from specprefill_cli.errors import SpecprefillError, UsageError, first_line
 from specprefill_cli.models.distributed import ALONE, NAMING, End, Ranks
 from specprefill_cli.models.liveness import Watch, await_all
@@ -20,10 +23,13 @@ from specprefill_cli.models.liveness import Watch, await_all
 if TYPE_CHECKING:
     from torch.distributed import Store
 
+OLDEST_TORCH = Version("2.7")
 # Seconds that ranks may need until all are there: they import torch first, on cold disks.
 JOINING = 300.0
 # Collectives have no time limit of their own, since rank 0 may wait for its user; `Watch` finds who is lost.
 NO_LIMIT = timedelta(days=30)
+# Seconds that rank 0, at its own end, waits for others to take the order to end too.
+FAREWELL = 20.0
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
@@ -35,8 +41,11 @@ def in_run(environment: Mapping[str, str] = os.environ) -> bool:
 def ranks_for(tensor_parallel: int) -> Ranks:
     """The ranks that share the target: those that torchrun started, or as many as wanted, started here.
 
-    Raises UsageError where both are there and differ, SpecprefillError where a rank does not come up.
+    Raises UsageError where both are there and differ, SpecprefillError where a rank does not come up, or for a torch that
+    is too old.
     """
+    if in_run() or tensor_parallel > 1:
+        check_torch()
     if in_run():
         ranks = join_run()
         if tensor_parallel not in (1, ranks.size):
@@ -45,6 +54,17 @@ def ranks_for(tensor_parallel: int) -> Ranks:
             )
         return ranks
     return start_run(tensor_parallel) if tensor_parallel > 1 else ALONE
+
+
+def check_torch() -> None:
+    """Raises SpecprefillError for a torch with which transformers cannot divide a model's layers."""
+    import torch
+
+    if Version(torch.__version__) < OLDEST_TORCH:
+        raise SpecprefillError(
+            f"tensor parallelism needs torch {OLDEST_TORCH} or newer, this is {torch.__version__}; upgrade torch, or leave "
+            "out --tensor-parallel and torchrun"
+        )
 
 
 def refuse_ranks(tensor_parallel: int, what: str) -> None:
@@ -60,11 +80,14 @@ def join_run() -> Ranks:
     """The ranks of the run that the environment names. Cached: a process can be in one run only."""
     import torch.distributed as dist
 
+    def connect() -> Store:
+        return next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=JOINING))))[0]
+
     try:
-        store = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=JOINING))))[0]
+        stores = connect(), connect()
     except (RuntimeError, ValueError) as error:
         raise SpecprefillError(f"the ranks cannot meet ({first_line(error)}); start torchrun again") from error
-    ranks = meet(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), store)
+    ranks = meet(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), stores)
     if ranks.leads:
         # torchrun sends it to the ranks that are left when one has died.
         signal.signal(signal.SIGTERM, lambda *_: told_to_end(ranks.watch))
@@ -93,9 +116,16 @@ def start_run(size: int) -> Ranks:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK[sys.platform])
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
+    # The other kind of store takes no socket of ours before some later torch; this one suffices for a handful of ranks.
     store = dist.TCPStore(
-        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+        "127.0.0.1",
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+        use_libuv=False,
     )
+    stores = store, dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     place = {
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
@@ -114,18 +144,21 @@ def start_run(size: int) -> Ranks:
         )
         for rank in range(1, size)
     ]
-    return meet(0, size, store, workers)
+    return meet(0, size, stores, workers)
 
 
-def meet(rank: int, size: int, store: Store, workers: Sequence[subprocess.Popen] = ()) -> Ranks:
+def meet(rank: int, size: int, stores: tuple[Store, Store], workers: Sequence[subprocess.Popen] = ()) -> Ranks:
     """Wait for all ranks and connect them: gloo for what is on the CPU, NCCL between GPUs.
+
+    stores: two connections to the same store, the second for signs of life
 
     Raises SpecprefillError where one does not come.
     """
     import torch
     import torch.distributed as dist
 
-    watch = Watch(store.clone(), rank, size, workers)
+    store, signs = stores
+    watch = Watch(signs, rank, size, workers)
     missing = await_all(store, rank, size, watch.dead_worker, JOINING)
     if missing:
         for worker in workers:
@@ -157,7 +190,13 @@ def release(ranks: Ranks) -> None:
     watch = ranks.watch
     # From here on a rank that is gone is no loss.
     watch.ended.set()
+    # In torch's code when Python ends, it would be torn down there, and take the process with it.
+    watch.thread.join(NAMING)
     if not watch.told:
+        # One that never takes the order (it still loads what failed here, say) would be waited for without end, in code
+        # that no signal reaches.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        faulthandler.dump_traceback_later(FAREWELL, exit=True, file=nowhere)
         try:
             ranks.send(End())
             for worker in watch.workers:
@@ -166,6 +205,7 @@ def release(ranks: Ranks) -> None:
             watch.tell(watch.explain(error, NAMING))
         except subprocess.TimeoutExpired:
             """It is ended below."""
+        faulthandler.cancel_dump_traceback_later()
     for worker in watch.workers:
         worker.kill()
     if watch.told:

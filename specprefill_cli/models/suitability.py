@@ -52,7 +52,7 @@ def check_model(model: PreTrainedModel, name: str) -> None:
             f"{name}: attention with learnt sinks ({type(model).__name__}) is not supported; use another"
         )
     places = {str(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
-    if "disk" in places and len(places) > 1:
+    if "disk" in places:
         raise SpecprefillError(
             f"{name}: does not fit the devices given; use more of them (--devices auto takes all GPUs and main memory), or a "
             "smaller model"

@@ -130,7 +130,11 @@ def promised_speedup(target: ModelCost, scoring: float, prompt_tokens: int, kept
 
 
 def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, computed_tokens: int) -> float:
-    """The speedup over full prefill if operations were all that took time.
+    """The speedup over full prefill if operations were all that took time: F(prompt) / (scoring + F(computed)).
+
+    F(n), `prefill_flops`: for each layer but the last 2 n (projections + MLP weights) + 4 heads head_size n (n + 1) / 2, with
+    fewer pairs where it has a window; of the last layer 2 n (query, key and value weights), and the rest for one token; 2
+    hidden_size vocabulary for the logits.
 
     scoring: operations of the scorer without overhead; computed_tokens: prompt tokens that the target computes
     """

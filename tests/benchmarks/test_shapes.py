@@ -1,5 +1,8 @@
 """Published shapes with random weights: sizes, names, and a measurement on the smallest of a kind."""
 
+from types import SimpleNamespace
+
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -14,7 +17,7 @@ from specprefill_cli.benchmarks.shapes import (
     shape_pair,
     shaped_session,
 )
-from specprefill_cli.errors import UsageError
+from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.settings import Settings
 
 # Parameters in billions, as their makers state them.
@@ -52,6 +55,12 @@ def test_tiny_is_the_bundled_pair_with_room_for_long_prompts(tiny_session):
     assert named_config("tiny", "draft").hidden_size < named_config("tiny", "target").hidden_size
 
 
+def test_shapes_larger_than_memory_are_refused_before_they_are_made(monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**30))
+    with pytest.raises(SpecprefillError, match=r"--shapes qwen3-0.6b:qwen3-8b, target: its weights take 15\.3 GiB"):
+        shaped_session("qwen3-0.6b:qwen3-8b", Settings(dtype="bfloat16", devices="cpu"))
+
+
 def test_a_pair_of_shapes_can_be_measured(monkeypatch):
     small = {
         "a": Shape("qwen2", 2, 64, 96, 4, 2, 16, 8_192, True, 1e6),
@@ -65,7 +74,10 @@ def test_a_pair_of_shapes_can_be_measured(monkeypatch):
 
     wanted = [Configuration("full"), Configuration("select", 0.2, "question")]
     base = Settings(max_new_tokens=1, speculate="off", scorer="question")
-    full, select = bench_prefill(session, [600], wanted, 1, base, lambda _: None)
+    warm = []
+    full, select = bench_prefill(session, [600], wanted, 1, base, lambda _: warm.append(set(session.warmed)))
+    # What a mode's first run leaves in memory must not stand in that of a row.
+    assert all(modes >= {"full", "select"} for modes in warm)
     assert full.limit == 1
     assert select.limit > 1
     assert select.efficiency == pytest.approx(select.speedup / select.limit)

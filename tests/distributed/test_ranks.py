@@ -97,6 +97,12 @@ def test_torchrun_starts_the_same_command(tiny_session):
     assert [span["start"] for span in found["spans"]] == [span.start for span in stream.prefilled.plan.spans]
 
 
+def test_a_rank_that_takes_no_order_is_not_waited_for_at_the_end():
+    done = run(*TORCHRUN, HERE / "deaf_rank.py")
+    assert done.returncode == 1
+    assert done.stdout == "done\n"
+
+
 @pytest.mark.parametrize(("fate", "words"), [("die", "stopped answering"), ("fail", "rank 1 failed: no room left")])
 def test_a_rank_lost_under_torchrun_ends_the_run_with_one_line(fate, words):
     done = run(*TORCHRUN, HERE / "dying_rank.py", *ASK, RANK_1=fate)

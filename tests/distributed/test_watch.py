@@ -90,6 +90,19 @@ def test_the_end_is_told_once(capsys):
     assert capsys.readouterr().err == "specprefill: rank 1 left us; the run has ended, start it again\n"
 
 
+def test_nothing_is_sent_once_the_end_was_told(capsys):
+    """The others may still be in the order that failed."""
+    ranks = Ranks(0, 2, watch=Watch(HashStore(), 0, 2))
+    with pytest.raises(SystemExit), ranks.together("order"):
+        raise AssertionError("the order went out")
+    assert ranks.watch.sent == 1
+    assert ranks.watch.told
+    with pytest.raises(SystemExit), ranks.together("another"):
+        raise AssertionError("the order went out")
+    assert ranks.watch.sent == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_one_process_is_its_own_leader():
     assert not in_run({})
     assert not in_run({"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1"})

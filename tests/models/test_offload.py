@@ -66,14 +66,17 @@ def test_main_memory_is_a_warning_and_the_disk_an_error():
     loaded = LoadedModel("big", model, None, 4_096, frozenset())
     model.hf_device_map = {"": "cpu"}
     check_model(model, "big")
+    assert loaded.warnings == ["big: no part of it fits the GPUs as they are; all of it runs on the CPU"]
+    model.hf_device_map = {"model.layers.0": 0, "model.layers.1": 1}
     assert loaded.warnings == []
     model.hf_device_map = {"model.layers.0": 0, "model.layers.1": 1, "model.layers.2": "cpu"}
     check_model(model, "big")
     (warning,) = loaded.warnings
     assert warning.startswith("big: 1 of 3 parts do not fit the GPUs")
-    model.hf_device_map["model.layers.2"] = "disk"
-    with pytest.raises(SpecprefillError, match="big: does not fit the devices given"):
-        check_model(model, "big")
+    for places in ({"model.layers.0": 0, "model.layers.1": "disk"}, {"": "disk"}):
+        model.hf_device_map = places
+        with pytest.raises(SpecprefillError, match="big: does not fit the devices given"):
+            check_model(model, "big")
 
 
 def test_auto_counts_main_memory_and_a_list_of_gpus_does_not(monkeypatch):

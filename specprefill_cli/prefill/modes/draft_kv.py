@@ -23,7 +23,7 @@ from specprefill_cli.prefill.modes.full import FullMode
 from specprefill_cli.prefill.plan import Fate
 from specprefill_cli.prefill.scorers import SCORERS, agreed_scores
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
-from specprefill_cli.prefill.selection import chunk_scores, select_scored
+from specprefill_cli.prefill.selection import Selection, chunk_scores, select_scored
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
@@ -42,7 +42,7 @@ class DraftKvMode:
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
         checked, fates = check_and_choose(request, settings)
-        if too_risky(checked.risks, fates, settings.accept_risk):
+        if fails(request, checked.risks, fates, settings):
             scores, risks = checked.scores, checked.risks
             # Full prefill wants the memory of the mapped cache.
             del checked
@@ -65,13 +65,18 @@ class HybridMode:
         # Whoever holds the mapped cache holds its memory, when full prefill or a smaller cache follows.
         del checked
         prompt, clock, size = request.prompt, request.clock, request.chunk_size
-        with clock.phase("selection"):
+
+        def choose() -> tuple[Selection, Tensor]:
             # The layers up to there hold the target's own values whatever the draft says.
             errors = chunk_scores(seen.errors[kv_map.exact_layers + 1 :].mean(0), size)
             chosen = select_scored(scores, prompt, settings.keep, size)
             fates = torch.where(errors < USELESS_ERROR, int_fate(Fate.ACCEPT), int_fate(Fate.DROP))
             fates[chosen.chunks] = int_fate(Fate.RECOMPUTE)
-        if too_risky(risks, fates, settings.accept_risk):
+            return chosen, fates
+
+        with clock.phase("selection"):
+            chosen, fates = request.pair.ranks.from_leader(choose)
+        if fails(request, risks, fates, settings):
             del state
             return fall_back(request, settings, scores, risks, fates)
         with clock.phase("target_prefill"):
@@ -110,7 +115,7 @@ def map_and_check(request: ScoringRequest, settings: Settings, kv_map: KvMap) ->
     scores, state = score_and_map(request, settings, kv_map)
     with request.clock.phase("checkpoints"):
         seen = inspect(request, state, scores.importance)
-        risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
+        risks = request.pair.ranks.from_leader(lambda: chunk_risks(seen.mass, seen.errors, request.chunk_size))
         return Checked(scores, state, seen, risks, known_calibration(request.pair).window)
 
 
@@ -118,10 +123,17 @@ def check_and_choose(request: ScoringRequest, settings: Settings) -> tuple[Check
     """`map_and_check`, and the fates [chunks] that `riskiest` gives."""
     checked = map_and_check(request, settings, find_map(request, settings))
     with request.clock.phase("selection"):
-        fates = riskiest(
-            checked.risks, request.prompt.length, request.chunk_size, settings.recompute, settings.accept_risk
+        fates = request.pair.ranks.from_leader(
+            lambda: riskiest(
+                checked.risks, request.prompt.length, request.chunk_size, settings.recompute, settings.accept_risk
+            )
         )
         return checked, fates
+
+
+def fails(request: ScoringRequest, risks: Tensor, fates: Tensor, settings: Settings) -> bool:
+    """Whether full prefill must take over, on every rank or on none."""
+    return request.pair.ranks.from_leader(lambda: too_risky(risks, fates, settings.accept_risk))
 
 
 def recomputed(request: ScoringRequest, checked: Checked, fates: Tensor) -> Prefilled:

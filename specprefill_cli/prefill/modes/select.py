@@ -23,9 +23,10 @@ class SelectMode:
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
         scores = agreed_scores(request, settings.scorer)
-        prompt, clock = request.prompt, request.clock
+        prompt, clock, ranks = request.prompt, request.clock, request.pair.ranks
         with clock.phase("selection"):
-            chosen = select_scored(scores, prompt, settings.keep, request.chunk_size)
+            # Processors that round otherwise could break a near-tie otherwise.
+            chosen = ranks.from_leader(lambda: select_scored(scores, prompt, settings.keep, request.chunk_size))
         with clock.phase("target_prefill"):
             logits, state = sparse_prefill(request.pair.target.model, prompt.tokens, chosen.plan, request.prefill_chunk)
         warnings = (chosen.warning,) if chosen.warning else ()
