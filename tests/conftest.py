@@ -4,6 +4,8 @@ import gc
 import os
 import signal
 import socket
+import sys
+from io import BytesIO, TextIOWrapper
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["SPECPREFILL_CONFIG"] = os.devnull
@@ -12,17 +14,17 @@ import hypothesis
 import pytest
 import torch
 import transformers
-from architectures import ARCHITECTURES, VOCABULARY, build_model
 
-from specprefill_cli.models.keys import key_value_size, layer_count
+from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
 from specprefill_cli.models.pairs import Pair
-from specprefill_cli.prefill.heads import Head, ScoringHeads, identity
-from specprefill_cli.prefill.kv_map import Calibration, KvMap, LayerFit, pair_identity
+from specprefill_cli.models.raw_kv import key_value_size, layer_count
+from specprefill_cli.prefill.projection import Calibration, KvMap, LayerFit, pair_identity
+from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, identity
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
-from specprefill_cli.session import Session, open_session
 from specprefill_cli.settings import Settings
+from tests.helpers.architectures import ARCHITECTURES, VOCABULARY, build_model
 
 # A suite that a shell started in the background has Ctrl-C ignored, and so would have the programs that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -116,3 +118,20 @@ def tiny_session():
     """The bundled trained pair."""
     torch.manual_seed(0)
     return open_session(Settings())
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Run `specprefill ARGUMENTS` in this process: exit code, standard output, standard error."""
+
+    def run(*arguments, stdin=b""):
+        from specprefill_cli.cli import main as entry
+
+        monkeypatch.setattr(sys, "argv", ["specprefill", *arguments])
+        monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            entry.main()
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run

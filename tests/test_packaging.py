@@ -13,8 +13,25 @@ from specprefill_cli.resources import packaged_folder
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 LIGHT = [
-    *("documents", "settings", "errors", "resources", "models.pairs", "cli.main", "timing", "evaluation.metrics"),
-    *("cli.completion", "config_file", "files", "checks", "diagnosis", "questions", "cli.lists"),
+    *(
+        "documents",
+        "settings",
+        "errors",
+        "resources",
+        "models.pairs",
+        "cli.main",
+        "prefill.phases",
+        "answering.metrics",
+    ),
+    *(
+        "cli.completion",
+        "cli.config_file",
+        "files",
+        "diagnostics.finding",
+        "diagnostics.doctor",
+        "documents.cleaning",
+        "cli.lists",
+    ),
 ]
 
 

@@ -12,7 +12,7 @@ from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.errors import INTERRUPTED
 
 if TYPE_CHECKING:
-    from specprefill_cli.answer_stream import AnswerStream
+    from specprefill_cli.answering.stream import AnswerStream
 
 
 def ask(
@@ -80,8 +80,8 @@ def ask(
 
     size = count_tokens(collection.text)
     with notes.loading(f"loading the models; the documents have about {size:,} tokens"):
+        from specprefill_cli.answering.session import open_session
         from specprefill_cli.cli.idle_options import without_effect
-        from specprefill_cli.session import open_session
 
         session = open_session(settings)
         session.warm_up(settings)
@@ -93,7 +93,7 @@ def ask(
     reader_left = write_answer(stream, streaming=not (json or no_stream), silent=json, to_the_end=html is not None)
     answer = stream.result()
     if html:
-        from specprefill_cli.reporting.cells import stream_cells
+        from specprefill_cli.answering.cells import stream_cells
         from specprefill_cli.reporting.html import answer_result
 
         options.write_html(html, question, collection, [answer_result(answer, stream_cells(stream))])

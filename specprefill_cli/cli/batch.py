@@ -16,8 +16,8 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, SpecprefillError, UsageError
 
 if TYPE_CHECKING:
-    from specprefill_cli.batch.answering import SessionAnswerer
-    from specprefill_cli.batch.running import Count
+    from specprefill_cli.batching.answerer import SessionAnswerer
+    from specprefill_cli.batching.loop import Count
     from specprefill_cli.settings import Settings
 
 
@@ -97,10 +97,10 @@ def batch(
     if out is not None and out.exists() and questions != "-" and Path(questions).exists() and out.samefile(questions):
         raise UsageError(f"--out {out}: these are the questions; give another name")
     notes = Notes(quiet)
-    from specprefill_cli.batch.interrupts import Interrupts
-    from specprefill_cli.batch.output import RowWriter, finished_rows, open_output
-    from specprefill_cli.batch.running import NOTHING_FINISHED, run_batch
-    from specprefill_cli.memory import loaded_for_good
+    from specprefill_cli.batching.interrupts import Interrupts
+    from specprefill_cli.batching.loop import NOTHING_FINISHED, run_batch
+    from specprefill_cli.batching.output import RowWriter, finished_rows, open_output
+    from specprefill_cli.models.memory import loaded_for_good
 
     interrupts = Interrupts()
     with ExitStack() as stack:
@@ -162,11 +162,11 @@ def answerer(
     program_started: float,
 ) -> SessionAnswerer:
     """Read the batch's documents, load the models, and warm them up."""
-    from specprefill_cli.batch.answering import SessionAnswerer, Shelf
+    from specprefill_cli.answering.session import check_names, open_session
+    from specprefill_cli.batching.answerer import SessionAnswerer, Shelf
     from specprefill_cli.documents import read_collection
-    from specprefill_cli.prefill.reuse import DocumentStates, SharedWork
-    from specprefill_cli.prefill.state_store import DiskStates
-    from specprefill_cli.session import check_names, open_session
+    from specprefill_cli.prefill.disk_cache import DiskStates
+    from specprefill_cli.prefill.prefix_cache import DocumentStates, SharedWork
 
     check_names(settings)
 

@@ -103,11 +103,11 @@ def compare(
     with notes.loading("loading the models"):
         from dataclasses import replace
 
+        from specprefill_cli.answering.comparison import Comparison
+        from specprefill_cli.answering.session import loads_draft, open_session
         from specprefill_cli.cli.idle_options import without_effect
-        from specprefill_cli.comparing import Comparison
-        from specprefill_cli.memory import loaded_for_good
+        from specprefill_cli.models.memory import loaded_for_good
         from specprefill_cli.prefill.modes import MODES
-        from specprefill_cli.session import loads_draft, open_session
 
         wanted = parse_modes(modes, settings)
         # Within a session any mode may be chosen later.
@@ -144,7 +144,7 @@ def compare(
 
     if html:
         options.write_html(html, question, collection, [answer_result(one.answer, one.cells) for one in compared])
-    from specprefill_cli.reporting.comparison import comparison_record, comparison_table
+    from specprefill_cli.reporting.comparison_table import comparison_record, comparison_table
 
     if json:
         print_json(comparison_record(question, compared))
@@ -167,7 +167,7 @@ def split_question(arguments: Sequence[str], question: str | None) -> tuple[list
     Raises UsageError for an empty question.
     """
     from specprefill_cli.documents import KNOWN_SUFFIXES
-    from specprefill_cli.questions import clean_question
+    from specprefill_cli.documents.cleaning import clean_question
 
     names = list(arguments)
     last = names[-1]

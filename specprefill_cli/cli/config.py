@@ -86,7 +86,7 @@ def set_(name: Name, value: Annotated[str, typer.Argument(help="Its new value.",
     """
     name = name.replace("-", "_")
     check_choice(name, value)
-    from specprefill_cli.config_file import set_value
+    from specprefill_cli.cli.config_file import set_value
     from specprefill_cli.settings import config_path, variable_of
 
     file = config_path()
@@ -104,7 +104,7 @@ def unset(name: Name) -> None:
 
       specprefill config unset keep
     """
-    from specprefill_cli.config_file import unset_value
+    from specprefill_cli.cli.config_file import unset_value
     from specprefill_cli.settings import config_path
 
     unset_value(config_path(), name.replace("-", "_"))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from specprefill_cli.memory import loading
+from specprefill_cli.models.memory import loading
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -38,8 +38,8 @@ def doctor(
       specprefill doctor --json | jq -r '.checks[] | select(.state != "ok") | .detail'
     """
     flags = locals()
-    from specprefill_cli.checks import any_broken
-    from specprefill_cli.diagnosis import diagnose
+    from specprefill_cli.diagnostics.doctor import diagnose
+    from specprefill_cli.diagnostics.finding import any_broken
     from specprefill_cli.errors import UsageError
     from specprefill_cli.settings import Settings
 
@@ -53,7 +53,7 @@ def doctor(
         problem = str(error)
     with Notes(json).progress("looking around"):
         checks = diagnose(settings, tokens, problem)
-    from specprefill_cli.reporting.check_report import check_record, check_table
+    from specprefill_cli.reporting.findings import check_record, check_table
 
     if json:
         print_json(check_record(checks))

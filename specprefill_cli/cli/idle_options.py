@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from specprefill_cli.prefill.choice import needs_draft
+from specprefill_cli.prefill.auto_mode import needs_draft
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.prefill.scorers.paper import PaperScorer

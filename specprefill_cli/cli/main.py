@@ -14,22 +14,10 @@ import typer
 from typer.core import TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli import (
-    ask,
-    batch,
-    bench,
-    bench_peer,
-    calibrate,
-    compare,
-    config,
-    doctor,
-    evaluate,
-    pairs,
-    plan,
-    study,
-)
+from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, plan
 from specprefill_cli.cli.console import close_broken_pipe
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.commands import bench, bench_peer, calibrate, evaluate, study
 
 # As early as it gets: start-up time is counted from here.
 STARTED = time.perf_counter()
@@ -114,10 +102,10 @@ def main() -> None:
 
 def enter_run() -> None:
     """As one of several processes: on rank 0 meet the others, so that they end with it whatever the command; else follow it."""
-    from specprefill_cli.models.runs import in_run, join_run
+    from specprefill_cli.distributed.launch import in_run, join_run
 
     if in_run() and int(os.environ["RANK"]) > 0:
-        from specprefill_cli.following import serve
+        from specprefill_cli.distributed.worker import serve
 
         serve()
     if in_run():

@@ -177,7 +177,7 @@ def check_no_document(path: Path | None, collection: Collection, option: str = "
 
 def check_question(question: str) -> None:
     """Raises UsageError for a question that is empty, or that is the last of several documents."""
-    from specprefill_cli.questions import clean_question
+    from specprefill_cli.documents.cleaning import clean_question
 
     clean_question(question)
     if os.path.exists(question):

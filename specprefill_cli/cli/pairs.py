@@ -12,7 +12,7 @@ from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from specprefill_cli.checks import Check
+    from specprefill_cli.diagnostics.finding import Check
     from specprefill_cli.models.pairs import Pair
     from specprefill_cli.settings import Settings
 
@@ -110,8 +110,8 @@ def check(
     settings = options.settings_from({**locals(), "pair": name})
     with Notes(json).progress("reading configurations and tokenizers"):
         checks = examine(settings)
-    from specprefill_cli.checks import any_broken
-    from specprefill_cli.reporting.check_report import check_record, check_table
+    from specprefill_cli.diagnostics.finding import any_broken
+    from specprefill_cli.reporting.findings import check_record, check_table
 
     if load and not any_broken(checks):
         with Notes(json).progress("loading the models"):
@@ -126,7 +126,7 @@ def check(
 
 def examine(settings: Settings) -> list[Check]:
     """Findings without weights. Raises SpecprefillError for a model that cannot be had."""
-    from specprefill_cli.models.checking import check_pair
+    from specprefill_cli.diagnostics.pair_check import check_pair
     from specprefill_cli.models.loading import load_outline
     from specprefill_cli.models.pairs import find_pair
     from specprefill_cli.models.placement import choose_placement
@@ -144,11 +144,11 @@ def try_out(settings: Settings) -> Check:
     """Load the pair and prefill a short document in `full` and `select`."""
     from dataclasses import replace
 
-    from specprefill_cli.checks import Check, State
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.diagnostics.finding import Check, State
     from specprefill_cli.documents.collection import Collection
     from specprefill_cli.documents.document import one_page_document
     from specprefill_cli.reporting.table import seconds
-    from specprefill_cli.session import open_session
 
     collection = Collection((one_page_document("check", LOAD_DOCUMENT, "text/plain"),))
     session = open_session(settings, draft=True)

@@ -60,11 +60,11 @@ def plan(
         collection = read_collection(documents)
     options.check_no_document(html, collection)
     with notes.loading("loading the draft, and the target's tokenizer"):
-        from specprefill_cli.models.distributed import ALONE
+        from specprefill_cli.answering.dry_run import PLANNED_MODE, dry_run
+        from specprefill_cli.answering.session import check_names, open_session
+        from specprefill_cli.distributed.ranks import ALONE
         from specprefill_cli.models.loading import load_draft_side
-        from specprefill_cli.planning import PLANNED_MODE, dry_run
-        from specprefill_cli.prefill.choice import needs_draft
-        from specprefill_cli.session import check_names, open_session
+        from specprefill_cli.prefill.auto_mode import needs_draft
 
         check_names(settings)
         with_draft = needs_draft(replace(settings, mode=PLANNED_MODE))
@@ -72,7 +72,7 @@ def plan(
     startup_seconds = time.perf_counter() - context.obj["started"]
     with notes.progress("reading the documents with the draft"):
         run = dry_run(session, collection, question, settings)
-    from specprefill_cli.reporting import plan_report
+    from specprefill_cli.reporting import dry_run_report as plan_report
 
     cells = plan_report.plan_cells(run, collection, settings.chunk_size)
     if html:

@@ -14,8 +14,8 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from specprefill_cli.answering.comparison import Compared, Comparison
     from specprefill_cli.cli.console import Notes
-    from specprefill_cli.comparing import Compared, Comparison
     from specprefill_cli.documents.collection import Collection
     from specprefill_cli.settings import Settings
 
@@ -92,7 +92,7 @@ class Repl:
         return commands[name](argument)
 
     def ask(self, question: str) -> RenderableType:
-        from specprefill_cli.reporting.comparison import comparison_table
+        from specprefill_cli.reporting.comparison_table import comparison_table
 
         self.compared = self.comparison.ask(question, self.settings, self.modes, self.step)
         self.asked = question
@@ -131,7 +131,7 @@ class Repl:
         return table
 
     def show_sources(self, _argument: str) -> RenderableType:
-        from specprefill_cli.reporting.comparison import sources_table
+        from specprefill_cli.reporting.comparison_table import sources_table
 
         self.need_answers()
         return sources_table(self.compared)
@@ -139,7 +139,7 @@ class Repl:
     def show_plan(self, argument: str) -> RenderableType:
         from rich.console import Group
 
-        from specprefill_cli.reporting import plan_report
+        from specprefill_cli.reporting import dry_run_report as plan_report
         from specprefill_cli.reporting.strip import heat_strip, legend
 
         question = argument or self.asked
@@ -201,7 +201,7 @@ def show_help(_argument: str) -> RenderableType:
 
 def parse_modes(text: str, settings: Settings) -> tuple[str, ...]:
     """Names of modes with commas between them, each once. Raises UsageError for an unknown one."""
-    from specprefill_cli.session import check_names
+    from specprefill_cli.answering.session import check_names
 
     modes = tuple(split(text, "--modes"))
     for mode in modes:
@@ -234,7 +234,7 @@ def write_comparison(path: Path, question: str, collection: Collection, compared
     """Write a comparison as JSON, or for any other ending as a page."""
     from specprefill_cli.cli import options
     from specprefill_cli.files import write_whole
-    from specprefill_cli.reporting.comparison import comparison_record
+    from specprefill_cli.reporting.comparison_table import comparison_record
     from specprefill_cli.reporting.html import answer_result
     from specprefill_cli.reporting.jsonl import line
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from specprefill_cli.distributed.commands import Forget, Read
+from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.models.adapter import run
 from specprefill_cli.models.cache import PrefillState, rollback
-from specprefill_cli.models.distributed import ALONE, Ranks
-from specprefill_cli.orders import Forget, Read
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -3,6 +3,8 @@
 import re
 import unicodedata
 
+from specprefill_cli.errors import UsageError
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SOFT_HYPHEN = "\u00ad"
 _SOFT_HYPHEN_AT_LINE_END = re.compile(_SOFT_HYPHEN + r"[ \t]*\n[ \t]*(?=\w)")
@@ -72,3 +74,10 @@ def _nfc_line(line: str) -> str:
 def collapse_blank_lines(text: str) -> str:
     """``text`` with every run of more than two blank lines (spaces and tabs allowed in them) cut to two."""
     return _BLANK_LINES.sub("\n\n\n", text)
+
+
+def clean_question(question: str) -> str:
+    """The question with half characters replaced, which no tokenizer takes. Raises UsageError for an empty one."""
+    if not question.strip():
+        raise UsageError("the question is empty; give it after the documents, in quotes")
+    return replace_surrogates(question)

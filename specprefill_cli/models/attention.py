@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from specprefill_cli.models.banded import band_mask, banded_queries, bands, joined, query_bands
+from specprefill_cli.models.local_attention import band_mask, banded_queries, bands, joined, query_bands
 from specprefill_cli.models.masks import SINKS, PositionContext, block_mask, query_blocks, trailing_mask
 
 ATTENTION = "specprefill"

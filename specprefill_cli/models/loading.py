@@ -7,25 +7,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.models.adapter import devices, synchronize
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.classes import auto_class
-from specprefill_cli.models.distributed import ALONE, Ranks
 from specprefill_cli.models.linear import use_onednn
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement, check_shards, choose_dtype, how_to_place, roomiest
 from specprefill_cli.models.quantization import NONE, check_quantization, quantization_config
 from specprefill_cli.models.sources import load_errors, quiet_library, source_of
-from specprefill_cli.models.suitability import check_complete, check_config, check_memory, check_model
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
+from specprefill_cli.models.validation import check_complete, check_config, check_memory, check_model
 
 if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from specprefill_cli.prefill.heads import ScoringHeads
-    from specprefill_cli.prefill.kv_map import Calibration
+    from specprefill_cli.prefill.projection import Calibration
+    from specprefill_cli.prefill.scoring_heads import ScoringHeads
 
 
 # What transformers takes for Mistral's checkpoints where the package mistral-common is installed; it gives no character

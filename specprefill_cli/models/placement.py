@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig
 
-    from specprefill_cli.models.distributed import Ranks
+    from specprefill_cli.distributed.ranks import Ranks
 
 WEIGHTS_SHARE = 0.8
 # Before it, decoding behind long prompts read wrong memory there (pytorch issue 174861).
@@ -147,7 +147,7 @@ def how_to_place(placement: Placement) -> dict[str, Any]:
 
 def check_shards(config: PretrainedConfig, name: str, shards: int) -> None:
     """Raises SpecprefillError for a model whose attention heads cannot be divided evenly among so many ranks."""
-    from specprefill_cli.models.keys import divides_heads
+    from specprefill_cli.models.raw_kv import divides_heads
 
     text = config.get_text_config()
     heads = text.num_attention_heads

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.prefill.heads import layer_attention
+from specprefill_cli.prefill.scoring_heads import layer_attention
 
 # Document tokens for each regular checkpoint; 1.6 % of them.
 STRIDE = 64

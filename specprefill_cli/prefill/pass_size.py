@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specprefill_cli.models.adapter import free_memory, rotation_depends_on_length
-from specprefill_cli.models.need import cache_bytes
-from specprefill_cli.prefill.choice import cost_of
-from specprefill_cli.prefill.cost import ModelCost
+from specprefill_cli.models.cost import ModelCost
+from specprefill_cli.models.memory_estimate import cache_bytes
+from specprefill_cli.prefill.auto_mode import cost_of
 from specprefill_cli.settings import AUTO
 
 if TYPE_CHECKING:

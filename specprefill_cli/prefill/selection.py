@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.prefill.plan import Fate, Plan, Span
+from specprefill_cli.prefill.fates import Fate, Plan, Span
 
 if TYPE_CHECKING:
     from specprefill_cli.prefill.scorers.base import Scores

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.prefill.plan import Plan
+from specprefill_cli.prefill.fates import Plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

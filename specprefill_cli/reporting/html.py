@@ -12,16 +12,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.reporting.cells import LEVELS, Cell, PageCells, cells_by_page
+from specprefill_cli.answering.cells import LEVELS, Cell, PageCells, cells_by_page
+from specprefill_cli.prefill.phases import PHASES
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import PHASE_WORDS, decode_facts, prompt_facts, seconds
-from specprefill_cli.timing import PHASES
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from specprefill_cli.answer import Answer
-    from specprefill_cli.citations import Citation
+    from specprefill_cli.answering.answer import Answer
+    from specprefill_cli.answering.citations import Citation
     from specprefill_cli.documents.collection import Collection
 
 TEMPLATES = Path(__file__).resolve().parent / "page"

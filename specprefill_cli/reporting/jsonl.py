@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specprefill_cli.answer import Answer
+    from specprefill_cli.answering.answer import Answer
 
 SCHEMA = 1
 

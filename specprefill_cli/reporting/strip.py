@@ -10,9 +10,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from specprefill_cli.answering.cells import LEVELS, Cell, cells_by_page
 from specprefill_cli.documents.collection import Collection
-from specprefill_cli.prefill.plan import Fate
-from specprefill_cli.reporting.cells import LEVELS, Cell, cells_by_page
+from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.reporting.safe import plain
 
 # Rising density, one for each level, for terminals without colour.

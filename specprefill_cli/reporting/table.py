@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from specprefill_cli.answer import Answer, SpanRecord
+from specprefill_cli.answering.answer import Answer, SpanRecord
 from specprefill_cli.documents.document import page_ranges
+from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.modes import MODES
-from specprefill_cli.prefill.plan import Fate
 from specprefill_cli.reporting.safe import plain
 
 PHASE_WORDS = {"first_token": "first token", "draft_prefill": "draft prefill", "target_prefill": "target prefill",

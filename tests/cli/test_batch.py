@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from specprefill_cli.batch import answering
+from specprefill_cli.batching import answerer as answering
 from specprefill_cli.resources import packaged_folder
 
 MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")

@@ -257,7 +257,7 @@ def test_an_interrupted_evaluation_prints_what_it_has(call, tmp_path, monkeypatc
     row = {"context": "The gate is green.", "question": "Which color is the gate?", "answers": ["green"]}
     path = tmp_path / "q.jsonl"
     path.write_text("\n".join(json.dumps(row) for _ in range(4)))
-    from specprefill_cli.evaluation import runs
+    from specprefill_cli.lab.evaluation import runner as runs
 
     asked, ask = [], runs.ask
 
@@ -406,9 +406,9 @@ def test_speculation_is_in_the_json_of_an_answer(call):
 
 
 def test_bench_prompts_have_the_length_asked_for(tiny_session):
-    from specprefill_cli.benchmarks.prefill import QUESTION, prompt_of_length
+    from specprefill_cli.lab.benchmarks.prefill import QUESTION, prompt_of_length
+    from specprefill_cli.prefill.phases import PhaseClock
     from specprefill_cli.settings import Settings
-    from specprefill_cli.timing import PhaseClock
 
     for length in (200, 5_000):
         collection = prompt_of_length(tiny_session, length, Settings())
@@ -450,7 +450,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(call, tmp_path):
 
 
 def test_ctrl_c_ends_ask_with_130_and_its_object(call, monkeypatch):
-    from specprefill_cli import answer_stream
+    from specprefill_cli.answering import stream as answer_stream
 
     def interrupted(*_, **__):
         yield 300

@@ -11,14 +11,14 @@ import pytest
 import torch
 from rich.console import Console
 
+from specprefill_cli.answering.comparison import Comparison, divergence
 from specprefill_cli.cli.compare import split_question
 from specprefill_cli.cli.prompt_line import completer
 from specprefill_cli.cli.repl import Repl, parse_modes
-from specprefill_cli.comparing import Comparison, divergence
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
-from specprefill_cli.reporting.comparison import comparison_table
+from specprefill_cli.reporting.comparison_table import comparison_table
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
@@ -234,7 +234,7 @@ def test_keys_at_a_terminal(tmp_path):
         **os.environ, "TERM": "xterm", "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path),
         "PROMPT_TOOLKIT_NO_CPR": "1",
     }  # fmt: skip
-    stub = str(Path(__file__).with_name("repl_stub.py"))
+    stub = str(Path(__file__).parent.with_name("helpers") / "repl_stub.py")
     child = pexpect.spawn(sys.executable, [stub], env=environment, encoding="utf-8", timeout=40, dimensions=(40, 120))
 
     def prompted():

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from specprefill_cli import diagnosis
-from specprefill_cli.checks import Check, State
+from specprefill_cli.diagnostics import doctor as diagnosis
+from specprefill_cli.diagnostics.finding import Check, State
 
 
 def test_pairs_as_json(call):

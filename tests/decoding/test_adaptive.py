@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from scripted import Clock, ScriptReader
 
 from specprefill_cli.decoding.adaptive import (
     JUDGED_TOKENS,
@@ -20,6 +19,7 @@ from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.verification import NOTHING, Proposal
 from specprefill_cli.decoding.warm_up import measure_costs
+from tests.helpers.scripted import Clock, ScriptReader
 
 WIDTH = 0.03
 

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from scripted import TableReader
 
 from specprefill_cli.decoding.adaptive import AdaptivePace, AssumedCosts, FixedPace, SpeculationMemory
 from specprefill_cli.decoding.measures import DecodeSpeed
@@ -13,6 +12,7 @@ from specprefill_cli.decoding.proposers.lookup import LookupProposer
 from specprefill_cli.decoding.sampling import Sampler, distribution
 from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.verification import positive_part
+from tests.helpers.scripted import TableReader
 
 VOCABULARY = 5
 SAMPLES = 20_000

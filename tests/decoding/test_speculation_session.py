@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from architectures import ARCHITECTURES
 
+from specprefill_cli.answering.session import Session, check_names
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
@@ -15,8 +15,8 @@ from specprefill_cli.prompting import parse_template
 from specprefill_cli.reporting.jsonl import answer_record
 from specprefill_cli.reporting.table import answer_table
 from specprefill_cli.resources import packaged_folder
-from specprefill_cli.session import Session, check_names
 from specprefill_cli.settings import Settings
+from tests.helpers.architectures import ARCHITECTURES
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
 COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))

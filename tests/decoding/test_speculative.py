@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from scripted import ScriptReader
 
 from specprefill_cli.decoding.adaptive import FixedPace
 from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
@@ -10,6 +9,7 @@ from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.verification import NOTHING, Proposal
+from tests.helpers.scripted import ScriptReader
 
 SCRIPT = [number % 40 for number in range(200)]
 STOP = frozenset({49})

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from answers_of_ranks import TEXT, answers, collection, other_architectures
-from architectures import ARCHITECTURES, build_model
 
 import specprefill_cli
 from specprefill_cli.settings import Settings
+from tests.helpers.architectures import ARCHITECTURES, build_model
+from tests.helpers.rank_answers import TEXT, answers, collection, other_architectures
 
-HERE = Path(__file__).parent
+HELPERS = Path(__file__).parent.with_name("helpers")
 # Only against a hang: nothing is asserted about time.
 PATIENCE = 300
 ASK = ("ask", "-", "Who is the keeper of house 13?", "--mode", "select", "--keep", "0.3", "--max-new-tokens", "8")
@@ -45,7 +45,7 @@ def one(tiny_session):
 @pytest.fixture(scope="module")
 def two():
     """The answers of two ranks."""
-    done = run(HERE / "answers_of_ranks.py", 2, "lives")
+    done = run(HELPERS / "rank_answers.py", 2, "lives")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -63,7 +63,7 @@ def test_every_architecture_gives_the_tokens_of_one_process(tokenizer, tmp_path)
     for name in ARCHITECTURES:
         build_model(name).save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
-    done = run(HERE / "answers_of_ranks.py", 2, tmp_path)
+    done = run(HELPERS / "rank_answers.py", 2, tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == json.loads(json.dumps(other_architectures(1, tmp_path)))
 
@@ -82,7 +82,7 @@ def test_ranks_keep_their_share_of_a_documents_cache(two):
 
 
 def test_a_killed_rank_ends_the_run_with_one_line():
-    done = run(HERE / "answers_of_ranks.py", 2, "SIGKILL")
+    done = run(HELPERS / "rank_answers.py", 2, "SIGKILL")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("specprefill: rank 1 stopped answering")
@@ -98,14 +98,14 @@ def test_torchrun_starts_the_same_command(tiny_session):
 
 
 def test_a_rank_that_takes_no_order_is_not_waited_for_at_the_end():
-    done = run(*TORCHRUN, HERE / "deaf_rank.py")
+    done = run(*TORCHRUN, HELPERS / "deaf_rank.py")
     assert done.returncode == 1
     assert done.stdout == "done\n"
 
 
 @pytest.mark.parametrize(("fate", "words"), [("die", "stopped answering"), ("fail", "rank 1 failed: no room left")])
 def test_a_rank_lost_under_torchrun_ends_the_run_with_one_line(fate, words):
-    done = run(*TORCHRUN, HERE / "dying_rank.py", *ASK, RANK_1=fate)
+    done = run(*TORCHRUN, HELPERS / "dying_rank.py", *ASK, RANK_1=fate)
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = our_lines(done.stderr)

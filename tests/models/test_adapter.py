@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from architectures import WINDOW
 from transformers import DynamicCache
 
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
 from specprefill_cli.models.attention import ATTENTION, QueryCapture, trailing_attention
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
 from specprefill_cli.models.masks import SINKS, LocalReading
+from tests.helpers.architectures import WINDOW
 
 
 def tokens(count, seed=0):

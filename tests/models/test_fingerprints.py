@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from architectures import SIZES
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specprefill_cli.models.calibration import weights_fingerprint
+from tests.helpers.architectures import SIZES
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])

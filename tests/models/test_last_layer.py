@@ -3,13 +3,13 @@
 import pytest
 import torch
 import transformers
-from architectures import build_model
 
 from specprefill_cli.models.adapter import forward, prefill, run
 from specprefill_cli.models.attention import ATTENTION, QueryCapture
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
 from specprefill_cli.models.last_layer import known, last_row, only_last_token
 from specprefill_cli.models.masks import LocalReading
+from tests.helpers.architectures import build_model
 
 LENGTH = 120
 

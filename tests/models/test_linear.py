@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from specprefill_cli.benchmarks.peers import transformers_peer
+from specprefill_cli.lab.benchmarks.peers import transformers_peer
 from specprefill_cli.models import linear
 from specprefill_cli.models.linear import OneDnnLinear, suits, torch_linears, use_onednn
 

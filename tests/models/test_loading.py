@@ -6,7 +6,6 @@ import psutil
 import pytest
 import torch
 import transformers
-from architectures import SIZES, build_model
 from safetensors.torch import load as load_file_of
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config
@@ -17,8 +16,9 @@ from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.loading import context_length, load_model
 from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
-from specprefill_cli.models.suitability import check_config
 from specprefill_cli.models.tokenizers import count_tokens, counting_encoding, fingerprint
+from specprefill_cli.models.validation import check_config
+from tests.helpers.architectures import SIZES, build_model
 
 CPU = Placement(None)
 

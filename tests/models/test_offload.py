@@ -8,17 +8,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
-from architectures import build_model
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import devices, prefill
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of, layer_tensors, restore_state
 from specprefill_cli.models.calibration import weights_fingerprint
-from specprefill_cli.models.keys import embedded_states, finished_keys, raw_keys_values
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.placement import Placement, roomiest, spread
-from specprefill_cli.models.suitability import check_model
+from specprefill_cli.models.raw_kv import embedded_states, finished_keys, raw_keys_values
+from specprefill_cli.models.validation import check_model
+from tests.helpers.architectures import build_model
 
 PLACES = {
     "model.embed_tokens": "disk",

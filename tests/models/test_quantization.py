@@ -3,15 +3,15 @@
 import pytest
 import torch
 import transformers
-from architectures import SIZES, build_model
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import loading, quantization
-from specprefill_cli.models.need import parameters, weight_bytes
+from specprefill_cli.models.memory_estimate import parameters, weight_bytes
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.quantization import SCHEMES, check_quantization, quantization_config
 from specprefill_cli.settings import Settings
+from tests.helpers.architectures import SIZES, build_model
 
 CPU, GPU = Placement(None), Placement({"": "cuda:0"})
 

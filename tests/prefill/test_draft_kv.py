@@ -5,17 +5,17 @@ import json
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, build_model
 from safetensors.torch import load_file, save_file
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.evaluation import kv_calibration
-from specprefill_cli.evaluation.kv_calibration import all_states, calibrate_kv
+from specprefill_cli.lab.calibration import draft_kv as kv_calibration
+from specprefill_cli.lab.calibration.draft_kv import all_states, calibrate_kv
+from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
 from specprefill_cli.models.adapter import prefill, recompute, run
 from specprefill_cli.models.cache import layer_keys
-from specprefill_cli.models.keys import (
+from specprefill_cli.models.raw_kv import (
     embedded_states,
     finished_keys,
     key_value_size,
@@ -25,14 +25,14 @@ from specprefill_cli.models.keys import (
     state_of,
 )
 from specprefill_cli.prefill.checkpoints import checkpoint_slots, nearest_errors
-from specprefill_cli.prefill.draft_kv import mapped_state
-from specprefill_cli.prefill.kv_fit import Gram, fit_map
-from specprefill_cli.prefill.kv_map import load_calibration, pair_identity
+from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.prefill.mapped_cache import mapped_state
 from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
-from specprefill_cli.prefill.plan import Fate
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.projection import load_calibration, pair_identity
 from specprefill_cli.settings import Settings
-from specprefill_cli.timing import PhaseClock
+from tests.helpers.architectures import ARCHITECTURES, build_model
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
 SCALINGS = {
@@ -87,7 +87,8 @@ def test_native_keys_injected_give_the_same_logits(model):
 @torch.inference_mode()
 def test_keys_are_rotated_as_the_model_does(scaling, monkeypatch):
     import transformers
-    from architectures import SIZES
+
+    from tests.helpers.architectures import SIZES
 
     monkeypatch.setitem(
         ARCHITECTURES, "scaled", lambda: transformers.LlamaConfig(**SIZES, rope_parameters=SCALINGS[scaling])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from architectures import ARCHITECTURES, WINDOW
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,9 +15,10 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.prefill.bm25 import WORD, chunk_bm25, words, words_of
 from specprefill_cli.prefill.importance import transfer
+from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.scorers import SCORERS
 from specprefill_cli.settings import Settings
-from specprefill_cli.timing import PhaseClock
+from tests.helpers.architectures import ARCHITECTURES, WINDOW
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 6
 

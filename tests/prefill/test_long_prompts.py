@@ -6,18 +6,18 @@ import sys
 
 import pytest
 import torch
-from architectures import build_model
 
-from specprefill_cli import memory
-from specprefill_cli.memory import PeakMemory, return_freed_memory
+from specprefill_cli.models import memory
 from specprefill_cli.models.adapter import prefill, read_keys
 from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.masks import QUERY_BLOCK, PositionContext, block_mask, query_block, trailing_mask
-from specprefill_cli.prefill.heads import Head, head_importance
+from specprefill_cli.models.memory import PeakMemory, return_freed_memory
+from specprefill_cli.prefill.fates import Fate, Plan, Span
 from specprefill_cli.prefill.importance import attention_importance
-from specprefill_cli.prefill.plan import Fate, Plan, Span
+from specprefill_cli.prefill.scoring_heads import Head, head_importance
 from specprefill_cli.prefill.sparse import sparse_prefill
+from tests.helpers.architectures import build_model
 
 LENGTH, CHUNK = 8_192, 2_048
 
@@ -118,7 +118,7 @@ TENSOR_PAGES = TENSORS * TENSOR_BYTES // mmap.PAGESIZE
 FAULTS = f"""
 import resource
 import torch
-from specprefill_cli import memory
+from specprefill_cli.models import memory
 memory.keep_freed_memory()
 memory.touch_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.prefill.plan import Fate, full_plan
+from specprefill_cli.prefill.fates import Fate, full_plan
 from specprefill_cli.prefill.selection import (
     chunk_budget,
     chunk_scores,

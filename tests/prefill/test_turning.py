@@ -6,7 +6,7 @@ import pytest
 from transformers import LlamaConfig, Phi3Config
 
 from specprefill_cli.models.adapter import turning_point
-from specprefill_cli.prefill.choice import before_turning
+from specprefill_cli.prefill.auto_mode import before_turning
 from specprefill_cli.settings import Settings
 
 ROPE = {

@@ -8,12 +8,12 @@ import pytest
 import torch
 from bs4 import BeautifulSoup
 
-from specprefill_cli.answer import Answer, SpanRecord
-from specprefill_cli.citations import Citation
+from specprefill_cli.answering.answer import Answer, SpanRecord
+from specprefill_cli.answering.cells import document_cells
+from specprefill_cli.answering.citations import Citation
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, join_pages
-from specprefill_cli.prefill.plan import Fate, Plan, Span, full_plan
-from specprefill_cli.reporting.cells import document_cells
+from specprefill_cli.prefill.fates import Fate, Plan, Span, full_plan
 from specprefill_cli.reporting.html import answer_result, render_page
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \x1b[2J[red]x[/] \u202egnp\u2066.exe \U000e0041\x00 &lt;"

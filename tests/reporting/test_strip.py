@@ -9,10 +9,10 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
+from specprefill_cli.answering.cells import document_cells
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, Page, one_page_document
-from specprefill_cli.prefill.plan import Fate, Plan, Span
-from specprefill_cli.reporting.cells import document_cells
+from specprefill_cli.prefill.fates import Fate, Plan, Span
 from specprefill_cli.reporting.strip import DENSITY, HEAT, heat_strip
 
 HOSTILE = "\x1b[2J[bold]\u202e.pdf"

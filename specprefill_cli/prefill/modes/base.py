@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.prefill.plan import Plan
+from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 
 if TYPE_CHECKING:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from specprefill_cli.diagnostics.pair_check import TURNS
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.calibration import calibration_folder
-from specprefill_cli.models.checking import TURNS
-from specprefill_cli.models.keys import StateCapture
+from specprefill_cli.models.raw_kv import StateCapture
 from specprefill_cli.prefill.checkpoints import chunk_risks
-from specprefill_cli.prefill.draft_kv import Inspection, inspect, mapped_state, repair, without_slots
-from specprefill_cli.prefill.fates import accepted_risk, int_fate, plan_of, riskiest, tokens_of, too_risky
-from specprefill_cli.prefill.kv_map import Calibration, KvMap, choose_map, load_calibration, remedy
+from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.prefill.mapped_cache import Inspection, inspect, mapped_state, repair, without_slots
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.modes.full import FullMode
-from specprefill_cli.prefill.plan import Fate
+from specprefill_cli.prefill.projection import Calibration, KvMap, choose_map, load_calibration, remedy
+from specprefill_cli.prefill.recompute_policy import accepted_risk, int_fate, plan_of, riskiest, tokens_of, too_risky
 from specprefill_cli.prefill.scorers import SCORERS, agreed_scores
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 from specprefill_cli.prefill.selection import Selection, chunk_scores, select_scored

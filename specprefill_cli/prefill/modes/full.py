@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from specprefill_cli.models.adapter import prefill
+from specprefill_cli.prefill.fates import full_plan
 from specprefill_cli.prefill.modes.base import Prefilled
-from specprefill_cli.prefill.plan import full_plan
-from specprefill_cli.prefill.reuse import TARGET_STATE, open_state
+from specprefill_cli.prefill.prefix_cache import TARGET_STATE, open_state
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.masks import LocalReading
-from specprefill_cli.prefill.reuse import DocumentStates
-from specprefill_cli.timing import PhaseClock
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.prefix_cache import DocumentStates
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair

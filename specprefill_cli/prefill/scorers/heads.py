@@ -11,11 +11,11 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import read_keys, window_layers
 from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.prefill.heads import REMEDY, blend, head_importance
 from specprefill_cli.prefill.importance import transfer, usable_layers
-from specprefill_cli.prefill.reuse import DRAFT_STATE, open_state
+from specprefill_cli.prefill.prefix_cache import DRAFT_STATE, open_state
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scores, ScoringRequest
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
+from specprefill_cli.prefill.scoring_heads import REMEDY, blend, head_importance
 
 
 class HeadsScorer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from specprefill_cli.prefill.scorers.attention import score_with_queries
+from specprefill_cli.prefill.scorers.attention_scorer import score_with_queries
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 
 

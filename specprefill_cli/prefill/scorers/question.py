@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from specprefill_cli.prefill.scorers.attention import score_with_queries
+from specprefill_cli.prefill.scorers.attention_scorer import score_with_queries
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scores, ScoringRequest
 
 

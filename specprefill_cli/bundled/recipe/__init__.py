@@ -1,4 +1,0 @@
-"""The recipe of the bundled pair `tiny`: corpus, tokenizer, training, export, scores.
-
-`python -m specprefill_cli.bundled.recipe --help` lists the steps in their order.
-"""

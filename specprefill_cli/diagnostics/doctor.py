@@ -1,0 +1,217 @@
+"""What `doctor` looks at: the installation, the machine, the folders, and whether a pair fits."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specprefill_cli.diagnostics.finding import Check, State
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.settings import Settings, config_path
+
+if TYPE_CHECKING:
+    from specprefill_cli.models.placement import Placement
+
+GIBIBYTE = 2**30
+
+
+def diagnose(settings: Settings, tokens: int, problem: str | None = None) -> list[Check]:
+    """All findings. Whatever goes wrong in one look is a finding itself and does not end the others.
+
+    tokens: length of the prompt for which memory is counted; problem: why the user's settings could not be read
+    """
+    looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
+        ("settings", lambda: settings_serve(settings, problem)),
+        ("versions", versions),
+        ("devices", devices),
+        ("bundled", bundled),
+        ("folders", folders),
+        ("pair", lambda: pair_fits(settings, tokens)),
+    ]
+    return [check for name, look in looks for check in guarded(name, look)]
+
+
+def guarded(name: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    try:
+        yield from look()
+    except SpecprefillError as error:
+        yield Check(name, State.BROKEN, str(error))
+    except Exception as error:
+        # A broken installation can fail in any way; finding that out is what this command is for.
+        yield Check(name, State.BROKEN, f"{type(error).__name__}: {error}")
+
+
+def settings_serve(settings: Settings, problem: str | None) -> Iterator[Check]:
+    """Whether the settings could be read, and a session could be opened with them."""
+    from specprefill_cli.answering.session import check_settings
+
+    if problem is not None:
+        yield Check("settings", State.BROKEN, problem)
+        return
+    check_settings(settings)
+    yield Check("settings", State.OK, "read")
+
+
+def versions() -> Iterator[Check]:
+    """Python, and the packages that specprefill needs (those for office files too), against the range that was tested."""
+    from packaging.requirements import Requirement
+
+    yield Check("python", State.OK, f"{platform.python_version()} on {platform.platform()}")
+    try:
+        declared = [Requirement(text) for text in requires("specprefill") or ()]
+    except PackageNotFoundError:
+        yield Check("specprefill", State.LIMITED, "run from its sources, not installed: versions are not checked")
+        return
+    yield Check("specprefill", State.OK, version("specprefill"))
+    for requirement in declared:
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield package(requirement.name, str(requirement.specifier), State.BROKEN, "pip install specprefill again")
+        elif requirement.marker.evaluate({"extra": "office"}):
+            yield package(
+                requirement.name,
+                str(requirement.specifier),
+                State.NO,
+                "pip install 'specprefill[office]' to read these",
+            )
+
+
+def package(name: str, wanted: str, absent: State, mend: str) -> Check:
+    from packaging.specifiers import SpecifierSet
+
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return Check(name, absent, f"not installed; {mend}")
+    if SpecifierSet(wanted).contains(found, prereleases=True):
+        return Check(name, State.OK, found)
+    return Check(name, State.LIMITED, f"{found} is outside the tested range {wanted}")
+
+
+def devices() -> Iterator[Check]:
+    """The processor and the GPUs, with their memory."""
+    import torch
+
+    available, total = main_memory()
+    yield Check(
+        "cpu",
+        State.OK,
+        f"{torch.get_num_threads()} threads, {gibibytes(available)} of {gibibytes(total)} memory available",
+    )
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            free, whole = torch.cuda.mem_get_info(number)
+            name = torch.cuda.get_device_name(number)
+            yield Check(f"cuda:{number}", State.OK, f"{name}, {gibibytes(free)} of {gibibytes(whole)} free")
+    elif torch.backends.mps.is_available():
+        yield Check("mps", State.OK, "Apple GPU; it shares the main memory")
+    else:
+        yield Check("gpu", State.NO, "none that torch can use; models run on the processor")
+
+
+def bundled() -> Iterator[Check]:
+    """What ships with the package: the pair `tiny`, its tiktoken ranks, the prompts."""
+    from safetensors import safe_open
+
+    from specprefill_cli.models.sources import model_source
+    from specprefill_cli.models.tokenizers import RANKS, count_tokens
+    from specprefill_cli.resources import packaged_folder
+
+    for role in ("draft", "target"):
+        weights = Path(model_source(f"tiny:{role}")) / "model.safetensors"
+        if not weights.is_file():
+            yield Check(f"tiny:{role}", State.BROKEN, f"{weights} is missing; install specprefill again")
+            continue
+        with safe_open(str(weights), framework="pt") as tensors:
+            yield Check(f"tiny:{role}", State.OK, f"{len(list(tensors.keys()))} tensors")
+    if not RANKS.is_file():
+        yield Check("tiktoken ranks", State.BROKEN, f"{RANKS} is missing; install specprefill again")
+    else:
+        yield Check("tiktoken ranks", State.OK, f"read: 'one two three' has {count_tokens('one two three')} tokens")
+    known = sorted(path.stem for path in packaged_folder("prompts").glob("*.toml"))
+    yield Check("prompts", State.OK if known else State.BROKEN, ", ".join(known) or "none; install specprefill again")
+
+
+def folders() -> Iterator[Check]:
+    """Whether the config file's folder and the model cache can be written."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    config = config_path()
+    if config.exists() and not config.is_file():
+        yield Check("config", State.LIMITED, f"{config} is not a file: settings cannot be kept there")
+    else:
+        yield writable("config", config.parent, f"{config}{'' if config.is_file() else ' (not there yet)'}")
+    yield writable("model cache", Path(HF_HUB_CACHE), HF_HUB_CACHE)
+
+
+def writable(name: str, folder: Path, what: str) -> Check:
+    """A finding about a folder, or about the one in which it would be made."""
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    if existing.is_dir() and os.access(existing, os.W_OK):
+        return Check(name, State.OK, what)
+    return Check(name, State.LIMITED, f"{what}: no permission to write in {existing}")
+
+
+def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
+    """The dtype that `auto` takes, and the memory that both models need, against what is there.
+
+    Only what is on this machine already is looked at: nothing is downloaded.
+    """
+    from specprefill_cli.models.loading import load_outline
+    from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
+    from specprefill_cli.models.pairs import find_pair
+    from specprefill_cli.models.placement import choose_dtype, choose_placement
+    from specprefill_cli.models.quantization import NONE, check_quantization
+
+    pair = find_pair(settings.pair, settings.draft, settings.target)
+    placement = choose_placement(settings.devices)
+    check_quantization(settings.quantization, placement)
+    needed = 0
+    for role, name in (("draft", pair.draft), ("target", pair.target)):
+        try:
+            outline = load_outline(name, placement, offline=True)
+        except SpecprefillError as error:
+            if Path(name).exists() or name.startswith((".", "/", "~")):
+                raise
+            yield Check(f"{role} {name}", State.NO, f"not on this machine: the first run downloads it ({error})")
+            return
+        text = outline.config.get_text_config()
+        dtype = choose_dtype(settings.dtype, placement, text.hidden_size, text.model_type)
+        packing = settings.quantization if role == "target" else NONE
+        weights, cache = weight_bytes(outline.config, dtype, packing), cache_bytes(outline.config, tokens, dtype)
+        needed += weights + cache
+        kind = str(dtype).removeprefix("torch.") + ("" if packing == NONE else f" and {packing}")
+        detail = f"{kind}: weights {gibibytes(weights)}, KV of {tokens:,} tokens {gibibytes(cache)}"
+        yield Check(f"{role} {name}", State.OK, detail)
+    yield memory(f"pair {pair.name}", needed, placement)
+
+
+def memory(name: str, needed: int, placement: Placement) -> Check:
+    """Whether both models fit; what the forward passes need besides is not counted."""
+    import torch
+
+    gpus = placement.gpus
+    free = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus) if gpus else main_memory()[0]
+    detail = (
+        f"needs {gibibytes(needed)} on {placement.device_type} and room for activations, {gibibytes(free)} are free"
+    )
+    if needed > free and "cpu" in (placement.max_memory or {}):
+        return Check(name, State.LIMITED, f"{detail}: the rest stays in main memory, which is slow; use a smaller pair")
+    if needed > free:
+        return Check(name, State.BROKEN, f"{detail}: use a smaller pair, --dtype bfloat16, or more --devices")
+    return Check(name, State.OK, detail)
+
+
+def main_memory() -> tuple[int, int]:
+    """Available and total memory of the machine, in bytes."""
+    import psutil
+
+    found = psutil.virtual_memory()
+    return found.available, found.total
+
+
+def gibibytes(size: int) -> str:
+    return f"{size / GIBIBYTE:,.1f} GiB" if size >= GIBIBYTE / 10 else f"{size / 2**20:,.0f} MiB"

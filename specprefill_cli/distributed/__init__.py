@@ -1,0 +1,1 @@
+"""Processes that share one target model (tensor parallel)."""

@@ -1,0 +1,1 @@
+"""What measures and makes models: evaluation, benchmarks, calibration, the draft-KV study."""

@@ -1,0 +1,1 @@
+"""The lab's commands: one file a command."""

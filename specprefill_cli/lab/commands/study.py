@@ -1,0 +1,143 @@
+"""`specprefill study`: where draft KV breaks, and what it wins: numbers, pictures, one page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specprefill_cli.cli import options
+from specprefill_cli.cli.console import Notes, console
+from specprefill_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from specprefill_cli.answering.session import Session
+    from specprefill_cli.lab.study.draft_comparison import Kin
+    from specprefill_cli.settings import Settings
+
+
+def study(
+    questions: Annotated[Path, typer.Argument(help="JSONL (or .xz) of questions, as for `evaluate`.")],
+    out: Annotated[Path, typer.Option(help="Folder for study.json, study.html and the pictures (.svg).")],
+    limit: Annotated[
+        int, typer.Option(min=2, help="Questions to study, drawn at random; with --answers, to try other budgets on.")
+    ] = 50,
+    answers: Annotated[
+        int, typer.Option(min=0, help="Questions to answer in all modes and controls at equal time to first token.")
+    ] = 0,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(help="Text files, or folders: fit maps of several drafts' KV on them, and compare."),
+    ] = None,
+    draft_compare: Annotated[
+        list[str] | None, typer.Option(help="Hub id or folder of another draft to compare; needs --text.")
+    ] = None,
+    distractors: Annotated[
+        int, typer.Option(min=0, help="Other contexts of the file around each question's own.")
+    ] = 19,
+    sample_seed: Annotated[int, typer.Option(help="Seed of the draw and of the distractors.")] = 0,
+    exact_layers: options.ExactLayers = None,
+    scorer: options.Scorer = None,
+    look_ahead: options.LookAhead = None,
+    prefill_chunk: options.PrefillChunk = None,
+    chunk_size: options.ChunkSize = None,
+    prompt: options.Prompt = None,
+    pair: options.Pair = None,
+    draft: options.Draft = None,
+    target: options.Target = None,
+    devices: options.Devices = None,
+    dtype: options.Dtype = None,
+    quantization: options.Quantization = None,
+    offline: options.Offline = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Map where the draft's KV fails in the target, what predicts it, what repairs it, and what it wins.
+
+    True errors by layer and depth; what checkpoints predict; with --text, how much the kinship of draft and target
+    matters; with --answers, F1 at equal time to first token against the draft alone, `select` and controls.
+
+    Examples:
+
+      specprefill study squad.jsonl.xz --out study --limit 100
+
+      specprefill study squad.jsonl.xz --out study --answers 500 --text corpus/ --draft-compare Qwen/Qwen3-1.7B
+    """
+    if draft_compare and not text:
+        raise UsageError("--draft-compare needs text to fit on; give --text FILES too")
+    settings = replace(options.settings_from(locals()), mode="draft-kv")
+    from specprefill_cli.files import make_folder
+
+    make_folder(out, "--out")
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.distributed.launch import refuse_ranks
+    from specprefill_cli.lab.evaluation.datasets import read_items
+    from specprefill_cli.lab.study.equal_cost import equal_cost
+    from specprefill_cli.lab.study.measurements import fitting
+    from specprefill_cli.lab.study.measurements import study as run_study
+    from specprefill_cli.lab.study.summary import summary
+    from specprefill_cli.models.memory import loaded_for_good
+    from specprefill_cli.reporting.jsonl import SCHEMA
+
+    refuse_ranks(settings.tensor_parallel, "study")
+    notes = Notes(quiet)
+    items = read_items(questions, max(limit, answers), distractors, sample_seed)
+    with notes.progress("loading the models"):
+        session = open_session(settings, draft=True)
+    items, left_out = fitting(session, items, settings)
+    for item, error in left_out:
+        notes.warn(f"question {item.identifier} was left out: {error}")
+    kin = compare_drafts(session, text, draft_compare or [], settings, notes) if text else None
+    studied = items[:limit]
+    cost = None
+    with loaded_for_good():
+        with notes.progress("studying") as update:
+            found = run_study(session, studied, settings, lambda number: update(f"studying {number} of {len(studied)}"))
+        if answers:
+            with notes.progress("answering") as update:
+                cost = equal_cost(session, items[:answers], settings, limit, update)
+    record = {
+        "schema": SCHEMA,
+        "left_out": [item.identifier for item, _ in left_out],
+        "pair": {"draft": session.pair.draft.name, "target": session.pair.target.name},
+        **summary(found, cost.answer_changed if cost is not None else ()),
+        "kinship": [asdict(one) for one in kin] if kin is not None else None,
+        "equal_cost": cost.record() if cost is not None else None,
+    }
+    write_study(out, record, notes)
+
+
+def compare_drafts(
+    session: Session, text: Sequence[Path], names: Sequence[str], settings: Settings, notes: Notes
+) -> list[Kin]:
+    """The kinship of the pair's own draft, of those named, and of an unrelated one; each is loaded in its turn."""
+    from specprefill_cli.documents import read_documents
+    from specprefill_cli.lab.study.draft_comparison import kinship
+    from specprefill_cli.models.loading import load_model
+    from specprefill_cli.models.placement import choose_placement, roomiest
+
+    texts = [document.text for document in read_documents([str(path) for path in text])]
+    place = roomiest(choose_placement(settings.devices))
+    others = (load_model(name, place, settings.dtype, settings.offline) for name in names)
+    with notes.progress("comparing drafts") as update:
+        return kinship(session.pair, texts, others, update)
+
+
+def write_study(out: Path, record: dict[str, Any], notes: Notes) -> None:
+    """study.json, study.html and the pictures into a folder, and the tables on standard output."""
+    import json as json_format
+
+    from specprefill_cli.files import write_whole
+    from specprefill_cli.lab.study.page import finite, render_study, study_plots, study_tables
+    from specprefill_cli.lab.study.plots import standalone
+
+    record = finite(record)
+    write_whole(out / "study.json", json_format.dumps(record, indent=1, allow_nan=False) + "\n")
+    write_whole(out / "study.html", render_study(record))
+    for name, svg in study_plots(record).items():
+        write_whole(out / f"{name}.svg", standalone(svg))
+    notes.tell(f"wrote study.json, study.html and pictures to {out}")
+    console(sys.stdout).print(study_tables(record))

@@ -1,0 +1,1 @@
+"""Where draft KV breaks, and what it wins."""

@@ -1,0 +1,84 @@
+"""Models that specprefill cannot run, or not rightly, named with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.memory_estimate import weight_bytes
+from specprefill_cli.models.quantization import checkpoint_method
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel
+
+    from specprefill_cli.models.placement import Placement
+
+# Architectures whose attention our function does not reproduce.
+SOFT_CAPPED = "attn_logit_softcapping"
+GIBIBYTE = 2**30
+# A checkpoint may lack many weights; these many are named.
+NAMED = 3
+
+
+def check_config(config: PretrainedConfig, name: str) -> None:
+    """Raises SpecprefillError for an architecture whose attention would be computed wrongly."""
+    text = config.get_text_config()
+    if getattr(text, SOFT_CAPPED, None):
+        raise SpecprefillError(f"{name}: attention with logit soft-capping ({text.model_type}) is not supported; use a "
+                               "newer generation, for example Gemma 3")  # fmt: skip
+    if getattr(text, "is_encoder_decoder", False):
+        raise SpecprefillError(
+            f"{name}: an encoder-decoder ({text.model_type}) is not a causal language model; use another"
+        )
+    if getattr(text, "num_kv_shared_layers", 0):
+        raise SpecprefillError(
+            f"{name}: layers that share one KV cache ({text.model_type}) are not supported; use another"
+        )
+    unknown = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if unknown:
+        raise SpecprefillError(
+            f"{name}: layers of type '{sorted(unknown)[0]}' hold no plain KV cache; use another model"
+        )
+
+
+def check_model(model: PreTrainedModel, name: str) -> None:
+    """Raises SpecprefillError for a model that would not run our attention, or not where it can be run."""
+    if not model.is_backend_compatible():
+        raise SpecprefillError(f"{name}: {type(model).__name__} computes attention in its own way; use another model")
+    if any(parameter.endswith(".sinks") for parameter, _ in model.named_parameters()):
+        raise SpecprefillError(
+            f"{name}: attention with learnt sinks ({type(model).__name__}) is not supported; use another"
+        )
+    places = {str(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
+    if "disk" in places:
+        raise SpecprefillError(
+            f"{name}: does not fit the devices given; use more of them (--devices auto takes all GPUs and main memory), or a "
+            "smaller model"
+        )
+
+
+def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:
+    """Raises SpecprefillError for weights that the main memory of a machine without GPUs cannot hold."""
+    import psutil
+
+    # How many bytes a packed weight takes differs with the packing.
+    if placement.device_type != "cpu" or placement.shards > 1 or checkpoint_method(config) is not None:
+        return
+    needed, free = weight_bytes(config, dtype), psutil.virtual_memory().available
+    if needed > free:
+        raise SpecprefillError(
+            f"{name}: its weights take {needed / GIBIBYTE:.1f} GiB in {str(dtype).removeprefix('torch.')}, and "
+            f"{free / GIBIBYTE:.1f} GiB of memory are free; use a smaller model or --dtype bfloat16"
+        )
+
+
+def check_complete(missing: Collection[str], name: str) -> None:
+    """Raises SpecprefillError for weights that a checkpoint lacks: transformers draws them at random."""
+    if missing:
+        ordered = sorted(missing)
+        more = f" and {len(ordered) - NAMED} more" if len(ordered) > NAMED else ""
+        raise SpecprefillError(
+            f"{name}: the checkpoint lacks weights ({', '.join(ordered[:NAMED])}{more}); download or export it again"
+        )

@@ -1,0 +1,167 @@
+"""Document states on disk: safetensors files that are whole or not there, bounded in size, checked before use."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specprefill_cli.errors import UsageError
+from specprefill_cli.models.cache import layer_tensors, restore_state
+from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.models.masks import SINKS
+from specprefill_cli.prefill.prefix_cache import KeptState, token_hash
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specprefill_cli.models.loading import LoadedModel
+
+SUFFIX = ".specprefill.safetensors"
+SCRATCH = ".specprefill-partial"
+# A scratch file older than this was left by a process that was killed.
+STALE_SECONDS = 3_600
+
+
+@dataclass
+class DiskStates:
+    """States in a folder, the least recently used removed where they exceed `most_bytes`.
+
+    warn: told in one line of every file that could not be used or written; the work is then done again
+
+    Raises UsageError when the folder cannot be made.
+    """
+
+    folder: Path
+    most_bytes: int
+    warn: Callable[[str], None]
+    revisions: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = self.folder.expanduser()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--cache-dir {self.folder}: cannot be made ({error.strerror}); give another") from error
+
+    def load(self, loaded: LoadedModel, tokens: Tensor, layers: int, window: int | None) -> KeptState | None:
+        """The state of these tokens in at least `layers` layers; None where there is none, or it is damaged."""
+        from safetensors import SafetensorError, safe_open
+
+        identity = self.identity(loaded, tokens, window)
+        path = self.path(identity)
+        try:
+            with safe_open(path, framework="pt") as file:
+                facts = json.loads((file.metadata() or {})["specprefill"])
+                if facts["identity"] != identity:
+                    raise ValueError("it belongs to another document or model")
+                if facts["layers"] < layers:
+                    return None
+                pairs = [(file.get_tensor(f"{n}.keys"), file.get_tensor(f"{n}.values")) for n in range(facts["layers"])]
+            if checksum(pairs) != facts["checksum"]:
+                raise ValueError("its checksum differs")
+            if any(tensor.shape[-2] != len(tokens) for pair in pairs for tensor in pair):
+                raise ValueError("it has another length")
+            state = restore_state(loaded.model, pairs)
+        except FileNotFoundError:
+            return None
+        except torch.OutOfMemoryError:
+            raise
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            self.warn(f"{path}: damaged document state ({reason(error)}); it is computed again")
+            # A folder that can only be read serves too.
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return KeptState(state, len(tokens), facts["layers"])
+
+    def save(self, loaded: LoadedModel, tokens: Tensor, kept: KeptState, window: int | None) -> None:
+        """Write a state so that its file is whole at any moment; then remove what exceeds the limit."""
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        pairs = [
+            (keys.cpu().contiguous(), values.cpu().contiguous())
+            for keys, values in layer_tensors(kept.state, kept.tokens, kept.layers)
+        ]
+        size = sum(tensor.nbytes for pair in pairs for tensor in pair)
+        if size > self.most_bytes:
+            self.warn(f"{self.folder}: a document state of {size / 2**30:.1f} GiB exceeds --cache-limit; not stored")
+            return
+        identity = self.identity(loaded, tokens, window)
+        facts = {"identity": identity, "layers": kept.layers, "checksum": checksum(pairs)}
+        tensors = {f"{n}.keys": keys for n, (keys, _) in enumerate(pairs)}
+        tensors |= {f"{n}.values": values for n, (_, values) in enumerate(pairs)}
+        try:
+            handle, scratch = tempfile.mkstemp(dir=self.folder, suffix=SCRATCH)
+            os.close(handle)
+            try:
+                save_file(tensors, scratch, metadata={"specprefill": json.dumps(facts)})
+                os.replace(scratch, self.path(identity))
+            finally:
+                Path(scratch).unlink(missing_ok=True)
+            self.trim()
+        except (OSError, SafetensorError) as error:
+            self.warn(f"{self.folder}: document state not stored ({reason(error)})")
+
+    def trim(self) -> None:
+        """Remove the least recently used states beyond the limit, and what killed processes left half written."""
+        for path in self.folder.glob(f"*{SCRATCH}"):
+            if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                path.unlink(missing_ok=True)
+        total = 0
+        found = [(path, path.stat()) for path in self.folder.glob(f"*{SUFFIX}")]
+        for path, stat in sorted(found, key=lambda one: one[1].st_mtime_ns, reverse=True):
+            total += stat.st_size
+            # The newest was checked against the limit without its header.
+            if total > self.most_bytes and total > stat.st_size:
+                path.unlink(missing_ok=True)
+
+    def identity(self, loaded: LoadedModel, tokens: Tensor, window: int | None) -> dict[str, str]:
+        """All that decides the keys and values of a document."""
+        if loaded.name not in self.revisions:
+            self.revisions[loaded.name] = revision(loaded.model)
+        return {
+            "model": loaded.name,
+            "revision": self.revisions[loaded.name],
+            "dtype": loaded.dtype,
+            "tokenizer": loaded.fingerprint,
+            "window": str(window),
+            "sinks": str(SINKS),
+            "content": token_hash(tokens),
+        }
+
+    def path(self, identity: dict[str, str]) -> Path:
+        name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        return self.folder / f"{name[:40]}{SUFFIX}"
+
+
+def checksum(pairs: Iterable[tuple[Tensor, Tensor]]) -> int:
+    """CRC-32 over the bytes of all tensors: safetensors knows a short file, not a changed one."""
+    value = 0
+    for pair in pairs:
+        for tensor in pair:
+            value = zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy(), value)
+    return value
+
+
+def revision(model: PreTrainedModel) -> str:
+    """A hash of configuration and weights: a folder may hold other weights tomorrow under the same name."""
+    return hashlib.sha256((model.config.to_json_string() + weights_fingerprint(model)).encode()).hexdigest()
+
+
+def reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error).strip().splitlines()[0][:200] if str(error) else "unreadable"

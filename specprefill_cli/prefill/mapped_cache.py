@@ -1,0 +1,124 @@
+"""Draft KV: a cache of the target filled from the draft's states, checked, and repaired where it is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specprefill_cli.models.adapter import read_keys, recompute, window_layers
+from specprefill_cli.models.attention import QueryCapture
+from specprefill_cli.models.cache import PrefillState, device_of, new_state
+from specprefill_cli.models.raw_kv import (
+    StateCapture,
+    embedded_states,
+    finished_keys,
+    key_value_size,
+    layer_count,
+    own_columns,
+    raw_keys_values,
+    split_heads,
+)
+from specprefill_cli.prefill.checkpoints import (
+    ALWAYS_EXACT,
+    attention_mass,
+    checkpoint_errors,
+    checkpoint_slots,
+    copy_slots,
+    nearest_errors,
+)
+from specprefill_cli.prefill.projection import KvMap
+from specprefill_cli.prefill.scorers.base import ScoringRequest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@torch.inference_mode()
+def mapped_state(request: ScoringRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> PrefillState:
+    """A target cache with a slot for every prompt token: first layers exact, those above mapped. Each rank maps its heads.
+
+    draft_states: per draft layer, normalised inputs [M, draft_hidden] of all prompt tokens
+    """
+    model, tokens = request.pair.target.model, request.prompt.tokens
+    positions = torch.arange(len(tokens))
+    edge = None
+    # Filled layer by layer: a list of them all would be a second cache.
+    state = new_state(len(tokens))
+    if kv_map.exact_layers:
+        with StateCapture(model, [kv_map.exact_layers]) as capture:
+            read_keys(model, tokens, positions, request.prefill_chunk, kv_map.exact_layers, None, state)
+        edge = capture.states(kv_map.exact_layers, len(tokens))
+    else:
+        keys, values = raw_keys_values(model, 0, embedded_states(model, tokens))
+        fill_layer(model, state, 0, keys, values, positions)
+    for layer in range(kv_map.exact_layers + 1, layer_count(model)):
+        keys, values = kv_map.apply(layer, draft_states, edge, own_columns(model, layer, request.pair.ranks.rank))
+        device, dtype = device_of(model.get_decoder().layers[layer]), model.dtype
+        fill_layer(model, state, layer, keys.to(device, dtype), values.to(device, dtype), positions)
+    state.positions = positions
+    return state
+
+
+def fill_layer(
+    model: PreTrainedModel, state: PrefillState, layer: int, keys: Tensor, values: Tensor, positions: Tensor
+) -> None:
+    """Put raw keys and values [N, kv_heads * head_size] of tokens at positions [N] into a layer of the cache."""
+    finished = finished_keys(model, layer, keys, positions)
+    state.cache.update(finished[None], split_heads(values, *key_value_size(model, layer))[None], layer)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What the checkpoints told: attention mass and estimated error of every document token, [layers, n] each."""
+
+    mass: Tensor
+    errors: Tensor
+    computed: Tensor
+
+
+@torch.inference_mode()
+def inspect(request: ScoringRequest, state: PrefillState, importance: Tensor) -> Inspection:
+    """Compute head, tail and checkpoints against the mapped cache, and compare what they had with what they get."""
+    prompt, ranks = request.prompt, request.pair.ranks
+    start, end = prompt.document
+    checkpoints = checkpoint_slots(prompt.document, importance)
+    always = torch.arange(min(max(start, ALWAYS_EXACT), end))
+    tail = torch.arange(end, prompt.length)
+    slots = torch.unique(torch.cat([torch.arange(start), always, checkpoints, tail]))
+    before = copy_slots(state, checkpoints)
+    capture = QueryCapture(tail)
+    recompute(request.pair.target.model, prompt.tokens[slots], slots, state, capture, logits=False)
+    errors = nearest_errors(
+        checkpoint_errors(before, copy_slots(state, checkpoints), ranks.summed), checkpoints, torch.arange(start, end)
+    )
+    # What was computed just now holds the target's own values: no risk is left in it.
+    errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
+    mass = attention_mass(state, capture, prompt.document, window_layers(request.pair.target.model.config))
+    # The other ranks saw as many other heads.
+    mass = ranks.summed(mass) / ranks.size
+    return Inspection(*ranks.agree((mass, errors)), slots)
+
+
+@torch.inference_mode()
+def repair(request: ScoringRequest, state: PrefillState, slots: Tensor) -> Tensor:
+    """Recompute tokens in slots [N], ascending, and then the tail on the repaired cache; logits [V] of the last token."""
+    model, prompt = request.pair.target.model, request.prompt
+    if len(slots):
+        for first in range(0, len(slots), request.prefill_chunk):
+            part = slots[first : first + request.prefill_chunk]
+            recompute(model, prompt.tokens[state.positions[part]], part, state, logits=False)
+    tail = torch.arange(state.length - (prompt.length - prompt.document[1]), state.length)
+    return recompute(model, prompt.tokens[state.positions[tail]], tail, state)
+
+
+def without_slots(state: PrefillState, kept: Tensor) -> PrefillState:
+    """The cache reduced to slots [K], ascending."""
+    reduced = new_state(len(kept))
+    for number, layer in enumerate(state.cache.layers):
+        places = kept.to(layer.keys.device)
+        reduced.cache.update(layer.keys.index_select(-2, places), layer.values.index_select(-2, places), number)
+    reduced.positions = state.positions[kept]
+    return reduced

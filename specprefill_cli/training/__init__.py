@@ -1,0 +1,4 @@
+"""The recipe of the bundled pair `tiny`: corpus, tokenizer, training, export, scores.
+
+`python -m specprefill_cli.training --help` lists the steps in their order.
+"""

@@ -1,0 +1,102 @@
+"""An exported model as GGUF with 8-bit weights, so that llama.cpp can run the same model as a peer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from specprefill_cli.training.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS
+
+# llama.cpp's name of the splitting pattern that the tokenizer uses.
+PRE_TOKENIZER = "qwen2"
+LAYER_NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
+def export_gguf(model: Path, out: Path) -> None:
+    """Write the model in a folder (config.json, safetensors, tokenizer.json) to the file `out`: Q8_0, norms in float32."""
+    import gguf
+
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    writer = gguf.GGUFWriter(out, "llama")
+    writer.add_name("specprefill tiny")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    add_tokenizer(writer, json.loads((model / "tokenizer.json").read_text(encoding="utf-8")), config["vocab_size"])
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    for name, weight in load_file(model / "model.safetensors").items():
+        weight = weight.astype(np.float32)
+        projection = name.split(".")[-2]
+        if projection in heads:
+            weight = interleaved(weight, heads[projection])
+        if weight.ndim == 1:
+            writer.add_tensor(tensor_name(name), weight)
+        else:
+            kind = gguf.GGMLQuantizationType.Q8_0
+            writer.add_tensor(tensor_name(name), gguf.quants.quantize(weight, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def add_tokenizer(writer, tokenizer: dict, size: int) -> None:
+    """Vocabulary, merges and special tokens of a byte-level BPE."""
+    import gguf
+
+    vocabulary = {
+        **tokenizer["model"]["vocab"],
+        **{token["content"]: token["id"] for token in tokenizer["added_tokens"]},
+    }
+    by_id = {number: token for token, number in vocabulary.items()}
+    tokens = [by_id.get(number, f"[unused{number}]") for number in range(size)]
+    kinds = [gguf.TokenType.CONTROL if token in SPECIAL_TOKENS else gguf.TokenType.NORMAL for token in tokens]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(PRE_TOKENIZER)
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(vocabulary[BOS])
+    writer.add_eos_token_id(vocabulary[EOS])
+    writer.add_pad_token_id(vocabulary[PAD])
+    writer.add_add_bos_token(False)
+
+
+def tensor_name(name: str) -> str:
+    """llama.cpp's name of a Llama weight."""
+    if name == "model.embed_tokens.weight":
+        return "token_embd.weight"
+    if name == "model.norm.weight":
+        return "output_norm.weight"
+    _, _, layer, *middle, _ = name.split(".")
+    return f"blk.{layer}.{LAYER_NAMES['.'.join(middle)]}.weight"
+
+
+def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of a query or key projection in llama.cpp's order: it rotates neighbouring pairs, transformers halves."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)

@@ -1,0 +1,77 @@
+"""Cells divide a document's text by chunk and fate."""
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specprefill_cli.answering.cells import LEVELS, cells_by_page, document_cells
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Document, Page, one_page_document
+from specprefill_cli.prefill.fates import Fate, Plan, Span, full_plan
+
+TEXT = "abcdefghij" * 2
+OFFSETS = np.array([(place, place + 1) for place in range(20)])
+ONE = Collection((one_page_document("a", TEXT, "text/plain"),))
+
+
+def plan(*spans):
+    return Plan(30, (5, 25), tuple(Span(5 + low, 5 + high, fate) for low, high, fate in spans))
+
+
+def test_a_cell_is_a_chunk_with_its_fate_importance_and_place():
+    importance = torch.tensor([0.0] * 8 + [4.0] * 8 + [1.0] * 4)
+    cells = document_cells(ONE, OFFSETS, plan((0, 8, Fate.DROP), (8, 20, Fate.RECOMPUTE)), importance, 8)
+    assert [
+        (cell.start, cell.end, cell.tokens, cell.fate, cell.importance, cell.place, cell.level) for cell in cells
+    ] == [
+        (0, 8, 8, Fate.DROP, 0.0, 3, 0),
+        (8, 16, 8, Fate.RECOMPUTE, 4.0, 1, LEVELS),
+        (16, 20, 4, Fate.RECOMPUTE, 1.0, 2, LEVELS // 2),
+    ]
+
+
+def test_places_are_those_by_which_chunks_were_chosen():
+    importance = torch.tensor([4.0] * 4 + [0.0] * 8 + [3.0] * 4 + [3.5] * 4)
+    alone = document_cells(ONE, OFFSETS, full_plan(30, (5, 25)), importance, 4)
+    beside = document_cells(ONE, OFFSETS, full_plan(30, (5, 25)), importance, 4, neighbours=0.5)
+    assert [cell.place for cell in alone] == [1, 4, 5, 3, 2]
+    assert [cell.place for cell in beside[:1] + beside[3:]] == [3, 2, 1]
+    assert [cell.importance for cell in beside] == [cell.importance for cell in alone]
+
+
+def test_a_chunk_with_two_fates_is_two_cells_and_nothing_scored_is_unshaded():
+    cells = document_cells(ONE, OFFSETS, plan((0, 3, Fate.RECOMPUTE), (3, 20, Fate.ACCEPT)), None, 16)
+    assert [(cell.start, cell.end, cell.fate) for cell in cells] == [
+        (0, 3, Fate.RECOMPUTE),
+        (3, 16, Fate.ACCEPT),
+        (16, 20, Fate.ACCEPT),
+    ]
+    assert {(cell.importance, cell.place, cell.level) for cell in cells} == {(None, None, 0)}
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 9))
+def test_cells_divide_the_text_without_holes(widths, chunk):
+    """Also where tokens overlap (bytes of one character), are empty, or leave characters out."""
+    ends = np.cumsum(widths)
+    offsets = np.stack([np.maximum(ends - widths - 1, 0), ends], 1)
+    collection = Collection((one_page_document("a", "x" * (int(ends[-1]) + 2), "text/plain"),))
+    cells = document_cells(collection, offsets, full_plan(len(widths), (0, len(widths))), None, chunk)
+    assert [cell.start for cell in cells] == [0, *(cell.end for cell in cells[:-1])]
+    assert cells[-1].end == len(collection.text)
+    assert sum(cell.tokens for cell in cells) == len(widths)
+
+
+def test_pages_know_their_cells_across_documents():
+    first = Document("a", "12345678", (Page(1, 0, 3), Page(2, 3, 3), Page(3, 5, 8)), "text/plain")
+    collection = Collection((first, one_page_document("b", "abcdefgh", "text/plain")))
+    offsets = np.array([(place, place + 1) for place in range(18)])
+    cells = document_cells(collection, offsets, full_plan(18, (0, 18)), None, 6)
+    pages = cells_by_page(collection, cells)
+    assert [(page.document.name, page.number, page.cells) for page in pages] == [
+        ("a", 1, (0,)),
+        ("a", 2, ()),
+        ("a", 3, (0, 1)),
+        ("b", 1, (1, 2)),
+    ]
+    assert [collection.text[page.start : page.end] for page in pages] == ["123", "", "678", "abcdefgh"]

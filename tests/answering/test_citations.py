@@ -1,0 +1,101 @@
+"""Citations: whole words, in what the target saw, with page and sentence."""
+
+import numpy as np
+import torch
+
+from specprefill_cli.answering.citations import cite
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Document, Page
+from specprefill_cli.prefill.fates import Fate, Plan, Span, full_plan
+
+TEXT = "The gate is green. It opens at nine.\n\nThe fee is four  euros. The green door opens at ten."
+DOCUMENT = Document("guide.pdf", TEXT, (Page(1, 0, 36), Page(2, 38, len(TEXT))), "application/pdf")
+COLLECTION = Collection((DOCUMENT,))
+# One token for each character keeps the arithmetic plain.
+OFFSETS = np.array([(place, place + 1) for place in range(len(TEXT))])
+FULL = full_plan(len(TEXT) + 5, (5, 5 + len(TEXT)))
+
+
+def test_an_answer_is_found_across_white_space_and_case():
+    (found,) = cite("Four euros.", COLLECTION, FULL, OFFSETS, None)
+    assert (found.document, found.page, found.text) == ("guide.pdf", 2, "The fee is four  euros.")
+    assert TEXT[found.start : found.end] == "four  euros"
+
+
+def test_the_most_important_place_comes_first():
+    importance = torch.zeros(len(TEXT))
+    importance[TEXT.rindex("green")] = 1
+    pages = [found.page for found in cite("green", COLLECTION, FULL, OFFSETS, importance)]
+    assert pages == [2, 1]
+
+
+def test_dropped_text_is_not_cited():
+    cut = TEXT.index("The fee") + 5
+    plan = Plan(len(TEXT) + 5, (5, 5 + len(TEXT)), (Span(5, cut, Fate.RECOMPUTE), Span(cut, 5 + len(TEXT), Fate.DROP)))
+    assert [found.page for found in cite("green", COLLECTION, plan, OFFSETS, None)] == [1]
+    assert cite("four euros", COLLECTION, plan, OFFSETS, None) == []
+
+
+def test_parts_of_words_and_absent_answers_are_not_cited():
+    assert cite("gree", COLLECTION, FULL, OFFSETS, None) == []
+    assert cite("not found", COLLECTION, FULL, OFFSETS, None) == []
+    assert cite("", COLLECTION, FULL, OFFSETS, None) == []
+
+
+def numbers(text, answer):
+    collection = Collection((Document("a.txt", text, (Page(1, 0, len(text)),), "text/plain"),))
+    offsets = np.array([(place, place + 1) for place in range(len(text))])
+    return [found.start for found in cite(answer, collection, full_plan(len(text), (0, len(text))), offsets, None)]
+
+
+def test_a_number_is_not_cited_inside_another():
+    text = "It cost 12,000 euros, 3.12 of them in cash, and took 12 days. There were 12."
+    assert numbers(text, "12") == [text.index("12 days"), len(text) - 3]
+    assert numbers("1.Smith, 2.Jones", "Jones") == [11]
+
+
+def test_an_absent_answer_has_no_source_however_it_is_written():
+    assert numbers("The page says 404 Not Found.", "Not found.") == []
+
+
+def test_a_long_quote_is_cited():
+    text = " ".join(f"Donaudampfschifffahrt{number}" for number in range(20)) + " ends here."
+    assert numbers(text, text[:450]) == [0]
+
+
+def test_a_quote_that_begins_inside_a_word_does_not_hide_a_shorter_one():
+    (start,) = numbers(
+        "An extra car park is open. The key of the house hangs here.", "A car park is the key of the house"
+    )
+    assert start == 27
+
+
+def test_several_documents_keep_their_names_and_pages():
+    other = Document("b.txt", "Entry costs five euros.", (Page(1, 0, 23),), "text/plain")
+    both = Collection((DOCUMENT, other))
+    offsets = np.array([(place, place + 1) for place in range(len(both.text))])
+    (found,) = cite("five euros", both, full_plan(len(both.text), (0, len(both.text))), offsets, None)
+    assert (found.document, found.page, other.text[found.start : found.end]) == ("b.txt", 1, "five euros")
+    assert both.pages(0, len(both.text)) == [1, 2]
+
+
+def test_an_answer_in_a_sentence_is_cited_by_its_longest_quote():
+    (found,) = cite("I think it opens at nine o'clock.", COLLECTION, FULL, OFFSETS, None)
+    assert (found.page, TEXT[found.start : found.end]) == (1, "It opens at nine")
+
+
+def test_yes_no_and_sentences_about_absence_have_no_source():
+    document = Document(
+        "a.txt", "There is no parking. Details can be found in the appendix.", (Page(1, 0, 59),), "text/plain"
+    )
+    collection = Collection((document,))
+    offsets = np.array([(place, place + 1) for place in range(len(document.text))])
+    plan = full_plan(len(offsets) + 5, (5, 5 + len(offsets)))
+    for answer in ("No", "yes.", "Not found in the documents."):
+        assert cite(answer, collection, plan, offsets, None) == []
+
+
+def test_marks_around_an_answer_do_not_hide_it():
+    for answer in ('"Four euros."', "**four euros**", "“four euros”"):
+        (found,) = cite(answer, COLLECTION, FULL, OFFSETS, None)
+        assert found.page == 2

@@ -1,0 +1,110 @@
+"""Dry runs: the plan of `select` without the target's weights, and estimates that agree with the cost model."""
+
+import json
+
+import pytest
+
+from specprefill_cli.answering.dry_run import KEEP_RATIOS, dry_run
+from specprefill_cli.answering.session import Session, open_session
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models import loading
+from specprefill_cli.models.cost import promised_speedup
+from specprefill_cli.models.loading import LoadedPair, ModelOutline, load_draft_side
+from specprefill_cli.prefill.auto_mode import cost_of, scoring_flops
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.reporting.dry_run_report import plan_cells, plan_record
+from specprefill_cli.reporting.jsonl import line
+from specprefill_cli.settings import Settings
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 20
+COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+QUESTION = "What do tickets cost?"
+
+
+@pytest.fixture(scope="module")
+def planner():
+    return open_session(Settings(), True, load=load_draft_side)
+
+
+def test_the_plan_is_that_of_select(planner, tiny_session):
+    settings = Settings(mode="select", keep=0.3, max_new_tokens=1)
+    run = dry_run(planner, COLLECTION, QUESTION, settings)
+    stream = tiny_session.ask(COLLECTION, QUESTION, settings)
+    assert run.plan == stream.prefilled.plan
+    assert run.spans == stream.result().spans
+    assert run.phases["draft_prefill"] > 0
+    assert run.phases["target_prefill"] == 0
+
+
+def test_the_weights_of_the_target_are_not_loaded(monkeypatch):
+    loaded = []
+    original = loading.load_model
+    monkeypatch.setattr(loading, "load_model", lambda name, *rest: loaded.append(name) or original(name, *rest))
+    session = open_session(Settings(), True, load=load_draft_side)
+    assert loaded == ["tiny:draft"]
+    assert isinstance(session.pair.target, ModelOutline)
+    assert session.pair.same_tokenizer
+    loaded.clear()
+    dry_run(open_session(Settings(), False, load=load_draft_side), COLLECTION, QUESTION, Settings(scorer="lexical"))
+    assert loaded == []
+
+
+def test_estimates_are_the_cost_models(planner):
+    settings = Settings(keep=0.3)
+    run = dry_run(planner, COLLECTION, QUESTION, settings)
+    assert [one.keep for one in run.estimates] == [0.3, *(keep for keep in KEEP_RATIOS if keep != 0.3)]
+    assert run.estimates[0].kept_tokens == run.plan.kept_tokens
+    target = cost_of(planner.pair.target)
+    named = planner.with_scorer(settings)
+    request = planner.prepare(COLLECTION, QUESTION, named, PhaseClock())
+    scoring = scoring_flops(named, request, with_overhead=True)
+    for one in run.estimates:
+        promised = promised_speedup(target, scoring, run.plan.prompt_tokens, one.kept_tokens)
+        assert one.speedup == pytest.approx(promised)
+        assert one.ttft_seconds * one.speedup == pytest.approx(run.full_seconds)
+    # Scaled by what the draft took: full prefill of the larger target takes longer than that.
+    assert run.full_seconds > run.phases["draft_prefill"]
+
+
+def test_without_a_draft_there_are_ratios_and_no_seconds(planner):
+    run = dry_run(planner, COLLECTION, QUESTION, Settings(scorer="random", keep=0.2))
+    assert run.draft is None
+    assert run.full_seconds is None
+    assert all(one.ttft_seconds is None and one.speedup > 1 for one in run.estimates)
+
+
+def test_what_cannot_be_planned_is_refused(planner):
+    with pytest.raises(UsageError, match="question is empty"):
+        dry_run(planner, COLLECTION, " ", Settings())
+    with pytest.raises(SpecprefillError, match="does not fit tiny:target's context"):
+        dry_run(planner, COLLECTION, QUESTION, Settings(max_new_tokens=20_000))
+
+
+def test_the_record_has_a_chunk_for_every_part_of_the_document(planner):
+    run = dry_run(planner, COLLECTION, QUESTION, Settings(keep=0.3))
+    record = json.loads(line(plan_record(run, plan_cells(run, COLLECTION, 32), COLLECTION, 1.5)))
+    assert record["schema"] == 1
+    assert record["pair"] == {"draft": "tiny:draft", "target": "tiny:target"}
+    assert record["auto"]["mode"] in ("select", "full")
+    chunks = record["chunks"]
+    assert [chunk["start"] for chunk in chunks[1:]] == [chunk["end"] for chunk in chunks[:-1]]
+    assert (chunks[0]["start"], chunks[-1]["end"]) == run.plan.document
+    kept = sum(chunk["end"] - chunk["start"] for chunk in chunks if chunk["fate"] == "recompute")
+    assert kept == sum(span["end"] - span["start"] for span in record["spans"] if span["fate"] == "recompute")
+    assert {tuple(chunk["pages"]) for chunk in chunks} == {(1,)}
+    assert set(record["estimates"][0]) == {"keep", "kept_tokens", "kept_ratio", "speedup", "ttft_seconds"}
+
+
+def test_a_target_with_another_tokenizer_is_planned_in_its_own_tokens(planner, tokenizer):
+    import copy
+
+    other = copy.deepcopy(tokenizer)
+    other.add_tokens(["<other>"])
+    outline = ModelOutline("other", planner.pair.target.config, other, "cpu")
+    session = Session(LoadedPair(planner.pair.pair, outline, planner.pair.draft), planner.template)
+    assert not session.pair.same_tokenizer
+    run = dry_run(session, COLLECTION, QUESTION, Settings(keep=0.3))
+    assert len(run.importance) == len(run.offsets) == run.plan.document[1] - run.plan.document[0]
+    assert run.plan.kept_ratio < 0.35

@@ -1,0 +1,233 @@
+"""The matrix mode x architecture through the session, with random weights: mechanics."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specprefill_cli.answering.session import Session
+from specprefill_cli.decoding.sampling import Sampler
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Document, Page, one_page_document
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.loading import LoadedPair
+from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.prefill.modes import MODES
+from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.settings import Settings
+from tests.helpers.architectures import ARCHITECTURES
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 12
+COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+# All layers of this one have a window far shorter than the prompt, so only the scorers without a draft run.
+SHORT_SIGHTED = "mistral"
+
+
+def ask(session, collection=COLLECTION, question="When?", **settings):
+    stream = session.ask(collection, question, Settings(**{"max_new_tokens": 4, **settings}))
+    pieces = list(stream)
+    return stream, "".join(pieces), stream.result()
+
+
+@pytest.mark.parametrize("random_pair", sorted(ARCHITECTURES), indirect=True)
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_every_mode_answers_on_every_architecture(random_session, mode):
+    name = random_session.pair.target.name
+    scorer = "lexical" if SHORT_SIGHTED in name else "question"
+    if scorer == "lexical" and mode in ("draft-kv", "hybrid"):
+        with pytest.raises(SpecprefillError, match="needs a scorer that runs the draft"):
+            ask(random_session, mode=mode, scorer=scorer)
+        return
+    stream, text, answer = ask(random_session, mode=mode, keep=0.4, scorer=scorer)
+    assert answer.mode == mode
+    assert answer.answer == text.strip()
+    assert answer.ttft_seconds > 0
+    assert answer.ttft_seconds == pytest.approx(sum(answer.phases.values()), rel=0.02)
+    kept = sum(span.end - span.start for span in answer.spans if span.fate is Fate.RECOMPUTE)
+    outside = answer.prompt_tokens - sum(span.end - span.start for span in answer.spans)
+    assert answer.kept_tokens == kept + outside + stream.prefilled.plan.checkpoints
+    assert answer.kept_ratio == 1 if mode == "full" else answer.kept_ratio <= 0.5 + 32 / answer.prompt_tokens
+
+
+@pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {SHORT_SIGHTED}), indirect=True)
+def test_keep_one_gives_the_logits_of_plain_prefill(random_session):
+    kept, _, _ = ask(random_session, mode="select", keep=1.0)
+    plain, _, _ = ask(random_session, mode="full")
+    assert torch.equal(kept.prefilled.logits, plain.prefilled.logits)
+
+
+@pytest.mark.parametrize("scorer", sorted(SCORERS))
+def test_select_prefills_exactly_the_kept_tokens_at_their_positions(random_session, scorer):
+    stream, _, _ = ask(random_session, mode="select", keep=0.3, scorer=scorer)
+    positions = stream.prefilled.plan.kept_positions()
+    assert len(positions) < stream.request.prompt.length
+    expected, _ = prefill(random_session.pair.target.model, stream.request.prompt.tokens[positions], positions, 10_000)
+    assert torch.equal(stream.prefilled.logits, expected)
+    state = stream.prefilled.state
+    assert state.positions[: len(positions)].tolist() == positions.tolist()
+    # Decoding goes on behind the whole prompt, not behind the kept tokens.
+    assert state.positions[len(positions) :].tolist() == list(
+        range(stream.request.prompt.length, stream.request.prompt.length + state.length - len(positions))
+    )
+
+
+def test_the_same_question_gives_the_same_plan_and_answer(random_session):
+    first, second = (ask(random_session, mode="select", keep=0.3) for _ in range(2))
+    assert first[0].prefilled.plan == second[0].prefilled.plan
+    assert first[1] == second[1]
+
+
+def test_a_window_of_the_draft_is_said(random_session):
+    wanted = {"mode": "select", "keep": 0.3, "scorer": "question"}
+    _, _, narrow = ask(random_session, **wanted, draft_window=40)
+    _, _, wide = ask(random_session, **wanted)
+    _, _, without = ask(random_session, **wanted | {"scorer": "lexical"}, draft_window=40)
+    assert [(one.scorer, one.draft_window) for one in (narrow, wide, without)] == [
+        ("question", 40), ("question", None), ("lexical", None),
+    ]  # fmt: skip
+    assert ask(random_session, mode="full")[2].scorer is None
+
+
+def test_prefill_in_chunks_changes_nothing_but_rounding(random_session):
+    whole, _, _ = ask(random_session, mode="full")
+    pieces, _, _ = ask(random_session, mode="full", prefill_chunk=50)
+    torch.testing.assert_close(whole.prefilled.logits, pieces.prefilled.logits, atol=1e-4, rtol=1e-4)
+
+
+def test_auto_takes_full_for_a_short_prompt_and_says_why(random_session):
+    short = Collection((one_page_document("doc", "The gate opens at nine.", "text/plain"),))
+    _, _, answer = ask(random_session, short)
+    assert answer.mode == "full"
+    assert "select promises only" in answer.reason
+
+
+def test_auto_takes_select_where_the_cost_model_promises_enough(tiny_session):
+    _, _, answer = ask(tiny_session, Collection((one_page_document("doc", TEXT * 12, "text/plain"),)), keep=0.1)
+    assert answer.mode == "select"
+    assert "select promises" in answer.reason
+
+
+def test_too_long_a_prompt_is_refused_with_numbers_and_remedy(random_session):
+    long = Collection((one_page_document("doc", TEXT * 20, "text/plain"),))
+    with pytest.raises(SpecprefillError, match=r"[\d,]+ tokens .* context of 4,096; give fewer or shorter"):
+        ask(random_session, long, mode="full")
+
+
+def test_an_empty_question_is_refused(random_session):
+    with pytest.raises(UsageError, match="question is empty"):
+        ask(random_session, question="  ")
+
+
+def test_spans_carry_pages(random_session):
+    pages = Document("doc", TEXT, (Page(1, 0, 500), Page(2, 500, len(TEXT))), "application/pdf")
+    _, _, answer = ask(random_session, Collection((pages,)), mode="select", keep=0.5)
+    assert {page for span in answer.spans for page in span.pages} == {1, 2}
+    assert answer.spans[0].pages[0] == 1
+    assert answer.spans[-1].pages[-1] == 2
+
+
+def test_a_cut_answer_is_said(random_session):
+    stream = random_session.ask(COLLECTION, "When?", Settings(max_new_tokens=2, mode="full"))
+    # Random weights end an answer anywhere.
+    stream.stop_tokens = frozenset()
+    answer = stream.finished()
+    assert (len(stream.tokens), answer.stopped) == (2, "length")
+    assert any("cut at 2 tokens" in warning for warning in answer.warnings)
+
+
+def test_logits_that_are_no_numbers_are_an_error_not_an_answer(random_session):
+    with torch.no_grad():
+        random_session.pair.target.model.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(SpecprefillError, match=r"logits are not numbers \(NaN\); use --dtype"):
+        ask(random_session, mode="full")
+
+
+def test_a_chunk_size_beyond_the_document_takes_no_memory_and_is_said(random_session):
+    for scorer in ("question", "lexical", "random", "heads"):
+        settings = {"mode": "select", "keep": 0.2, "scorer": scorer, "chunk_size": 10**10}
+        stream, _, answer = ask(random_session, question="When does the gate open?", **settings)
+        start, end = stream.request.prompt.document
+        assert (stream.request.chunk_size, answer.kept_ratio) == (end - start, 1.0)
+        assert any("too coarse; kept 1.00: use a smaller --chunk-size" in warning for warning in answer.warnings)
+
+
+def test_a_draft_without_room_for_proposals_is_said(random_session):
+    draft = random_session.pair.draft
+    random_session.pair = replace(random_session.pair, draft=replace(draft, context=50))
+    settings = {"mode": "full", "speculate": 4}
+    assert "nothing is proposed" in ask(random_session, proposer="draft", **settings)[2].warnings[0]
+    assert not any("propose" in text for text in ask(random_session, proposer="lookup", **settings)[2].warnings)
+
+
+def test_every_phase_ends_when_the_devices_have_finished(random_session, monkeypatch):
+    """The clock waits for the devices once before the first phase and at the end of each."""
+    waits = []
+    monkeypatch.setattr(LoadedPair, "wait", lambda pair: waits.append(True))
+    random_session.warm_up(Settings(mode="select"))
+    waits.clear()
+    stream = random_session.ask(COLLECTION, "When?", Settings(mode="select", keep=0.3, scorer="question"))
+    ended = [name for name, seconds in stream.clock.seconds.items() if seconds]
+    assert {"tokenize", "draft_prefill", "scoring", "selection", "target_prefill", "first_token"} <= set(ended)
+    assert len(waits) >= 1 + len(ended)
+
+
+def test_costs_are_measured_only_where_the_pace_adapts(random_session, monkeypatch):
+    from specprefill_cli.answering import session as module
+
+    measured = []
+    monkeypatch.setattr(module, "measure_costs", lambda *_: measured.append(True))
+    for settings in ({"speculate": 4}, {"temperature": 1.0}, {"max_new_tokens": 1}, {"speculate": "off"}, {}):
+        random_session.warmed.clear()
+        random_session.warm_up(Settings(mode="full", **settings))
+        assert bool(measured) == (not settings)
+
+
+def test_ctrl_c_ends_the_answer_not_the_session(random_session):
+    stream = random_session.ask(COLLECTION, "When?", Settings(mode="full", max_new_tokens=50))
+
+    class Interrupted(Sampler):
+        def __call__(self, logits):
+            raise KeyboardInterrupt
+
+    stream.sampler = Interrupted()
+    list(stream)
+    answer = stream.result()
+    assert answer.stopped == "interrupt"
+    assert answer.generated_tokens == 1
+    assert ask(random_session, mode="full")[2].stopped != "interrupt"
+
+
+def test_select_works_across_tokenizers(two_tokenizers, random_session):
+    target, draft = two_tokenizers
+    session = Session(LoadedPair(random_session.pair.pair, target, draft), random_session.template)
+    assert not session.pair.same_tokenizer
+    stream, _, answer = ask(session, mode="select", keep=0.4)
+    assert stream.request.draft_prompt.length > stream.request.prompt.length
+    assert len(stream.prefilled.importance) == len(stream.request.prompt.offsets)
+    assert answer.kept_ratio < 0.5
+
+
+def test_a_draft_with_another_tokenizer_points_at_the_same_text(two_tokenizers, random_session):
+    """The importance of each character is the draft's, whatever the target's tokens are."""
+    target, draft = two_tokenizers
+    session = Session(LoadedPair(random_session.pair.pair, target, draft), random_session.template)
+    stream, _, _ = ask(session, mode="select", keep=0.4)
+    alone = Session(LoadedPair(random_session.pair.pair, draft, draft), random_session.template)
+    own, _, _ = ask(alone, mode="select", keep=0.4)
+    best = int(stream.prefilled.importance.argmax())
+    start, end = stream.request.prompt.offsets[best]
+    own_scores = own.prefilled.importance[start:end]
+    assert own_scores.mean() >= 0.5 * own.prefilled.importance.max()
+
+
+def test_models_run_with_our_attention(tiny_session):
+    for loaded in (tiny_session.pair.target, tiny_session.pair.draft):
+        assert loaded.model.config._attn_implementation == ATTENTION
+
+
+def test_settings_are_frozen_and_replaceable():
+    assert replace(Settings(), keep=0.5).keep == 0.5
+    with pytest.raises(AttributeError):
+        Settings().keep = 0.5

@@ -1,0 +1,242 @@
+"""The loop of a batch with stub answerers: rows, errors, order, memory, resuming after a kill."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import tracemalloc
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from specprefill_cli.batching.interrupts import Interrupts
+from specprefill_cli.batching.loop import run_batch
+from specprefill_cli.batching.output import RowWriter, finished_rows, open_output
+from specprefill_cli.batching.rows import FIXED, OVERRIDES, BadRow, Row, parse_line
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.settings import Settings
+
+STUB = Path(__file__).parent.with_name("helpers") / "batch_stub.py"
+
+
+def echo(row):
+    return {"schema": 1, "id": None, "answer": row.question.upper()}
+
+
+def jsonl(*rows):
+    return [json.dumps(row).encode() + b"\n" for row in rows]
+
+
+def test_each_setting_is_a_rows_own_or_the_whole_batchs():
+    assert set(OVERRIDES).isdisjoint(FIXED)
+    assert {*OVERRIDES, *FIXED} == {each.name for each in fields(Settings)}
+    row = parse_line(b'{"question": "Who?", "mode": "draft-kv", "recompute": 0.3}', 1, True)
+    assert (row.overrides, row.ignored) == ({"mode": "draft-kv", "recompute": 0.3}, ())
+
+
+@pytest.mark.parametrize(
+    ("line", "documents", "row"),
+    [
+        (b"Who is it?\r\n", True, Row(5, "Who is it?")),
+        (b'{"question": "Who?"}', True, Row(5, "Who?")),
+        (b'{"id": 0, "question": "Who?", "document": "a.md"}', False, Row(0, "Who?", ("a.md",))),
+        (
+            b'{"id": "x", "question": "Who?", "documents": ["a", "b"], "keep": 0.2, "mode": null, "answers": []}',
+            False,
+            Row("x", "Who?", ("a", "b"), {"keep": 0.2}, ("answers",)),
+        ),
+        (b'{"question": "Who?", "document": "a.md", "documents": null}', True, Row(5, "Who?", ("a.md",))),
+        (b" \n", True, None),
+    ],
+)
+def test_a_line_is_an_object_or_a_question(line, documents, row):
+    assert parse_line(line, 5, documents) == row
+
+
+@pytest.mark.parametrize(
+    ("line", "documents", "identifier", "words"),
+    [
+        (b"Who?", False, 5, "a plain question needs --document"),
+        (b'{"question": "Who?"', True, 5, "not JSON"),
+        (b"\xff\xfe", True, 5, "not JSON in UTF-8"),
+        (b'{"id": "x", "question": " "}', True, "x", "question must be a string"),
+        (b'{"id": "x"}', True, "x", "question must be a string"),
+        (b'{"id": [1], "question": "Who?"}', True, 5, "id must be"),
+        (b'{"id": 3, "question": "Who?"}', False, 3, "no documents"),
+        (b'{"question": "Who?", "documents": [1]}', True, 5, "documents must be a list"),
+        (b'{"question": "Who?", "document": "a", "documents": ["b"]}', True, 5, "not both"),
+        (b'{"question": "Who?", "documents": {"a": 1}}', True, 5, "documents must be a list"),
+        (b'{"question": "Who?", "documents": "-"}', True, 5, "standard input"),
+        (b'{"question": "Who?", "pair": "tiny"}', True, 5, "pair holds for the whole batch"),
+        (b'{"a":' * 20_000, True, 5, "not JSON"),
+    ],
+)
+def test_a_bad_line_says_what_is_wrong(line, documents, identifier, words):
+    bad = parse_line(line, 5, documents)
+    assert isinstance(bad, BadRow)
+    assert bad.identifier == identifier
+    assert words in str(bad.error)
+
+
+def test_a_failed_row_is_an_error_row_and_the_next_one_follows():
+    def fail_second(row):
+        if row.identifier == "b":
+            raise SpecprefillError("no such\nfile")
+        return echo(row)
+
+    written = []
+    lines = [*jsonl({"id": "a", "question": "x"}, {"id": "b", "question": "y"}), b"{bad\n", b"\n", b"plain\n"]
+    count = run_batch(lines, True, fail_second, written.append)
+    assert (count.answered, count.failed) == (4, 2)
+    assert [row["id"] for row in written] == ["a", "b", 3, 5]
+    assert written[1] == {"schema": 1, "id": "b", "error": {"type": "SpecprefillError", "message": "no such file"}}
+    assert written[2]["error"]["type"] == "RowError"
+    assert [row.get("answer") for row in written] == ["X", None, None, "PLAIN"]
+
+
+def test_rows_are_answered_before_the_input_ends():
+    """The writer sends a row only after it has read the answer to the one before."""
+    question_end, questions = os.pipe()
+    answers, answer_end = os.pipe()
+
+    def converse():
+        with open(questions, "wb", buffering=0) as out, open(answers, "rb") as replies:
+            # Half of the next row is there already: it must not hold up the one before.
+            for piece in (b"question 0\nques", b"tion 1\nques", b"tion 2\nques", b"tion 3\n"):
+                out.write(piece)
+                got.append(json.loads(replies.readline())["answer"])
+
+    got = []
+    partner = threading.Thread(target=converse, daemon=True)
+    partner.start()
+    with open(question_end, "rb") as source, open(answer_end, "wb") as sink:
+        run_batch(iter(source.readline, b""), True, echo, RowWriter(sink))
+    partner.join(timeout=60)
+    assert got == [f"QUESTION {number}" for number in range(4)]
+
+
+def test_memory_does_not_grow_with_the_rows():
+    def rows():
+        for number in range(5_000):
+            if number in (500, 4_999):
+                marks.append(tracemalloc.get_traced_memory()[0])
+            yield b'{"id": "%d", "question": "%s"}\n' % (number, b"x" * 2_000)
+
+    marks = []
+    with open(os.devnull, "wb") as sink:
+        tracemalloc.start()
+        run_batch(rows(), True, echo, RowWriter(sink))
+        tracemalloc.stop()
+    assert marks[1] < marks[0] * 1.1 + 10_000
+
+
+def test_resuming_cuts_the_half_row_and_skips_the_whole_ones(tmp_path):
+    out = tmp_path / "out.jsonl"
+    lines = [f"question {number}\n".encode() for number in range(6)]
+    with open_output(out, False) as sink:
+        run_batch(lines[:3], True, echo, RowWriter(sink))
+    whole = out.read_bytes()
+    out.write_bytes(whole + b'{"schema": 1, "id": 4, "ans')
+    asked = []
+    with open_output(out, True) as sink:
+        assert out.read_bytes() == whole
+        count = run_batch(lines, True, lambda row: asked.append(row) or echo(row), RowWriter(sink), finished_rows(out))
+    assert (count.skipped, count.answered) == (3, 3)
+    assert [row.identifier for row in asked] == [4, 5, 6]
+    assert [json.loads(line)["id"] for line in out.read_bytes().splitlines()] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (jsonl({"id": "z", "question": "x"}), "line 1 of the input has id 'z', the output has 'a'"),
+        (jsonl({"id": "a", "question": "x"}), "more rows than the input"),
+    ],
+)
+def test_resuming_with_another_input_is_refused(tmp_path, lines, words):
+    out = tmp_path / "out.jsonl"
+    rows = ({"schema": 1, "id": name, "answer": ""} for name in "ab")
+    out.write_bytes(b"".join(jsonl(*rows)))
+    with open_output(out, True) as sink, pytest.raises(SpecprefillError, match=words):
+        run_batch(lines, True, echo, RowWriter(sink), finished_rows(out))
+    assert len(out.read_bytes().splitlines()) == 2
+
+
+def test_an_output_that_is_no_output_is_named(tmp_path):
+    out = tmp_path / "notes.txt"
+    out.write_text("my notes\n")
+    with pytest.raises(UsageError, match="holds something already"):
+        open_output(out, False)
+    with pytest.raises(SpecprefillError, match=r"line 1 .* is no row of output"):
+        run_batch([b"x"], True, echo, print, finished_rows(out))
+    assert out.read_text() == "my notes\n"
+
+
+@pytest.mark.parametrize(
+    "content", [b"my notes", b"my\nnotes", b'{"id": "a", "question": "Who?"}', b'{"schema": 1}\nnotes']
+)
+def test_a_file_of_something_else_is_not_resumed_and_stays_whole(tmp_path, content):
+    out = tmp_path / "notes"
+    out.write_bytes(content)
+    with pytest.raises(UsageError, match="is no output of batch; give another --out"):
+        open_output(out, True)
+    assert out.read_bytes() == content
+
+
+def test_a_signal_waits_for_the_row_that_is_written():
+    interrupts, written = Interrupts(), []
+
+    def write(record):
+        os.kill(os.getpid(), signal.SIGTERM)
+        written.append(record)
+
+    with interrupts.caught(), pytest.raises(KeyboardInterrupt):
+        run_batch([b"a", b"b"], True, echo, write, held=interrupts.held)
+    assert [row["answer"] for row in written] == ["A"]
+
+
+def test_thirty_kills_lose_nothing_and_repeat_nothing(tmp_path):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    rows = 600
+    source.write_bytes(b"".join(jsonl(*({"id": f"q{n}", "question": f"question {n}"} for n in range(rows)))))
+    generator = random.Random(0)
+    command = [sys.executable, str(STUB), str(source), str(out)]
+    for _ in range(30):
+        # Killed as soon as the output has grown by a random number of bytes.
+        enough = (out.stat().st_size if out.exists() else 0) + generator.randint(0, 20_000)
+        process = subprocess.Popen(command)
+        while process.poll() is None and not (out.exists() and out.stat().st_size >= enough):
+            pass
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert subprocess.run(command).returncode == 0
+    found = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [row["id"] for row in found] == [f"q{n}" for n in range(rows)]
+    assert sum("error" in row for row in found) == rows // 10
+
+
+def test_json_texts_are_questions_and_arrays_are_not():
+    assert parse_line(b'"Who signed caf\\u00e9?"', 3, True) == Row(3, "Who signed café?")
+    assert parse_line(b'"Who" signed it?', 3, True) == Row(3, '"Who" signed it?')
+    assert parse_line("\ufeff".encode() + b'{"question": "Who?", "id": 7}', 3, True) == Row(7, "Who?")
+    for line, words in (
+        (b"[", "JSON array"),
+        (b'[{"question": "Who?"}]', "JSON array"),
+        ("Who?".encode("utf-16-le"), "UTF-8"),
+    ):
+        row = parse_line(line, 3, True)
+        assert isinstance(row, BadRow)
+        assert words in str(row.error)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk that Linux offers")
+def test_a_full_disk_is_one_line_that_says_how_to_go_on():
+    with (
+        pytest.raises(SpecprefillError, match="--resume continues after the last"),
+        open_output(Path("/dev/full"), False) as out,
+    ):
+        RowWriter(out)({"schema": 1, "id": 1})

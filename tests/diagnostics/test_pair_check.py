@@ -1,0 +1,117 @@
+"""What works with a pair is told from configurations and tokenizers; memory is counted without weights."""
+
+import pytest
+import torch
+import transformers
+
+from specprefill_cli.diagnostics.finding import State
+from specprefill_cli.diagnostics.pair_check import check_pair
+from specprefill_cli.models.loading import ModelOutline, load_outline
+from specprefill_cli.models.memory_estimate import cache_bytes, parameters, projections, weight_bytes
+from specprefill_cli.models.placement import Placement
+from specprefill_cli.prompting import parse_template
+from specprefill_cli.resources import packaged_folder
+from tests.helpers.architectures import ARCHITECTURES, build_model
+
+
+def template(name="tiny"):
+    return parse_template(packaged_folder("prompts") / f"{name}.toml")
+
+
+def outline(tokenizer, name="llama", **changes):
+    config = ARCHITECTURES[name]()
+    for key, value in changes.items():
+        setattr(config, key, value)
+    return ModelOutline(f"random-{name}", config, tokenizer, "cpu")
+
+
+@pytest.fixture
+def other_tokenizer(tokenizer):
+    import copy
+
+    other = copy.deepcopy(tokenizer)
+    other.add_tokens(["<other>"])
+    return other
+
+
+def states(draft, target, prompt="tiny"):
+    return {check.name: check for check in check_pair(draft, target, template(prompt))}
+
+
+def test_one_tokenizer_lets_everything_work(tokenizer):
+    found = states(outline(tokenizer), outline(tokenizer))
+    assert {check.state for check in found.values()} == {State.OK}
+    assert "4,096" in found["context"].detail
+
+
+def test_two_tokenizers_leave_select(tokenizer, other_tokenizer):
+    found = states(outline(other_tokenizer), outline(tokenizer))
+    assert found["select"].state is State.OK
+    assert found["draft-kv"].state is found["speculative decoding"].state is State.NO
+    assert "different tokenizers" in found["draft-kv"].detail
+
+
+def test_windows_and_contexts_are_told(tokenizer):
+    found = states(outline(tokenizer, "mistral"), outline(tokenizer, "gemma3"))
+    assert found["select"].state is State.LIMITED
+    assert "up to 48 tokens" in found["select"].detail
+    assert found["target's windows"].detail.startswith("2 of 3 layers see 48 tokens")
+    found = states(outline(tokenizer, max_position_embeddings=1_000), outline(tokenizer))
+    assert found["context"].state is State.LIMITED
+    assert "up to 1,000 tokens (draft 1,000, target 4,096)" in found["context"].detail
+
+
+def test_longrope_is_told(tokenizer):
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0], "long_factor": [1.0]}
+    found = states(outline(tokenizer), outline(tokenizer, "phi3", rope_parameters=rope))
+    assert "read in one pass" in found["rotary embedding"].detail
+    assert found["draft-kv"].state is State.NO
+    assert "turns its keys by the length" in found["draft-kv"].detail
+
+
+def test_a_prompt_that_needs_a_chat_template_is_broken_without_one(tokenizer):
+    found = states(outline(tokenizer), outline(tokenizer), "ask")
+    assert found["prompt"].state is State.BROKEN
+    assert "no chat template" in found["prompt"].detail
+
+
+def test_a_model_without_replaceable_attention_is_broken(tokenizer):
+    strange = ModelOutline("strange", transformers.BloomConfig(), tokenizer, "cpu")
+    found = states(outline(tokenizer), strange)
+    assert found["target"].state is State.BROKEN
+    assert "bloom computes attention in its own way" in found["target"].detail
+
+
+def test_an_outline_is_what_loading_starts_from():
+    found = load_outline("tiny:target", Placement(None), offline=True)
+    assert (found.context, found.device) == (16_384, "cpu")
+    assert load_outline("tiny:draft", Placement({"": "cuda:1"}), offline=True).device == "cuda"
+    assert Placement("auto", {0: 1, 2: 1}).device_type == "cuda"
+    assert Placement("auto", {0: 1, 2: 1}).gpus == (0, 2)
+    assert Placement({"": "cuda:1"}).gpus == (1,)
+    assert Placement({"": "mps"}).gpus == Placement(None).gpus == ()
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+def test_weights_are_counted_without_memory(name):
+    model = build_model(name)
+    config = ARCHITECTURES[name]()
+    assert parameters(config) == model.num_parameters()
+    assert weight_bytes(config, torch.bfloat16) == 2 * model.num_parameters()
+
+
+def test_a_quantised_checkpoint_is_counted_with_its_own_bits():
+    config = ARCHITECTURES["llama"]()
+    whole, packed = weight_bytes(config, torch.bfloat16), projections(config)
+    config.quantization_config = {"quant_method": "gptq", "bits": 4}
+    assert 0 < packed < parameters(config) - 2 * config.vocab_size * config.hidden_size
+    assert weight_bytes(config, torch.bfloat16) == whole - packed * 3 // 2
+
+
+def test_the_cache_of_a_model_is_counted(tokenizer):
+    from specprefill_cli.models.adapter import prefill
+
+    model = build_model("llama")
+    _, state = prefill(model, torch.arange(10), torch.arange(10), 10)
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in state.cache.layers)
+    assert cache_bytes(model.config, 10, torch.float32) == held

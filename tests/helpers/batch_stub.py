@@ -1,0 +1,27 @@
+"""A batch with an answerer that needs no model: `stub.py INPUT OUTPUT`, with resume; it must not import torch."""
+
+import hashlib
+import sys
+from pathlib import Path
+
+from specprefill_cli.batching.loop import run_batch
+from specprefill_cli.batching.output import RowWriter, finished_rows, open_output
+
+
+def answer(row):
+    digest = row.question.encode()
+    for _ in range(1_500):
+        digest = hashlib.sha256(digest).digest()
+    if row.question.endswith("7"):
+        raise ValueError("sevens fail")
+    return {"schema": 1, "id": None, "answer": digest.hex() * 20}
+
+
+def main(source, out):
+    with open(source, "rb") as lines, open_output(Path(out), resume=True) as sink:
+        run_batch(lines, True, answer, RowWriter(sink), finished_rows(Path(out)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    sys.exit("imported torch" if "torch" in sys.modules else 0)

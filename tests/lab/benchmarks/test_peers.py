@@ -1,0 +1,155 @@
+"""Peers read the same tokens, by themselves, and are measured like a mode."""
+
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specprefill_cli.answering.session import open_session
+from specprefill_cli.cli.console import Notes
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.benchmarks import gguf_target
+from specprefill_cli.lab.benchmarks.peers import Peer, llama_cpp_peer, transformers_peer
+from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
+from specprefill_cli.lab.commands.bench import baselines
+from specprefill_cli.lab.evaluation.runner import Configuration
+from specprefill_cli.models import adapter, attention
+from specprefill_cli.models.loading import load_draft_side
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.settings import Settings
+from tests.helpers.architectures import build_model
+
+BASE = Settings(max_new_tokens=1, speculate="off", scorer="question", keep=0.3)
+
+
+@pytest.mark.parametrize("random_pair", ["llama", "mistral", "gemma3", "phi3"], indirect=True)
+def test_transformers_reads_with_its_own_attention_and_leaves_ours_behind(random_pair, monkeypatch):
+    """The peer's token is that of a model which never knew specprefill, and our attention function does not run."""
+    name = random_pair.target.name.split("-")[1]
+    plain = build_model(name, seed=1, attention="sdpa")
+    tokens = torch.arange(3, 140)
+    with torch.no_grad():
+        expected = int(plain(tokens[None]).logits[0, -1].argmax())
+    called = []
+    monkeypatch.setattr(attention, "masked_attention", lambda *_: called.append(True))
+    monkeypatch.setattr(adapter, "PositionContext", lambda *_: called.append(True))
+    assert transformers_peer(random_pair.target).read(tokens) == expected
+    assert not called
+    assert random_pair.target.model.config._attn_implementation == attention.ATTENTION
+
+
+def test_our_attention_comes_back_after_a_failure(random_pair, monkeypatch):
+    model = random_pair.target.model
+
+    def fail(**_):
+        assert model.config._attn_implementation == "sdpa"
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(model, "generate", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        transformers_peer(random_pair.target).read(torch.arange(3, 9))
+    assert model.config._attn_implementation == attention.ATTENTION
+
+
+def test_a_peer_reads_the_tokens_of_full_in_every_round_and_gets_a_row(random_session):
+    seen = []
+    peer = Peer("other", lambda tokens: seen.append(tokens) or 0)
+    wanted = [Configuration("full"), Configuration("select", 0.3, "question")]
+    steps = []
+    rows = bench_prefill(random_session, [300], wanted, 2, BASE, steps.append, [peer])
+    assert [row.mode for row in rows] == ["full", "select", "other"]
+    collection = prompt_of_length(random_session, 300, BASE)
+    expected = random_session.prepare(collection, QUESTION, BASE, PhaseClock()).prompt.tokens
+    assert len(seen) == 3
+    assert all(torch.equal(tokens, expected) for tokens in seen)
+    row = rows[2]
+    assert (row.keep, row.limit, row.efficiency, row.kept_ratio) == (None, None, None, 1.0)
+    assert row.speedup == pytest.approx(rows[0].ttft_seconds / row.ttft_seconds)
+    assert row.phases["tokenize"] > 0
+    assert row.phases["target_prefill"] > 0
+    assert row.ttft_low <= row.ttft_seconds <= row.ttft_high
+    # In turns: no configuration has its rounds in one block.
+    assert [step.split(", ")[1] for step in steps] == ["full", "select", "other"] * 3
+
+
+def test_a_length_that_does_not_fit_is_refused_before_any_is_measured(random_session):
+    steps = []
+    with pytest.raises(SpecprefillError, match="does not fit"):
+        bench_prefill(random_session, [300, 9_000], [Configuration("full")], 1, BASE, steps.append)
+    assert steps == []
+
+
+def test_transformers_is_no_peer_of_several_ranks(random_pair, capsys):
+    assert [peer.name for peer in baselines(random_pair, Notes(quiet=True))] == ["transformers"]
+    shared = replace(random_pair, ranks=replace(random_pair.ranks, size=2))
+    assert baselines(shared, Notes(quiet=False)) == []
+    assert "transformers is not measured" in capsys.readouterr().err
+
+
+class StubLlama:
+    """llama-cpp-python's Llama as far as it is used."""
+
+    def __init__(self, **arguments):
+        self.arguments, self.held = arguments, [1, 2, 3]
+
+    def reset(self):
+        self.held = []
+
+    def eval(self, tokens):
+        self.held += tokens
+
+    def sample(self, temp):
+        assert temp == 0
+        return sum(self.held)
+
+
+@pytest.fixture
+def stub_llama(monkeypatch):
+    made = []
+
+    def build(**arguments):
+        made.append(StubLlama(**arguments))
+        return made[-1]
+
+    monkeypatch.setitem(sys.modules, "llama_cpp", types.SimpleNamespace(Llama=build))
+    return made
+
+
+def test_llama_cpp_starts_cold_with_the_same_threads(stub_llama, tmp_path):
+    peer = llama_cpp_peer(tmp_path / "a.gguf", 512, 3)
+    assert peer.read(torch.tensor([4, 5])) == peer.read(torch.tensor([4, 5])) == 9
+    arguments = stub_llama[0].arguments
+    assert arguments["n_threads"] == arguments["n_threads_batch"] == 3
+    assert (arguments["n_ctx"], arguments["n_gpu_layers"]) == (512, 0)
+
+
+def test_without_llama_cpp_the_package_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    with pytest.raises(SpecprefillError, match=r"llama-cpp-python; install it with pip install 'specprefill\[peer\]'"):
+        llama_cpp_peer(tmp_path / "a.gguf", 512, 1)
+
+
+def test_the_target_of_a_gguf_file_gives_the_targets_answers(tmp_path, tiny_session):
+    session = open_session(Settings(), True, load=load_draft_side)
+    file = gguf_target.bundled_gguf("tiny:target", tmp_path)
+    gguf_target.with_gguf_target(session.pair, file, "float32")
+    assert session.pair.same_tokenizer
+    assert session.pair.target.stop_tokens == tiny_session.pair.target.stop_tokens
+    tokens = torch.arange(100, 164)
+    logits, _ = adapter.prefill(session.pair.target.model, tokens, torch.arange(64), 64)
+    expected, _ = adapter.prefill(tiny_session.pair.target.model, tokens, torch.arange(64), 64)
+    # Eight bits a weight: close, not equal.
+    assert (logits.log_softmax(-1) - expected.log_softmax(-1)).abs().mean() < 0.2
+
+
+def test_a_gguf_file_of_another_model_is_refused(tmp_path):
+    session = open_session(Settings(), False, load=load_draft_side)
+    file = gguf_target.bundled_gguf("tiny:draft", tmp_path)
+    with pytest.raises(SpecprefillError, match=r"not the model tiny:target \(num_hidden_layers \d+, not \d+\)"):
+        gguf_target.with_gguf_target(session.pair, file, "float32")
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"GGUF")
+    with pytest.raises(SpecprefillError, match=r"damaged\.gguf: cannot be loaded"):
+        gguf_target.with_gguf_target(session.pair, damaged, "float32")

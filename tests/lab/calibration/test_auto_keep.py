@@ -1,0 +1,136 @@
+"""The mass of `--keep auto` by answers: the choice, and a random pair asked with every mass."""
+
+from dataclasses import replace
+
+import pytest
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.calibration.auto_keep import (
+    AUTO_KEEP,
+    MASSES,
+    AutoKeep,
+    Tried,
+    answer_settings,
+    ask,
+    mass_for_answers,
+    sessions_by_mass,
+    tune_auto_keep,
+    tuning_items,
+)
+from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.settings import Settings
+
+SETTINGS = Settings(scorer="question", mode="select", look_ahead=1, chunk_size=8)
+TEXTS = (
+    "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 6,
+    "Rain fell on the harbour all day. The ferry left at noon with twelve crates of apples on its deck. " * 7,
+)
+
+
+def item(number, text, answer="nine"):
+    collection = Collection((one_page_document("doc", text, "text/plain"),))
+    return Item(str(number), f"When, number {number}?", (answer,), collection, (0, len(text)))
+
+
+def document_end(session, one):
+    """Tokens of the prompt's head and document."""
+    return session.prepare(one.collection, one.question, SETTINGS, PhaseClock()).prompt.document[1]
+
+
+def tried(f1):
+    """F1 by mass as what was tried."""
+    return [Tried(mass, value, 0.5) for mass, value in f1.items()]
+
+
+@pytest.mark.parametrize(
+    ("full", "figures", "mass"),
+    [
+        (40, {0.05: 12.0, 0.1: 39.7, 0.3: 40.0, 0.6: 30.0}, 0.1),
+        (40, {0.05: 12.0, 0.1: 39.5, 0.3: 45.0, 0.6: 30.0}, 0.3),
+        (50, {0.05: 40.0, 0.1: 45.0, 0.3: 49.5, 0.6: 49.9}, 0.3),
+        # Out of reach of `full`: the nearest, of equals the largest.
+        (50, {0.05: 20.0, 0.1: 45.0, 0.3: 40.0}, 0.1),
+        (50, {0.05: 0.0, 0.1: 0.0, 0.3: 0.0}, 0.3),
+        # Equal ones: the smallest.
+        (40, {0.05: 10.0, 0.1: 40.0, 0.3: 40.0}, 0.1),
+        (25, {0.05: 25.0, 0.1: 25.0, 0.3: 25.0}, 0.05),
+        # Nothing was answered: nothing can be told.
+        (0, {0.05: 0.0, 0.1: 0.0}, None),
+    ],
+)
+def test_the_smallest_mass_whose_answers_are_as_good_as_those_of_full(full, figures, mass):
+    assert mass_for_answers(full, tried(figures)) == mass
+    assert mass_for_answers(full, tried(figures)[::-1]) == mass
+
+
+def test_heads_get_the_figures_and_the_mass_where_it_is_above_that_found_by_recall(random_session):
+    heads = replace(random_session.pair.scoring_heads, auto_mass=0.07, evidence={"questions": 40})
+    found = AutoKeep(9, 31.234, (Tried(0.05, 30.0, 0.1), Tried(0.1, 31.5, 0.25)), 0.1)
+    tuned = found.applied(heads)
+    assert tuned.auto_mass == 0.1
+    assert tuned.evidence == {
+        "questions": 40,
+        "auto_questions": 9,
+        "auto_f1_full": 31.23,
+        "auto_f1_0.05": 30.0,
+        "auto_kept_0.05": 0.1,
+        "auto_f1_0.1": 31.5,
+        "auto_kept_0.1": 0.25,
+    }
+    assert replace(found, mass=0.05).applied(heads).auto_mass == 0.07
+    assert replace(found, mass=None).applied(heads).auto_mass == 0.07
+
+
+def test_every_mass_is_asked_and_the_session_is_left_as_it_was(random_session):
+    """The answers that one mass gives are made the right ones, so that it must get full marks."""
+    pair = random_session.pair
+    heads = pair.scoring_heads
+    pair.scoring_heads = None
+    right = sessions_by_mass(random_session, heads)[0.3]
+    items = []
+    for number, text in enumerate(TEXTS):
+        plain = item(number, text)
+        ((_, answer),) = ask(right, plain, AUTO_KEEP, answer_settings(SETTINGS))
+        items.append(replace(plain, answers=(answer.answer,)))
+    read, steps = [], []
+    shortest = min(document_end(random_session, one) for one in items)
+    hook = pair.draft.model.model.layers[0].register_forward_hook(lambda _, given, __: read.append(given[0].shape[1]))
+    found = tune_auto_keep(random_session, heads, items, SETTINGS, steps.append)
+    hook.remove()
+    assert steps == [0, 1]
+    assert found.questions == 2
+    assert [one.mass for one in found.tried] == list(MASSES)
+    f1 = {one.mass: one.f1 for one in found.tried}
+    assert f1[0.3] == 100
+    # A random target gives other answers on other chunks: else the masses were not told apart.
+    assert min(f1.values()) < 99
+    assert found.mass == min(mass for mass in MASSES if f1[mass] >= 0.99 * found.full)
+    kept = [one.kept_ratio for one in found.tried]
+    assert kept == sorted(kept)
+    assert kept[0] < kept[-1] < 1
+    assert pair.scoring_heads is None
+    assert random_session.shared is None
+    # The draft reads each document for the first mass only.
+    assert sum(tokens >= shortest for tokens in read) == len(items)
+
+
+def test_questions_are_those_not_searched_on_that_fit_the_target_with_an_answer(random_session):
+    short, long = TEXTS
+    items = [item(number, short) for number in range(6)]
+    # One whose answer does not stand in its document counts in neither half.
+    items.insert(1, item(9, short, answer="a zebra"))
+    items[4] = item(7, long * 2, answer="noon")
+    chosen = [one.identifier for one in tuning_items(random_session, items, SETTINGS, 60)]
+    assert chosen == ["1", "7", "5"]
+    assert [one.identifier for one in tuning_items(random_session, items, SETTINGS, 2)] == ["1", "7"]
+    longest = document_end(random_session, items[4])
+    random_session.pair.target.context = longest
+    assert [one.identifier for one in tuning_items(random_session, items, SETTINGS, 60)] == ["1", "5"]
+
+
+def test_without_questions_nothing_is_tuned(random_session):
+    with pytest.raises(SpecprefillError, match="no questions to tune --keep auto"):
+        tune_auto_keep(random_session, random_session.pair.scoring_heads, [], SETTINGS, lambda _: None)

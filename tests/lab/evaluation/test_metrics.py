@@ -1,0 +1,125 @@
+"""Metrics as SQuAD counts them, intervals, and question sets."""
+
+import json
+import lzma
+
+import numpy as np
+import pytest
+
+from specprefill_cli.answering.answer import Answer
+from specprefill_cli.answering.metrics import bootstrap_interval, contains_answer, exact_match, f1
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.evaluation.datasets import Item, read_items
+from specprefill_cli.lab.evaluation.runner import Configuration, configurations, rows
+
+
+@pytest.mark.parametrize(
+    ("answer", "references", "em", "overlap"),
+    [
+        ("The Denver Broncos.", ["Denver Broncos"], 1, 1),
+        ("Denver", ["Denver Broncos"], 0, 2 / 3),
+        ("in Denver, Colorado", ["Boston", "Denver Colorado"], 0, 0.8),
+        ("", ["x"], 0, 0),
+        ("not found", [], 1, 1),
+        ("Tuesday", [], 0, 0),
+    ],
+)
+def test_exact_match_and_f1(answer, references, em, overlap):
+    assert exact_match(answer, references) == em
+    assert f1(answer, references) == pytest.approx(overlap)
+
+
+def test_contained_answers_are_whole_words():
+    assert contains_answer("It opens at 9:30 a.m. daily", ["9:30 a.m."])
+    assert not contains_answer("The artist", ["art"])
+
+
+def test_the_interval_covers_the_mean_and_narrows_with_more_values():
+    values = np.random.default_rng(0).normal(50, 20, 400)
+    low, high = bootstrap_interval(values)
+    assert low < values.mean() < high
+    # The standard error of the mean is 1.0; the interval is 1.96 of it to either side.
+    assert high - low == pytest.approx(3.9, rel=0.2)
+
+
+def answer(text, seconds):
+    return Answer(
+        "", "", text, "select", None, None, "t", 100, 30, 0.3, seconds, 0, {}, [], 1, None, None, None, [], [], "stop"
+    )
+
+
+def test_differences_and_ratios_are_paired_with_full():
+    item = Item("a", "?", ("red",), Collection((one_page_document("d", "x", "text/plain"),)), (0, 1))
+    full = [(item, answer("red", 2.0)), (item, answer("red", 4.0))]
+    fast = [(item, answer("red", 1.0)), (item, answer("blue", 1.0))]
+    first, second = rows({Configuration("full"): full, Configuration("select", 0.2, "question"): fast})
+    assert (first.f1, first.f1_delta, first.ttft_ratio) == (100, None, None)
+    assert (second.f1, second.f1_delta, second.ttft_ratio) == (50, -50, 3.0)
+    assert second.right == 1
+
+
+def test_full_runs_once_whatever_the_keeps():
+    assert len(configurations(["full", "select"], [0.1, 0.2, None], ["question", "random"])) == 7
+
+
+def write_rows(path, rows_):
+    with lzma.open(path, "wt") as out:
+        out.write("\n".join(json.dumps(row) for row in rows_))
+    return path
+
+
+def test_contexts_are_buried_among_others(tmp_path):
+    path = write_rows(
+        tmp_path / "q.jsonl.xz",
+        [{"id": n, "context": f"Paragraph {n}.", "question": "?", "answers": ["x"]} for n in range(30)],
+    )
+    items = read_items(path, limit=10, distractors=4, seed=1)
+    assert len(items) == 10
+    places = set()
+    for item in items:
+        paragraphs = item.collection.text.split("\n\n")
+        assert len(paragraphs) == len(set(paragraphs)) == 5
+        places.add(paragraphs.index(f"Paragraph {item.identifier}."))
+        assert item.collection.text[slice(*item.evidence)] == f"Paragraph {item.identifier}."
+    assert len(places) > 2
+    again = read_items(path, limit=10, distractors=4, seed=1)
+    assert [item.collection.text for item in again] == [item.collection.text for item in items]
+
+
+def test_rows_without_an_id_are_named_by_their_line(tmp_path):
+    rows = [{"context": f"Paragraph {n}.", "question": "?", "answers": ["x"], "id": None} for n in range(1, 30)]
+    path = write_rows(tmp_path / "q.jsonl.xz", rows)
+    for item in read_items(path, limit=8, distractors=0, seed=3):
+        assert item.collection.text == f"Paragraph {item.identifier}."
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path):
+    row = '{"context": "x", "question": "?", "answers": []}\n'
+    (tmp_path / "q.jsonl").write_text(row, encoding="utf-8-sig")
+    (item,) = read_items(tmp_path / "q.jsonl", None, 0, 0)
+    assert not item.buried
+
+
+def test_documents_are_found_beside_the_question_file(tmp_path):
+    (tmp_path / "a.txt").write_text("The gate is green.")
+    (tmp_path / "q.jsonl").write_text('{"documents": ["a.txt"], "question": "?", "answers": []}\n')
+    assert "green" in read_items(tmp_path / "q.jsonl", None, 0, 0)[0].collection.text
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("{", "line 1: not JSON"),
+        ("[]", "line 1: needs the keys question and answers"),
+        ('{"question": "?", "answers": "Paris", "context": "x"}', "line 1: answers must be a list"),
+        ('{"question": 3, "answers": [], "context": "x"}', "line 1: question and context must be strings"),
+        ("", "holds no questions"),
+        ('{"question": "?", "answers": []}', "line 1: needs one of context, document, documents"),
+    ],
+)
+def test_faulty_rows_are_named(tmp_path, row, complaint):
+    (tmp_path / "q.jsonl").write_text(row)
+    with pytest.raises(SpecprefillError, match=complaint):
+        read_items(tmp_path / "q.jsonl", None, 0, 0)

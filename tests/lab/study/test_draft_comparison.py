@@ -1,0 +1,60 @@
+"""Kinship of drafts: what is compared with what; on random models only the mechanics can be asserted."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specprefill_cli.lab.study.draft_comparison import COMPARED, OWN, UNRELATED, kinship
+from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.models.loading import random_like
+from tests.helpers.architectures import build_model
+
+
+@pytest.fixture(scope="module")
+def text(tokenizer):
+    generator = torch.Generator().manual_seed(0)
+    words = torch.randint(300, 8_000, (1_000, 12), generator=generator)
+    return " ".join(tokenizer.decode(ids) for ids in words)
+
+
+def test_the_unrelated_draft_has_the_same_shape_and_other_weights(random_pair):
+    state = torch.random.get_rng_state()
+    one, same, other = (random_like(random_pair.draft, seed) for seed in (1, 1, 2))
+    assert torch.equal(state, torch.random.get_rng_state())
+    shapes = [
+        {name: tuple(value.shape) for name, value in loaded.model.named_parameters()}
+        for loaded in (one, random_pair.draft)
+    ]
+    assert shapes[0] == shapes[1]
+    marks = [weights_fingerprint(loaded.model) for loaded in (random_pair.draft, one, same, other)]
+    assert marks[1] == marks[2]
+    assert len(set(marks)) == 3
+    assert one.model.dtype == random_pair.draft.model.dtype
+    assert not one.model.training
+
+
+def test_every_draft_is_held_against_the_same_target(random_pair, two_tokenizers, text):
+    loaded = []
+
+    def others():
+        loaded.append("qwen2")
+        yield replace(random_pair.draft, name="cousin", model=build_model("qwen2", seed=5))
+        loaded.append("bytes")
+        yield replace(two_tokenizers[1], name="bytes")
+
+    turns = []
+    own_calibration = random_pair.calibration
+    found = kinship(random_pair, [text], others(), lambda words: turns.append((words, tuple(loaded))))
+    assert [one.role for one in found] == [OWN, COMPARED, COMPARED, UNRELATED]
+    own, cousin, foreign, unrelated = found
+    # A draft is loaded only when its turn comes.
+    assert turns[0][1] == ()
+    assert own.target_layers == cousin.target_layers == unrelated.target_layers == (1, 2)
+    assert all(len(one.key_errors) == len(one.value_errors) == 2 for one in (own, cousin, unrelated))
+    assert len({one.key_errors for one in (own, cousin, unrelated)}) == 3
+    assert (own.same_family, cousin.same_family) == (True, False)
+    assert not foreign.same_tokenizer
+    assert foreign.target_layers == ()
+    assert "another tokenizer" in foreign.reason
+    assert random_pair.calibration is own_calibration

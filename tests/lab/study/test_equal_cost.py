@@ -1,0 +1,240 @@
+"""Answers at equal time to first token: the choice of keep, the formulas, and that every control is what it says."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.study.conditions import (
+    DRAFT_KV,
+    FULL,
+    MAPPED,
+    REST_DROPPED,
+    WRONG,
+    WRONG_ACCEPTED,
+    ZEROS_ACCEPTED,
+    conditions,
+    draft_session,
+    other_budgets,
+    reference_settings,
+)
+from specprefill_cli.lab.study.controls import everything_of, mapped_kv, other_document, spliced
+from specprefill_cli.lab.study.equal_cost import Tally, cost_rows, duel, equal_cost, gap_recovered
+from specprefill_cli.lab.study.equal_ttft import KEEPS, nearest_keep, tune
+from specprefill_cli.lab.study.measurements import BUDGETS, study
+from specprefill_cli.lab.study.summary import summary
+from specprefill_cli.models.raw_kv import key_value_size
+from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.projection import KvMap, LayerFit
+from specprefill_cli.settings import Settings
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
+SETTINGS = reference_settings(Settings(scorer="question", look_ahead=1))
+KEPT = {"select": 0.4, "hybrid": 0.3}
+
+
+def item(number=0, text=TEXT):
+    collection = Collection((one_page_document("doc", text, "text/plain"),))
+    return Item(str(number), f"When, number {number}?", ("nine",), collection, (0, 10))
+
+
+@pytest.fixture
+def with_exact_maps(random_session):
+    """The random pair with maps for one exact layer too, one that reads the draft and one that does not."""
+    pair, generator = random_session.pair, torch.Generator().manual_seed(9)
+    heads, size = key_value_size(pair.target.model, 2)
+    maps = dict(pair.calibration.maps)
+    for draft_layers in ((1,), ()):
+        fit = LayerFit(2, draft_layers, 1e-3, 1.0, 1.0)
+        weight = torch.randn(64 * (1 + len(draft_layers)) + 1, 2 * heads * size, generator=generator) / 8
+        one = KvMap(1, (fit,), {2: weight})
+        maps[one.name] = one
+    pair.calibration = replace(pair.calibration, maps=maps)
+    return random_session
+
+
+@pytest.mark.parametrize("wanted", [0.0, 0.31, 0.62, 1.2, 9.0])
+def test_the_keep_with_the_nearest_time_is_found_in_few_trials(wanted):
+    tried = []
+
+    def seconds(keep):
+        tried.append(keep)
+        return 0.2 + keep
+
+    keep, found = nearest_keep(wanted, seconds)
+    assert keep == min(KEEPS, key=lambda one: abs(0.2 + one - wanted))
+    assert found == pytest.approx(0.2 + keep)
+    assert len(tried) == len(set(tried)) <= 6
+
+
+def test_each_mode_is_tuned_to_the_reference_time():
+    """A stub in place of the clock: draft KV takes a second, `hybrid` half a second more than `select`."""
+    costs = {"draft-kv": lambda _: 1.0, "select": lambda keep: 2 * keep, "hybrid": lambda keep: 0.5 + 2 * keep}
+    asked = []
+
+    def timer(_session, items, settings):
+        asked.append((settings.mode, len(items)))
+        return costs[settings.mode](settings.keep)
+
+    found = tune(None, [item(n) for n in range(9)], SETTINGS, ("select", "hybrid"), lambda _: None, timer)
+    assert (found["select"].keep, found["hybrid"].keep) == (0.5, 0.25)
+    assert found["select"].pilot_ttft_seconds == found["select"].wanted_ttft_seconds == 1.0
+    assert asked[0] == ("draft-kv", 9)
+
+
+def test_the_share_of_the_gap_between_draft_and_full():
+    assert gap_recovered(30, 20, 60) == pytest.approx(0.25)
+    assert gap_recovered(20, 20, 60) == 0
+    assert gap_recovered(10, 20, 60) == pytest.approx(-0.25)
+    # Where the draft is as good as the target there is nothing to recover.
+    assert gap_recovered(50, 40, 40) is None
+
+
+def tally(scores, seconds, **others):
+    return Tally(None, None, None, list(scores), [seconds] * len(scores), [0.1] * len(scores), [True], **others)
+
+
+def test_rows_say_what_is_equally_fast_and_how_much_is_recovered():
+    tallies = {
+        FULL: tally([100, 100], 4.0),
+        "draft alone": tally([0, 50], 1.0),
+        DRAFT_KV: tally([50, 100], 2.0),
+        "a": tally([0, 100], 2.09),
+        "b": tally([0, 100], 1.89),
+    }
+    rows = {row.name: row for row in cost_rows(tallies)}
+    assert [rows[name].equal_ttft for name in (FULL, DRAFT_KV, "a", "b")] == [False, True, True, False]
+    assert rows[DRAFT_KV].gap_recovered == pytest.approx((75 - 25) / (100 - 25))
+    assert rows[FULL].gap_recovered == 1
+    assert rows[FULL].ttft_ratio == 2
+    assert rows["a"].f1_low <= 50 <= rows["a"].f1_high
+    assert rows["a"].n == 2
+
+
+def test_a_duel_is_paired_and_decided_by_its_interval():
+    ours, theirs = tally([50, 60, 70, 80] * 5, 1.0), tally([40, 50, 60, 70] * 5, 1.0)
+    assert (duel(ours, theirs, "x").difference, duel(ours, theirs, "x").verdict) == (10, "better")
+    assert duel(theirs, ours, "x").verdict == "worse"
+    assert duel(ours, tally([70, 40, 90, 60] * 5, 1.0), "x").verdict == "undecided"
+
+
+def test_the_wrong_document_is_never_the_same_text():
+    items = [item(0), item(1), item(2, "Another text altogether."), item(3)]
+    assert [other_document(items, number).identifier for number in range(4)] == ["2", "2", "3", "2"]
+    assert other_document(items[:2], 0) is None
+    # One that is long enough to stand in every place comes before a nearer one.
+    assert other_document([item(0), item(1, "Short."), item(2, TEXT[::-1])], 0).identifier == "2"
+
+
+def test_a_shorter_wrong_document_fills_every_slot(random_session):
+    """What is left of the right document would pass for an answer from the wrong one."""
+    held = everything_of(mapped_kv(random_session, item(), SETTINGS))
+    wrong = mapped_kv(random_session, item(1, "Rain fell on the harbour all day."), SETTINGS)
+    request = random_session.prepare(item().collection, "When?", SETTINGS, PhaseClock())
+    start, end = request.prompt.document
+    replaced = spliced(held, wrong, (start, end))
+    for (keys, values), (old_keys, old_values), other in zip(
+        replaced.layers, held.layers, wrong.cache.layers, strict=True
+    ):
+        torch.testing.assert_close(keys[:, :start], old_keys[:, :start])
+        torch.testing.assert_close(values[:, :start], old_values[:, :start])
+        document = range(start, wrong.length)
+        repeated = [document[place % len(document)] for place in range(end - start)]
+        assert end - start > 2 * len(document)
+        torch.testing.assert_close(keys[:, start:end], other.keys[0][:, repeated])
+        torch.testing.assert_close(values[:, start:end], other.values[0][:, repeated])
+
+
+def test_controls_really_differ(with_exact_maps):
+    """Each control prefills another cache than draft KV, and its plan says what became of the document."""
+    session = with_exact_maps
+    # Long enough that the smallest budget pays for a chunk.
+    text = TEXT * 4
+    wrong = mapped_kv(
+        session, item(1, "Rain fell on the harbour all day and nobody came to the market. " * 56), SETTINGS
+    )
+    wanted = conditions(session, draft_session(session), SETTINGS, KEPT, wrong) + other_budgets(session, SETTINGS)
+    found = {one.name: one for one in wanted}
+    streams = {
+        name: one.session.ask(item(text=text).collection, "When?", one.settings, strategy=one.strategy)
+        for name, one in found.items()
+    }
+    logits = {name: stream.prefilled.logits for name, stream in streams.items()}
+    names = list(logits)
+    for place, first in enumerate(names):
+        for second in names[place + 1 :]:
+            assert (logits[first] - logits[second]).abs().max() > 1e-4, f"{first} and {second} are the same"
+    plans = {name: stream.prefilled.plan for name, stream in streams.items()}
+    ours, dropped = plans[DRAFT_KV], plans[REST_DROPPED]
+    assert dropped.kept_tokens == ours.kept_tokens == streams[REST_DROPPED].prefilled.state.length
+    assert {span.fate for span in dropped.spans} == {Fate.RECOMPUTE, Fate.DROP}
+    assert [(s.start, s.end) for s in ours.spans if s.fate is Fate.RECOMPUTE] == [
+        (s.start, s.end) for s in dropped.spans if s.fate is Fate.RECOMPUTE
+    ]
+    at_random = plans["random tokens recomputed"]
+    # Checkpoints inside recomputed chunks are not counted twice, so the totals may differ by a few tokens.
+    assert at_random.kept_tokens == pytest.approx(ours.kept_tokens, abs=ours.checkpoints)
+    assert {span.fate for span in plans[MAPPED].spans} == {Fate.ACCEPT}
+    zero, wrong_state = streams["zero KV"].prefilled.state, streams[WRONG].prefilled.state
+    start, end = zero.length - 30, zero.length - 25
+    assert streams["zero KV"].request.prompt.document[1] > end
+    assert zero.cache.layers[1].keys[..., :start, :].abs().max() == 0
+    assert torch.equal(wrong_state.cache.layers[1].keys[..., 30:50, :], wrong.cache.layers[1].keys[..., 30:50, :])
+    # What is accepted differs, and nothing that was computed.
+    drafted, zeros, foreign = (streams[name].prefilled.state for name in (DRAFT_KV, ZEROS_ACCEPTED, WRONG_ACCEPTED))
+    assert [plans[name].spans for name in (ZEROS_ACCEPTED, WRONG_ACCEPTED)] == [ours.spans] * 2
+    accepted = (zeros.cache.layers[0].keys[0] == 0).all(-1).all(0)
+    first, last = streams[DRAFT_KV].request.prompt.document
+    share = float(accepted[first:last].float().mean())
+    assert 0.5 < share < 1 - SETTINGS.recompute + 0.05
+    assert not accepted[:first].any()
+    assert not accepted[last:].any()
+    for state in (zeros, foreign):
+        layer, own = state.cache.layers[0], drafted.cache.layers[0]
+        torch.testing.assert_close(layer.keys[0][:, ~accepted], own.keys[0][:, ~accepted])
+        assert not torch.allclose(layer.values[0][:, accepted], own.values[0][:, accepted])
+    assert {"exact 1 layers, with draft", "exact 1 layers, without draft"} <= set(names)
+    assert all(stream.clock.ttft > 0 for stream in streams.values())
+
+
+def test_a_run_keeps_a_few_numbers_a_condition(random_session, monkeypatch):
+    monkeypatch.setattr("specprefill_cli.lab.study.conditions.LONGEST_ANSWER", 3)
+    steps = []
+    items = [item(0), item(1, TEXT[30:] + " It rains."), item(2, TEXT[60:] + " It snows.")]
+    found = equal_cost(random_session, items, Settings(scorer="question", look_ahead=1), 2, steps.append)
+    rows, budgets = ({row.name: row for row in part} for part in (found.rows, found.budgets))
+    assert {row.n for row in rows.values()} == {3}
+    assert {row.n for row in budgets.values()} == {2}
+    assert set(rows) & set(budgets) == {DRAFT_KV, "random tokens recomputed"}
+    assert rows[FULL].first_token_kl == 0
+    assert rows[FULL].same_answer == 1
+    assert rows[DRAFT_KV].ttft_ratio == 1
+    assert rows[DRAFT_KV].equal_ttft
+    assert rows["draft alone"].first_token_kl > 0
+    for order in ("risk", "random"):
+        shares = {row.budget for row in budgets.values() if row.chosen_by == order}
+        assert shares == {budget for budget in BUDGETS if budget or order == "risk"}
+    assert len(found.answer_changed) == 3
+    assert {one.against for one in found.duels} == {REST_DROPPED, "select", ZEROS_ACCEPTED, WRONG_ACCEPTED}
+    assert {one.keep for one in found.tuned} <= set(KEEPS)
+    assert rows["select"].keep == found.tuned[0].keep
+    # The study spends the same budgets on first tokens alone, and must find the same.
+    studied = summary(study(random_session, items, SETTINGS, lambda _: None))
+    for name, answered in (
+        ("mapped only", rows[MAPPED]),
+        ("recompute 0.15", rows[DRAFT_KV]),
+        ("zeros", rows["zero KV"]),
+        ("recompute 0.15, zeros accepted", rows[ZEROS_ACCEPTED]),
+    ):
+        assert answered.first_token_kl == pytest.approx(studied["variants"][name]["kl_median"], rel=1e-3)
+    studied = summary(study(random_session, items[:2], SETTINGS, lambda _: None))
+    answered = budgets["random tokens, recompute 0.3"]
+    assert answered.first_token_kl == pytest.approx(
+        studied["variants"]["recompute 0.3 at random"]["kl_median"], rel=1e-3
+    )
+    assert any("question 3 of 3: zero KV" in step for step in steps)
+    assert not any("question 3 of 3: draft-kv, recompute" in step for step in steps)

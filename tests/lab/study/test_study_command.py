@@ -1,0 +1,51 @@
+"""`specprefill study` from end to end on a random pair, and what it refuses."""
+
+import json
+
+import pytest
+
+from specprefill_cli.lab.study.measurements import BUDGETS
+
+TEXTS = (
+    "The north gate opens at nine. The keeper lives by the mill. " * 8,
+    "Rain fell on the harbour all day long. " * 12,
+)
+
+
+@pytest.fixture
+def questions(tmp_path):
+    path = tmp_path / "questions.jsonl"
+    rows = [{"id": str(n), "context": text, "question": "When?", "answers": ["nine"]} for n, text in enumerate(TEXTS)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_the_study_leaves_numbers_pictures_and_a_page(call, random_session, questions, tmp_path, monkeypatch):
+    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
+    monkeypatch.setattr("specprefill_cli.lab.study.conditions.LONGEST_ANSWER", 3)
+    out = tmp_path / "a" / "study"
+    code, printed, _ = call(
+        "study", str(questions), "--out", str(out), "--answers", "2", "--distractors", "0", "--scorer", "question",
+        "--look-ahead", "1", "--quiet",
+    )  # fmt: skip
+    assert code == 0
+    record = json.loads((out / "study.json").read_text())
+    assert record["schema"] == 1
+    assert record["questions"] == 2
+    assert record["kinship"] is None
+    assert {row["n"] for row in record["equal_cost"]["rows"]} == {2}
+    assert len(record["first_token_by_budget"]) == 2 * len(BUDGETS)
+    assert {path.name for path in out.iterdir()} == {
+        "study.json", "study.html", "error_by_layer_and_depth.svg", "error_by_layer.svg", "kl_by_budget.svg",
+        "f1_by_budget.svg",
+    }  # fmt: skip
+    assert (out / "study.html").read_text().count("<svg") == 4
+    assert "same tokens, rest dropped" in printed
+
+
+def test_what_cannot_work_is_refused_before_work(call, questions, tmp_path):
+    code, _, err = call("study", str(questions), "--out", str(tmp_path / "o"), "--draft-compare", "x")
+    assert (code, "--text FILES" in err) == (2, True)
+    code, _, err = call("study", str(questions), "--out", str(questions / "o"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "cannot be made" in err

@@ -1,0 +1,133 @@
+"""The cost model against operations counted by torch while the models run."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen3Config
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.models.adapter import prefill, read_keys
+from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.cache import new_state
+from specprefill_cli.models.cost import ModelCost, attended_pairs, compute_limit, promised_speedup
+from specprefill_cli.models.masks import SINKS, LocalReading
+from specprefill_cli.prefill.auto_mode import scoring_flops
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.settings import Settings
+from tests.helpers.architectures import SIZES
+
+CONFIGS = {
+    "llama": lambda: LlamaConfig(**SIZES),
+    "qwen3": lambda: Qwen3Config(**SIZES | {"num_hidden_layers": 5}, head_dim=32),
+}
+
+
+@pytest.fixture(params=sorted(CONFIGS))
+def model(request):
+    return AutoModelForCausalLM.from_config(CONFIGS[request.param](), attn_implementation=ATTENTION).eval()
+
+
+def counted(work):
+    """Operations that torch counts: those of linear layers, and those of attention, as batched products of all pairs."""
+    counter = FlopCounterMode(display=False)
+    # The fused kernel for CPUs has no count of its own.
+    with counter, sdpa_kernel(SDPBackend.MATH):
+        work()
+    by_kind = counter.get_flop_counts()["Global"]
+    attention = sum(value for kind, value in by_kind.items() if "bmm" in str(kind))
+    return sum(by_kind.values()) - attention, attention
+
+
+@pytest.mark.parametrize("tokens", [100, 900])
+def test_prefill_is_counted_within_two_percent(model, tokens):
+    ids = torch.randint(3, 8_000, (tokens,))
+    linear, attention = counted(lambda: prefill(model, ids, torch.arange(tokens), 10_000))
+    cost = ModelCost.of(model.config)
+    every_pair = cost.prefill_flops(tokens) - without_attention(cost).prefill_flops(tokens)
+    assert without_attention(cost).prefill_flops(tokens) == pytest.approx(linear, rel=0.02)
+    # In the last layer one query reads all keys.
+    last = 4.0 * tokens * cost.heads * cost.head_size
+    assert every_pair == pytest.approx(causal(attention - last, tokens) + last, rel=0.001)
+
+
+def test_a_pass_that_ends_early_is_counted_within_two_percent(model):
+    ids = torch.randint(3, 8_000, (300,))
+    linear, attention = counted(lambda: read_keys(model, ids, torch.arange(300), 10_000, 1, None, new_state()))
+    cost = ModelCost.of(model.config)
+    assert without_attention(cost).reading_flops(300, 1) == pytest.approx(linear, rel=0.02)
+    every_pair = cost.reading_flops(300, 1) - without_attention(cost).reading_flops(300, 1)
+    assert every_pair == pytest.approx(causal(attention, 300), rel=0.001)
+
+
+def causal(square, tokens):
+    """What causality leaves of the operations that torch counts, those of all pairs of `tokens` queries and keys."""
+    return square * (tokens + 1) / (2 * tokens)
+
+
+def without_attention(cost):
+    class Linear(ModelCost):
+        def attention_flops(self, *_):
+            return 0.0
+
+    return Linear(**vars(cost))
+
+
+def test_the_limit_ignores_overhead_and_grows_with_what_is_dropped():
+    cost = ModelCost.of(LlamaConfig(**SIZES))
+    assert compute_limit(cost, 0.0, 4_000, 4_000) == 1
+    assert compute_limit(cost, 0.0, 4_000, 400) > compute_limit(cost, 0.0, 4_000, 800) > 5
+    scoring = cost.prefill_flops(4_000) / 4
+    assert promised_speedup(cost, scoring, 4_000, 400) < compute_limit(cost, scoring, 4_000, 400) < 4
+
+
+@pytest.mark.parametrize("own", [None, 48, 200])
+@pytest.mark.parametrize(("tokens", "window", "until"), [(500, 64, 460), (500, 64, 500), (60, 64, 50), (500, 480, 460)])
+def test_local_reading_is_counted_pair_by_pair(tokens, window, until, own):
+    query, key = torch.arange(tokens)[:, None], torch.arange(tokens)[None]
+    near = (key > query - window) | (key < SINKS)
+    # A layer's own window, where it is the narrower one, is all there is.
+    reads_locally = (query < until) if own is None or window < own else torch.zeros_like(query, dtype=torch.bool)
+    inside = torch.ones_like(near) if own is None else key > query - own
+    seen = (key <= query) & torch.where(reads_locally & (min(tokens, until) > window), near, inside)
+    assert attended_pairs(tokens, 0, own, LocalReading(window, until)) == pytest.approx(int(seen.sum()), rel=0.002)
+
+
+@pytest.mark.parametrize(("tokens", "past"), [(100, 0), (30, 20), (30, 100), (200, 10)])
+def test_a_window_is_counted_pair_by_pair(tokens, past):
+    query, key = torch.arange(past, past + tokens)[:, None], torch.arange(past + tokens)[None]
+    seen = (key <= query) & (key > query - 50)
+    assert attended_pairs(tokens, past, 50) == int(seen.sum())
+
+
+def test_layers_with_windows_cost_less():
+    sizes = SIZES | {"num_hidden_layers": 6}
+    whole, windowed = (
+        ModelCost.of(Gemma3TextConfig(**sizes, sliding_window=64, layer_types=[kind] * 5 + ["full_attention"]))
+        for kind in ("full_attention", "sliding_attention")
+    )
+    near, far = attended_pairs(2_000, 0, 64), attended_pairs(2_000, 0, None)
+    assert windowed.attention_flops(2_000) / whole.attention_flops(2_000) == pytest.approx((5 * near + far) / (6 * far))
+    assert windowed.reading_flops(2_000, 5) < whole.reading_flops(2_000, 5)
+
+
+def test_a_draft_that_every_rank_runs_counts_for_each(random_session):
+    collection = Collection((one_page_document("doc", "The gate is green. " * 40, "text/plain"),))
+    settings = Settings(mode="select", scorer="question")
+    request = random_session.prepare(collection, "Which colour?", settings, PhaseClock())
+    shared = replace(request, pair=replace(request.pair, ranks=SimpleNamespace(size=4)))
+    assert scoring_flops(settings, shared) == 4 * scoring_flops(settings, request) > 0
+
+
+def test_a_mixture_of_experts_costs_what_a_token_passes_through():
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    mixtral = transformers.MixtralConfig(**sizes, num_experts_per_tok=2, num_local_experts=8)
+    qwen = transformers.Qwen3MoeConfig(**sizes, num_experts_per_tok=3, moe_intermediate_size=32)
+    dense = transformers.LlamaConfig(**sizes)
+    widths = [ModelCost.of(config).intermediate_size for config in (dense, mixtral, qwen)]
+    assert widths == [96, 2 * 96, 3 * 32]

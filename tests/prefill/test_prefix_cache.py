@@ -1,0 +1,203 @@
+"""Reuse of document states: the same logits, plans and answers as cold, and a file cache that survives damage."""
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.prefill.disk_cache import SUFFIX, DiskStates
+from specprefill_cli.prefill.prefix_cache import DRAFT_STATE, TARGET_STATE, TOKENS, DocumentStates, SharedWork
+from specprefill_cli.settings import Settings
+from tests.helpers.architectures import ARCHITECTURES
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
+COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+OTHER = Collection((one_page_document("other", TEXT.replace("nine", "ten"), "text/plain"),))
+QUESTIONS = ("When does it open?", "What do tickets cost, and where does the keeper live?", "Who?")
+SHORT_SIGHTED = "mistral"
+
+
+def ask(session, question, collection=COLLECTION, **settings):
+    stream = session.ask(collection, question, Settings(**{"max_new_tokens": 6, "keep": 0.4, **settings}))
+    text = "".join(stream)
+    return stream, text
+
+
+def pair_of_sessions(session, store=None):
+    return replace(session, shared=None), replace(session, shared=SharedWork(draft=DocumentStates(store)))
+
+
+@pytest.mark.parametrize("random_pair", sorted(ARCHITECTURES), indirect=True)
+@pytest.mark.parametrize("how", [{"mode": "full"}, {"mode": "select", "scorer": "question"}], ids=["full", "select"])
+def test_answers_are_those_without_reuse(random_session, how):
+    if SHORT_SIGHTED in random_session.pair.target.name and how["mode"] == "select":
+        how = {**how, "scorer": "lexical"}
+    cold, shared = pair_of_sessions(random_session)
+    expected = {"full": [TARGET_STATE], "select": [DRAFT_STATE]}[how["mode"]] if how.get("scorer") != "lexical" else []
+    for number, question in enumerate(QUESTIONS):
+        first, text = ask(cold, question, **how)
+        second, again = ask(shared, question, **how)
+        torch.testing.assert_close(first.prefilled.logits, second.prefilled.logits, atol=1e-4, rtol=1e-4)
+        assert first.prefilled.plan == second.prefilled.plan
+        assert text == again
+        assert first.result().reused == []
+        assert second.result().reused == ([TOKENS, *expected] if number else [])
+
+
+@pytest.mark.parametrize("scorer", ["question", "heads", "paper"])
+def test_speculation_behind_a_kept_state_gives_the_same_answer(random_session, scorer):
+    cold, shared = pair_of_sessions(random_session)
+    how = {"mode": "select", "scorer": scorer, "speculate": 4, "proposer": "draft", "max_new_tokens": 16}
+    for question in QUESTIONS:
+        first, text = ask(cold, question, **how)
+        second, again = ask(shared, question, **how)
+        torch.testing.assert_close(first.prefilled.importance, second.prefilled.importance, atol=1e-5, rtol=1e-4)
+        assert text == again
+
+
+def test_a_state_of_fewer_layers_is_refused_for_a_use_of_more(random_session):
+    _, shared = pair_of_sessions(random_session)
+    ask(shared, "Who?", mode="select", scorer="heads")
+    later = [ask(shared, "When?", mode="select", scorer=scorer)[0] for scorer in ("heads", "question", "heads")]
+    assert [DRAFT_STATE in stream.result().reused for stream in later] == [True, False, True]
+
+
+def test_another_document_is_no_hit_and_the_first_is_still_there(random_session):
+    _, shared = pair_of_sessions(random_session)
+    used = [ask(shared, "Who?", document, mode="full")[0].result().reused for document in (COLLECTION, OTHER, OTHER)]
+    assert used == [[], [], [TOKENS, TARGET_STATE]]
+    assert TARGET_STATE in ask(shared, "When?", mode="full")[0].result().reused
+
+
+def test_a_rotation_that_depends_on_the_length_is_never_reused(random_session):
+    _, shared = pair_of_sessions(random_session)
+    config = random_session.pair.target.model.config
+    config.rope_parameters = {**config.rope_parameters, "rope_type": "dynamic"}
+    used = [ask(shared, question, mode="full")[0].result().reused for question in QUESTIONS]
+    assert used == [[], [TOKENS], [TOKENS]]
+
+
+def test_kept_states_are_bounded_by_bytes(random_session):
+    _, shared = pair_of_sessions(random_session)
+    shared.shared.target = DocumentStates(most_bytes=1)
+    for document in (COLLECTION, OTHER):
+        ask(shared, "Who?", document, mode="full")
+    assert len(shared.shared.target.kept) == 1
+    seen = []
+    layer = random_session.pair.target.model.model.layers[0]
+    hook = layer.register_forward_hook(lambda *_: seen.append(len(shared.shared.target.kept)))
+    ask(shared, "Who?", COLLECTION, mode="full")
+    hook.remove()
+    # The old state went before the new one was computed.
+    assert seen[0] == 0
+    ask(shared, "Who?", OTHER, mode="full")
+    assert TARGET_STATE not in ask(shared, "Who?", mode="full")[0].result().reused
+
+
+def test_an_interrupted_prefill_leaves_the_kept_state_usable(random_session, monkeypatch):
+    cold, shared = pair_of_sessions(random_session)
+    ask(shared, "Who?", mode="full")
+    layer = random_session.pair.target.model.model.layers[1].mlp
+    hook = layer.register_forward_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        ask(shared, "When?", mode="full")
+    hook.remove()
+    assert ask(shared, "When?", mode="full")[1] == ask(cold, "When?", mode="full")[1]
+
+
+@pytest.fixture
+def disk(tmp_path):
+    warnings = []
+    return lambda most=2**30: DiskStates(tmp_path, most, warnings.append), tmp_path, warnings
+
+
+def select(session, store, question="Who?", collection=COLLECTION):
+    shared = pair_of_sessions(session, store)[1]
+    return ask(shared, question, collection, mode="select", scorer="question")[0]
+
+
+def test_a_state_outlives_the_session_on_disk(random_session, disk):
+    store, folder, warnings = disk
+    first = select(random_session, store())
+    assert first.result().reused == []
+    second = select(random_session, store())
+    assert second.result().reused == [DRAFT_STATE]
+    torch.testing.assert_close(first.prefilled.importance, second.prefilled.importance, atol=1e-5, rtol=1e-4)
+    assert [path.name.endswith(SUFFIX) for path in folder.iterdir()] == [True]
+    assert warnings == []
+
+
+def flip(data):
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"something else", flip],
+    ids=["truncated", "empty", "foreign", "one bit"],
+)
+def test_a_damaged_file_is_found_and_made_again(random_session, disk, damage):
+    store, folder, warnings = disk
+    first = select(random_session, store())
+    (path,) = folder.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    second = select(random_session, store())
+    assert second.result().reused == []
+    assert torch.equal(first.prefilled.importance, second.prefilled.importance)
+    assert len(warnings) == 1
+    assert "damaged document state" in warnings[0]
+    assert path.read_bytes() == whole
+
+
+def test_other_weights_under_the_same_name_are_no_hit(random_session, disk):
+    store, folder, warnings = disk
+    select(random_session, store())
+    with torch.no_grad():
+        next(random_session.pair.draft.model.parameters()).add_(0.01)
+    assert select(random_session, store()).result().reused == []
+    assert len(list(folder.iterdir())) == 2
+    assert warnings == []
+
+
+def test_a_file_renamed_to_another_document_is_refused(random_session, disk):
+    store, folder, warnings = disk
+    select(random_session, store())
+    (first,) = folder.iterdir()
+    select(random_session, store(), collection=OTHER)
+    (second,) = set(folder.iterdir()) - {first}
+    second.write_bytes(first.read_bytes())
+    assert select(random_session, store(), collection=OTHER).result().reused == []
+    assert "belongs to another document" in warnings[0]
+
+
+def test_the_folder_is_bounded_and_forgets_the_least_recently_used(random_session, disk):
+    store, folder, _ = disk
+    select(random_session, store())
+    (first,) = folder.iterdir()
+    room = store(int(2.5 * first.stat().st_size))
+    select(random_session, room, collection=OTHER)
+    (second,) = set(folder.iterdir()) - {first}
+    # The clock of files may be too coarse to tell the two apart.
+    os.utime(first, ns=(1, 1))
+    os.utime(second, ns=(2, 2))
+    assert select(random_session, room).result().reused != [], "now the first is the one that was used last"
+    third = Collection(
+        (one_page_document("third", OTHER.text.replace(" is ", " was ").replace("The ", "A "), "text/plain"),)
+    )
+    select(random_session, room, collection=third)
+    assert first.exists()
+    assert not second.exists()
+    assert all(load_file(path) for path in folder.iterdir())
+
+
+def test_a_state_above_the_limit_is_not_stored(random_session, disk):
+    store, folder, warnings = disk
+    select(random_session, store(1_000))
+    assert list(folder.iterdir()) == []
+    assert "exceeds --cache-limit" in warnings[0]

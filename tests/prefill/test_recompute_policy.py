@@ -1,0 +1,130 @@
+"""Which chunks of draft KV are recomputed, dropped or always exact, and when a pair is refused."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from specprefill_cli.answering.session import Session
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.loading import LoadedPair
+from specprefill_cli.prefill.checkpoints import ALWAYS_EXACT
+from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.prefill.modes import MODES, draft_kv
+from specprefill_cli.prefill.modes.draft_kv import find_map
+from specprefill_cli.prefill.recompute_policy import enough_chunks, int_fate, riskiest
+from specprefill_cli.settings import Settings
+
+RISKS = torch.tensor([0.1, 0.5, 0.0, 0.3, 0.1])
+
+
+def recomputed(prompt_tokens, share, chunk_size=32, risks=RISKS, accept_risk=None):
+    """Indices of the chunks that a budget recomputes."""
+    fates = riskiest(risks, prompt_tokens, chunk_size, share, accept_risk)
+    assert set(fates.tolist()) <= {int_fate(Fate.RECOMPUTE), int_fate(Fate.ACCEPT)}
+    return (fates == int_fate(Fate.RECOMPUTE)).nonzero()[:, 0].tolist()
+
+
+def test_the_riskiest_chunks_are_recomputed_first_and_ties_go_to_the_earlier():
+    assert recomputed(200, 0.16) == [1]
+    assert recomputed(200, 0.32) == [1, 3]
+    assert recomputed(200, 0.48) == [0, 1, 3]
+    assert recomputed(200, 1.0) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.15, 0.159, 0.5, 0.99])
+@pytest.mark.parametrize("size", [8, 32, 512])
+def test_never_more_than_the_share_of_the_prompt_is_recomputed(share, size):
+    chosen = recomputed(4_149, share, size, torch.rand(4_000 // size))
+    assert len(chosen) * size <= share * 4_149
+    assert (len(chosen) + 1) * size > share * 4_149 or len(chosen) == 4_000 // size
+
+
+def test_a_limit_of_risk_stops_as_soon_as_it_is_held():
+    assert [enough_chunks(RISKS, limit) for limit in (1.1, 1.0, 0.5, 0.4, 0.1, 0.0)] == [0, 0, 1, 2, 3, 4]
+    assert recomputed(200, 1.0, accept_risk=0.25) == [1, 3]
+    assert recomputed(200, 0.16, accept_risk=0.25) == [1], "the budget holds whatever risk remains"
+
+
+def prefilled(session, text, mode, **settings):
+    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import one_page_document
+    from specprefill_cli.prefill.phases import PhaseClock
+
+    wanted = Settings(mode=mode, scorer="question", look_ahead=2, **settings)
+    collection = Collection((one_page_document("doc", text, "text/plain"),))
+    request = session.prepare(collection, "When does the gate open?", wanted, PhaseClock())
+    return request, MODES[mode].prefill(request, wanted)
+
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
+
+
+def test_hybrid_drops_what_is_worse_than_nothing(random_session, monkeypatch):
+    """With a map whose KV is useless everywhere, all that is not computed is dropped; with a perfect one nothing is."""
+    monkeypatch.setattr(draft_kv, "USELESS_ERROR", 0.0)
+    request, useless = prefilled(random_session, TEXT, "hybrid", keep=0.3)
+    spans = useless.plan.spans
+    dropped = sum(span.length for span in spans if span.fate is Fate.DROP)
+    assert dropped > 0
+    assert not any(span.fate is Fate.ACCEPT for span in spans)
+    # Checkpoints inside dropped chunks were computed already, and stay.
+    assert useless.state.length == request.prompt.length - dropped + useless.plan.checkpoints
+    monkeypatch.setattr(draft_kv, "USELESS_ERROR", float("inf"))
+    request, perfect = prefilled(random_session, TEXT, "hybrid", keep=0.3)
+    assert not any(span.fate is Fate.DROP for span in perfect.plan.spans)
+    assert perfect.state.length == request.prompt.length
+
+
+def test_the_first_tokens_are_exact_whatever_the_map_says(random_session):
+    from specprefill_cli.models.adapter import prefill
+    from specprefill_cli.models.cache import layer_keys
+
+    request, ours = prefilled(random_session, TEXT, "draft-kv", recompute=0.0)
+    model, prompt = request.pair.target.model, request.prompt
+    _, whole = prefill(model, prompt.tokens, torch.arange(prompt.length), 10_000)
+    assert ALWAYS_EXACT == 16
+    for layer in range(model.config.num_hidden_layers):
+        mapped, own = layer_keys(ours.state, layer), layer_keys(whole, layer)
+        torch.testing.assert_close(mapped[:, :ALWAYS_EXACT], own[:, :ALWAYS_EXACT], atol=1e-4, rtol=1e-4)
+    assert (mapped - own).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("mode", ["draft-kv", "hybrid"])
+def test_two_tokenizers_are_refused_by_name(two_tokenizers, random_session, mode):
+    target, draft = two_tokenizers
+    session = Session(LoadedPair(random_session.pair.pair, target, draft), random_session.template)
+    with pytest.raises(SpecprefillError, match=f"--mode {mode}: draft and target have different tokenizers"):
+        prefilled(session, TEXT, mode)
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+def test_keys_that_turn_with_the_length_are_refused(random_session, kind):
+    target = random_session.pair.target
+    target.model.config.rope_parameters = {"rope_type": kind, "rope_theta": 1e4}
+    request = SimpleNamespace(pair=random_session.pair)
+    with pytest.raises(SpecprefillError, match="turns its keys by the length"):
+        find_map(request, Settings(mode="draft-kv", scorer="question"))
+
+
+def test_the_fall_back_shows_chunks_as_the_scorer_ranked_them(random_session):
+    _, ours = prefilled(random_session, TEXT, "draft-kv", recompute=0.0, accept_risk=0.0)
+    _, kept = prefilled(random_session, TEXT, "draft-kv", recompute=0.0)
+    assert "fell back" in ours.warnings[0]
+    assert ours.neighbours == kept.neighbours > 0
+
+
+def test_a_draft_that_is_too_short_leaves_auto_with_full(random_session):
+    draft = random_session.pair.draft
+    random_session.pair = replace(random_session.pair, draft=replace(draft, context=100))
+    request, _ = prefilled(random_session, TEXT, "full")
+    mode, reason = random_session.choose_mode(request, Settings(scorer="question"))
+    assert (mode, "context of 100 tokens is too short" in reason) == ("full", True)
+
+
+@pytest.mark.parametrize("random_pair", ["mistral"], indirect=True)
+def test_a_draft_that_sees_too_little_leaves_auto_with_full(random_session):
+    request, _ = prefilled(random_session, TEXT, "full")
+    mode, reason = random_session.choose_mode(request, Settings(scorer="question"))
+    assert (mode, "every layer of the draft sees less" in reason) == ("full", True)

@@ -1,0 +1,222 @@
+"""Scoring heads: their scores against eager attention, their search, and the files they are kept in."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.calibration import heads as head_calibration
+from specprefill_cli.lab.calibration.head_search import Sighting, gold_rank, search_heads, search_lexical, smallest_mass
+from specprefill_cli.lab.calibration.heads import calibrate_heads
+from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.models.adapter import window_layers
+from specprefill_cli.prefill.auto_mode import draft_window
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, identity, load_heads
+from specprefill_cli.settings import Settings
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 6
+
+
+def heads_of(draft, *heads, default=True):
+    return ScoringHeads(tuple(Head(*head) for head in heads), 0.7, default, evidence={}, **identity(draft))
+
+
+def request_for(session, text=TEXT, question="When does the gate open?", **settings):
+    collection = Collection((one_page_document("doc", text, "text/plain"),))
+    return session.prepare(collection, question, Settings(**settings), PhaseClock())
+
+
+@pytest.mark.parametrize("random_pair", ["llama", "qwen3", "gemma3", "phi3"], indirect=True)
+@pytest.mark.parametrize("chunk", [10_000, 64])
+def test_scores_equal_the_attention_of_the_chosen_heads(random_session, chunk):
+    pair = random_session.pair
+    pair.scoring_heads = heads_of(pair.draft, (1, 3, 0.75), (1, 0, 0.25))
+    request = request_for(random_session, prefill_chunk=chunk)
+    ours = SCORERS["heads"].score(request)
+    model, prompt = pair.draft.model, request.draft_prompt
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        attention = model(prompt.tokens[None], use_cache=False, output_attentions=True).attentions[1][0]
+    rows = [*range(*prompt.question), prompt.length - 1]
+    shares = attention[:, rows, prompt.document[0] : prompt.document[1]].mean(1)
+    expected = F.avg_pool1d(0.75 * shares[3][None] + 0.25 * shares[0][None], 13, stride=1, padding=6)[0]
+    assert window_layers(model.config)[1] is None
+    torch.testing.assert_close(ours.importance, expected, atol=1e-5, rtol=1e-4)
+    assert ours.auto_mass == 0.7
+
+
+def test_the_draft_stops_at_the_highest_layer_it_needs(random_session):
+    pair = random_session.pair
+    pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0))
+    reached = []
+    for number, layer in enumerate(pair.draft.model.model.layers):
+        layer.register_forward_hook(lambda *_, number=number: reached.append(number))
+    SCORERS["heads"].score(request_for(random_session))
+    assert reached == []
+    pair.scoring_heads = heads_of(pair.draft, (2, 1, 1.0))
+    SCORERS["heads"].score(request_for(random_session))
+    assert reached == [0, 1]
+
+
+def test_auto_takes_heads_only_where_they_were_found_to_be_better(random_session):
+    pair = random_session.pair
+    pair.scoring_heads = None
+    assert random_session.with_scorer(Settings()).scorer == "question"
+    pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0), default=False)
+    assert random_session.with_scorer(Settings()).scorer == "question"
+    pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0))
+    assert random_session.with_scorer(Settings()).scorer == "heads"
+    assert random_session.with_scorer(Settings(scorer="paper")).scorer == "paper"
+
+
+def test_without_known_heads_the_scorer_says_how_to_find_them(random_session):
+    random_session.pair.scoring_heads = None
+    with pytest.raises(SpecprefillError, match=r"no heads are known .*calibrate --heads"):
+        SCORERS["heads"].score(request_for(random_session))
+
+
+def test_attention_that_is_no_number_is_an_error_not_a_score(random_session):
+    with torch.no_grad():
+        random_session.pair.draft.model.model.layers[0].self_attn.q_proj.weight.fill_(float("nan"))
+    with pytest.raises(SpecprefillError, match=r"not finite \(NaN or Inf\)"):
+        SCORERS["heads"].score(request_for(random_session))
+
+
+@pytest.mark.parametrize("random_pair", ["gemma3"], indirect=True)
+def test_heads_in_a_short_window_are_refused(random_session):
+    pair = random_session.pair
+    pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0))
+    with pytest.raises(SpecprefillError, match=r"window shorter than this prompt.*--scorer question"):
+        SCORERS["heads"].score(request_for(random_session))
+
+
+def test_a_file_of_heads_comes_back_and_is_refused_for_another_draft(random_pair, tmp_path):
+    draft = random_pair.draft
+    heads = heads_of(draft, (1, 3, 0.75), (1, 0, 0.25))
+    path = heads.save(tmp_path)
+    assert load_heads(tmp_path, draft) == heads
+    assert load_heads(tmp_path / "nowhere", draft) is None
+    other = random_pair.target
+    with pytest.raises(SpecprefillError, match=r"made for another draft .*calibrate --heads"):
+        load_heads(tmp_path, other)
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "layers": 99}))
+    with pytest.raises(SpecprefillError, match="layers 99, this one has 3"):
+        load_heads(tmp_path, draft)
+    path.write_text("{")
+    with pytest.raises(SpecprefillError, match="not a file of scoring heads"):
+        load_heads(tmp_path, draft)
+
+
+def test_gold_rank_counts_the_chunks_before_the_worst_gold_one():
+    scores = np.array([[0.1, 0.5, 0.3, 0.2], [0.9, 0.1, 0.1, 0.1]])
+    assert gold_rank(scores, np.array([2])).tolist() == [1, 3]
+    assert gold_rank(scores, np.array([1, 2])).tolist() == [1, 3]
+
+
+def sightings(good, count=60, heads=6, chunks=40, seed=0, lexical=False):
+    """Heads are noise, but each of `good` sees the gold chunk in its own share of the cases; words in every other one."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for number in range(count):
+        scores = generator.random((heads, chunks)).astype(np.float32)
+        gold = int(generator.integers(chunks))
+        for head, (low, high) in good.items():
+            if low <= number / count < high:
+                scores[head, gold] = 5
+        words = np.eye(chunks)[gold if lexical and number % 2 else 0]
+        found.append(Sighting(scores, np.array([gold]), scores[0], words))
+    return found
+
+
+def test_the_search_finds_the_head_that_points_at_answers_and_no_noise():
+    assert search_heads(sightings({4: (0, 1)}), heads=2) == (Head(2, 0, 1.0),)
+
+
+def test_the_search_joins_heads_that_complete_each_other():
+    chosen = search_heads(sightings({1: (0, 0.5), 5: (0.5, 1)}), heads=3)
+    assert chosen == (Head(0, 1, 0.5), Head(1, 2, 0.5))
+
+
+def test_words_get_a_weight_where_they_find_what_the_heads_miss():
+    blind, chosen = {3: (0, 0.4)}, (Head(1, 1, 1.0),)
+    assert search_lexical(sightings(blind, lexical=True), chosen, heads=2) > 0
+    assert search_lexical(sightings(blind), chosen, heads=2) == 0
+
+
+def test_words_are_mixed_into_the_importance_at_their_weight(random_session):
+    pair = random_session.pair
+    alone = SCORERS["heads"].score(request_for(random_session)).importance
+    lexical = SCORERS["lexical"].score(request_for(random_session)).importance
+    pair.scoring_heads = replace(pair.scoring_heads, lexical=0.5)
+    mixed = SCORERS["heads"].score(request_for(random_session)).importance
+    torch.testing.assert_close(mixed, alone / alone.sum() + 0.5 * lexical / lexical.sum())
+
+
+def test_the_smallest_mass_keeps_the_answer_as_often_as_asked():
+    scores = [np.array([6.0, 3.0, 1.0]), np.array([2.0, 7.0, 1.0])]
+    assert smallest_mass(scores, [np.array([0]), np.array([1])], 0.98) == pytest.approx(0.7, abs=1e-4)
+    assert smallest_mass(scores, [np.array([1]), np.array([1])], 0.98) == pytest.approx(0.9, abs=1e-4)
+
+
+def test_calibration_needs_questions_whose_answers_stand_in_their_documents(random_session):
+    collection = Collection((one_page_document("doc", TEXT, "text/plain"),))
+    missing = [Item("1", "Who?", ("a zebra",), collection, (0, len(TEXT)))] * 30
+    with pytest.raises(SpecprefillError, match="only 0 of 30 questions"):
+        calibrate_heads(random_session, missing, Settings(), lambda _: None)
+    present = [Item("1", "When does the gate open?", ("nine",), collection, (0, len(TEXT)))] * 20
+    found = calibrate_heads(random_session, present, Settings(look_ahead=1), lambda _: None)
+    assert found.evidence["questions"] == 20
+    assert found.weights == identity(random_session.pair.draft)["weights"]
+    # The prompt is shorter than four of the smallest windows: nothing could be learnt about them.
+    assert found.window is None
+    assert "mean_recall_window_off" in found.evidence
+
+
+def test_the_window_taken_is_the_smallest_that_loses_no_answers(random_session, monkeypatch):
+    collection = Collection((one_page_document("doc", TEXT * 15, "text/plain"),))
+    items = [Item("1", "When does the gate open?", ("nine",), collection, (0, len(TEXT)))]
+    cases = list(head_calibration.usable_cases(random_session, items, Settings(look_ahead=1)))
+    chunks = -(-len(cases[0].request.prompt.offsets) // 32)
+    gold = Sighting(np.zeros((12, chunks), np.float32), np.array([0]), np.zeros(chunks), np.zeros(chunks))
+    whole = [np.arange(chunks, 0, -1.0)]
+    asked = []
+
+    def scores(request, heads, window):
+        asked.append(window)
+        return whole[0] if window >= 256 else whole[0][::-1]
+
+    monkeypatch.setattr(head_calibration, "windowed_scores", scores)
+    monkeypatch.setattr(head_calibration, "WINDOWS", (64, 128, 256, 512, 1_024))
+    window, recalls, seen = head_calibration.smallest_window(cases, [gold], (Head(1, 0, 1.0),), 0.0, whole)
+    assert window == 256
+    # Of 1,024 tokens the prompt holds too few.
+    assert asked == [512, 256, 128]
+    assert seen[0].argmax() == 0
+    assert recalls == {"off": 1.0, "512": 1.0, "256": 1.0, "128": 0.0}
+
+
+def test_a_window_changes_what_the_draft_reads_and_is_kept_apart(random_session):
+    pair = random_session.pair
+    heads = Settings(scorer="heads")
+    assert draft_window(heads, pair) is None
+    pair.scoring_heads = replace(pair.scoring_heads, window=64)
+    assert [draft_window(replace(heads, draft_window=value), pair) for value in ("auto", "off", 80)] == [64, None, 80]
+    assert draft_window(Settings(scorer="question"), pair) is None
+    assert draft_window(Settings(scorer="paper", draft_window=80), pair) is None
+    collection = Collection((one_page_document("doc", TEXT * 8, "text/plain"),))
+    scores = []
+    for value in ("off", 64, 10_000):
+        settings = replace(heads, draft_window=value, look_ahead=0)
+        request = random_session.prepare(collection, "When?", settings, PhaseClock())
+        scores.append(SCORERS["heads"].score(request).importance)
+    assert torch.equal(scores[0], scores[2])
+    assert not torch.allclose(scores[0], scores[1])

@@ -1,0 +1,66 @@
+"""Hostile text is shown, never obeyed; machine output is one line of JSON."""
+
+import json
+from io import StringIO
+
+from rich.console import Console
+
+from specprefill_cli.answering.answer import Answer, SpanRecord
+from specprefill_cli.answering.citations import Citation
+from specprefill_cli.documents.collection import DocumentPages
+from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.reporting.jsonl import answer_record, line
+from specprefill_cli.reporting.safe import printable
+from specprefill_cli.reporting.table import answer_table
+
+HOSTILE = "\x1b[2J[bold red]x[/] \u202egnp.exe\x07 \x9b31m"
+
+
+def hostile_answer():
+    return Answer(
+        id="1", question=HOSTILE, answer=HOSTILE, mode="select", reason=HOSTILE, draft="d", target="t", prompt_tokens=100,
+        kept_tokens=40, kept_ratio=0.4, ttft_seconds=0.5, startup_seconds=2.0, phases={"tokenize": 0.1, "draft_prefill": 0.4},
+        spans=[
+            SpanRecord(0, 32, Fate.RECOMPUTE, [1, 2], None, [DocumentPages(HOSTILE, [1, 2]), DocumentPages("b", [1])]),
+            SpanRecord(32, 90, Fate.DROP, [], 0.5),
+        ],
+        generated_tokens=3,
+        tokens_per_second=10.0, acceptance_rate=None, peak_memory_bytes=2**21, warnings=[HOSTILE], stopped="stop",
+        citations=[Citation(HOSTILE, 1, 0, 5, HOSTILE)],
+    )  # fmt: skip
+
+
+def test_control_characters_become_visible_codes():
+    assert printable("a\x1b[0m\u202eb\n\tc") == "a\\u001b[0m\\u202eb\n\tc"
+    assert printable("a\u2028b\u2066\ufeff\U000e0041\ud800") == "a\\u2028b\\u2066\\ufeff\\U000e0041\\ud800"
+    # Joiners and Arabic signs are spelling.
+    assert printable("\u0645\u06cc\u200c\u062e \u0600") == "\u0645\u06cc\u200c\u062e \u0600"
+    assert printable("naïve 東京 \N{GRINNING FACE}") == "naïve 東京 \N{GRINNING FACE}"
+
+
+def test_the_table_shows_hostile_text_as_text():
+    out = StringIO()
+    Console(file=out, width=300, force_terminal=False).print(answer_table(hostile_answer()))
+    shown = out.getvalue()
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "[bold red]x[/]" in shown
+    for part in (
+        "500 ms",
+        "draft prefill  400 ms",
+        "1 span, 32 tokens: 0-32 (\\u001b[2J[bold red]x[/] \\u202egnp.exe\\u0007 \\u009b31m p. 1-2; b p. 1)",
+        "ratio 0.400",
+        "2 MiB",
+    ):
+        assert part in shown
+
+
+def test_the_record_is_one_line_that_gives_everything_back():
+    text = line(answer_record(hostile_answer()))
+    assert "\n" not in text
+    assert "\x1b" not in text
+    record = json.loads(text)
+    assert record["answer"] == HOSTILE
+    documents = [{"document": HOSTILE, "pages": [1, 2]}, {"document": "b", "pages": [1]}]
+    span = {"start": 0, "end": 32, "fate": "recompute", "pages": [1, 2], "risk": None, "documents": documents}
+    assert record["spans"][0] == span

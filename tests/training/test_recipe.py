@@ -1,0 +1,340 @@
+"""The recipe in its dry run: rows that make sense, guided losses, a training that resumes, an export that loads."""
+
+import json
+import lzma
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.sources import model_source
+from specprefill_cli.training import corpus, score
+from specprefill_cli.training.__main__ import app
+from specprefill_cli.training.batches import BatchStream, make_batch
+from specprefill_cli.training.cloze import cloze, cloze_block
+from specprefill_cli.training.export import export_pair
+from specprefill_cli.training.needles import needle_rows
+from specprefill_cli.training.network import (
+    LanguageModel,
+    ProbeTargets,
+    blocked_attention,
+    causal_attention,
+    pointer_loss,
+    region_loss,
+)
+from specprefill_cli.training.shapes import PAIR_SHAPES
+from specprefill_cli.training.shards import ShardStream, write_shards
+from specprefill_cli.training.sources import RowSource
+from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
+from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from specprefill_cli.training.train import Trainer, TrainSettings, train
+
+PROSE = (
+    "The mill stands by the river and has done so for many years. Farmers brought their grain along the old road. "
+    "In spring the water rises and the wheel turns faster than the miller likes. Nobody remembers who built the bridge."
+)
+
+needs_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="training needs torch 2.9 or newer")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for name in ("pretrain", "qa", "dev"):
+        (folder / name).mkdir()
+
+    def write(path, rows):
+        with lzma.open(path, "wt") as out:
+            out.write("\n".join(json.dumps(row) for row in rows))
+
+    words = PROSE.split()
+    shuffled = [" ".join(random.Random(seed).sample(words, len(words))) for seed in range(60)]
+    write(folder / "pretrain" / "a.jsonl.xz", [{"text": text + "\n" + PROSE} for text in shuffled])
+    secret = "alpha beta gamma delta epsilon zeta eta theta iota"
+    write(folder / "dev" / "d.jsonl.xz", [{"context": secret, "question": "What is it?", "answers": ["beta"]}])
+    good = {"context": PROSE, "question": "Where does the mill stand?", "answers": ["by the river"], "verbatim": True}
+    leaked = {"context": f"Note: {secret}.", "question": "Which letter?", "answers": ["gamma"], "verbatim": True}
+    write(folder / "qa" / "q.jsonl.xz", [good, leaked, good | {"verbatim": False}])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    save_tokenizer(train_tokenizer(corpus.stream_text(data, 100_000, set()), 8_192), folder / "tokenizer", 16_384)
+    # The shapes count on 8,192 ids; so little text gives fewer, which the embedding does not mind.
+    return folder
+
+
+def test_rows_that_share_eight_words_with_dev_are_dropped(data):
+    groups, dropped = corpus.question_groups(data, corpus.dev_grams(data))
+    assert dropped == 1
+    assert [group.context for group in groups] == [PROSE]
+    assert groups[0].questions == (("Where does the mill stand?", "by the river", PROSE.index("by the river")),)
+
+
+def test_text_that_shares_eight_words_with_dev_is_dropped(data):
+    forbidden = corpus.word_grams(PROSE)
+    assert not any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, forbidden))
+    assert any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, set()))
+
+
+def test_skipped_text_is_not_used(data):
+    passages = list(corpus.stream_text(data, 100_000, set()))
+    rest = list(corpus.stream_text(data, 100_000, set(), skip=1))
+    assert passages[0] not in rest
+    assert rest
+    assert rest == passages[-len(rest) :]
+
+
+def test_every_synthesised_answer_stands_where_it_is_said_to():
+    book, rng = FactBook(), random.Random(0)
+    seen = absent = 0
+    for number in range(300):
+        domain = rng.choice(book.domains)
+        block = [fact_block(book, domain, PROSE, 4, rng, set()), table_block(book, rng), key_value_block(book, rng)][
+            number % 3
+        ]
+        for question in block.questions:
+            if question.answer == NOT_FOUND:
+                absent += 1
+            else:
+                assert block.text[question.start : question.start + len(question.answer)] == question.answer
+            assert "{" not in question.text + question.answer
+            seen += 1
+        assert "{" not in block.text
+    assert seen > 1_000
+    assert 5 < absent < 0.1 * seen
+
+
+def test_every_relation_has_its_slots_and_pools():
+    book = FactBook()
+    from specprefill_cli.training.values import GENERATORS
+
+    for relation in book.relations:
+        assert relation["value"] in {*GENERATORS, *book.pools}
+        assert relation["subject"] is None or relation["subject"] in {*GENERATORS, *book.pools}
+        for statement in relation["statements"]:
+            assert statement.count("{value}") + statement.count("{value_cap}") == 1
+            assert ("{subject" in statement) == (relation["subject"] is not None)
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.2, 0.6, 0.9])
+def test_batches_point_at_what_they_predict(data, run, progress):
+    maker = RowSource(data, run / "tokenizer", 100_000, 0, 16_384)(1)
+    copied = asked = 0
+    for _ in range(4):
+        batch = make_batch(maker, progress, 2_048)
+        flat = batch.tokens.flatten()
+        assert batch.positions.max() < 16_384
+        assert (batch.positions.diff(dim=1) > 0).all()
+        probes = batch.probes
+        for row, (queries, targets) in enumerate(zip(probes.pointer_queries, probes.pointer_targets, strict=True)):
+            for query, target in zip(queries.tolist(), targets.tolist(), strict=True):
+                if query >= 0:
+                    assert target < query
+                    copied += int(batch.tokens[row, query + 1] == batch.tokens[row, target])
+                    asked += 1
+        assert not set(batch.answers.tolist()) & set(batch.texts.tolist())
+        assert (flat[batch.texts + 1] != maker.pad).all()
+    # Only a first token may differ from the one it is copied from (with and without the blank before it).
+    assert copied > 0.5 * asked
+
+
+def test_guided_losses_are_zero_where_attention_is_right_and_large_where_wrong():
+    keys = torch.eye(8)[None] * 40
+    queries = torch.zeros(1, 8, 8)
+    queries[0, 6, 2] = 40
+    probes = ProbeTargets(torch.tensor([[[6]]]), torch.tensor([[[2, 4]]]), torch.tensor([[6]]), torch.tensor([[2]]))
+    assert region_loss(queries, keys, probes) < 1e-3
+    assert pointer_loss(queries, keys, probes) < 1e-3
+    probes.region_bounds[:] = torch.tensor([4, 6])
+    probes.pointer_targets[:] = 5
+    assert region_loss(queries, keys, probes) > 10
+    assert pointer_loss(queries, keys, probes) > 10
+
+
+@needs_muon
+def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_path):
+    shape = PAIR_SHAPES["smoke"]
+    source = RowSource(data, run / "tokenizer", 100_000, 0, 16_384)
+    settings = TrainSettings(minutes=0.02, tokens_per_batch=1_024, workers=0, compile=False)
+    folder = run / "tune"
+    first = train(shape, settings, BatchStream(source, 1_024, 1), folder)
+    assert first.steps > 0
+    assert first.seconds >= 1.2
+    resumed = Trainer(shape, settings, folder)
+    assert (resumed.steps, resumed.seconds, resumed.tokens) == (first.steps, first.seconds, first.tokens)
+    weights = first.models.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in resumed.models.state_dict().items())
+    for ours, theirs in zip(resumed.optimizers, first.optimizers, strict=True):
+        states = zip(ours.state_dict()["state"].values(), theirs.state_dict()["state"].values(), strict=True)
+        assert all(torch.equal(torch.as_tensor(a[key]), torch.as_tensor(b[key])) for a, b in states for key in b)
+    # A complete run has nothing to add.
+    assert train(shape, settings, BatchStream(source, 1_024, 1), folder).steps == first.steps
+    stream = BatchStream(source, 1_024, 1)
+    longer = first.seconds / 60 + 0.01
+    second = train(shape, TrainSettings(**{**vars(settings), "minutes": longer}), stream, folder)
+    assert stream.seed == 1 + first.steps
+    assert second.steps > first.steps
+    assert second.seconds >= 60 * longer
+
+    export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path / "doubled")
+    doubled = tmp_path / "doubled" / "target" / "model.safetensors"
+    assert doubled.stat().st_mode == doubled.with_name("config.json").stat().st_mode
+    save_file({key: 2 * value for key, value in load_file(doubled).items()}, doubled)
+    export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path / "mean", tmp_path / "doubled", 0.75)
+    export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path)
+    means, plain = (load_file(place / "target" / "model.safetensors") for place in (tmp_path / "mean", tmp_path))
+    for key, value in plain.items():
+        torch.testing.assert_close(means[key].float(), 1.25 * value.float(), atol=1e-4, rtol=2e-3)
+    continued = Trainer(shape, settings, tmp_path / "new", start=tmp_path)
+    assert continued.steps == 0
+    name = "target.model.layers.0.mlp.up_proj.weight"
+    torch.testing.assert_close(continued.models.state_dict()[name], second.models.state_dict()[name].half().float())
+    from transformers import AutoModelForCausalLM
+
+    for name, sizes in (("target", shape.target), ("draft", shape.draft)):
+        ours = LanguageModel(sizes)
+        state = {
+            key.removeprefix(f"{name}."): value
+            for key, value in second.models.state_dict().items()
+            if key.startswith(name)
+        }
+        ours.load_state_dict({key: value.half().float() for key, value in state.items()})
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32)
+        tokens, positions = torch.arange(5, 45)[None], torch.arange(40)[None]
+        with torch.no_grad():
+            expected = ours.logits(ours(tokens, positions, None)[0])
+            torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@needs_muon
+def test_a_draft_that_is_not_trained_stays_as_it_is(data, run, tmp_path):
+    source = RowSource(data, run / "tokenizer", 100_000, 0, 16_384)
+    settings = TrainSettings(minutes=0.01, tokens_per_batch=1_024, workers=0, compile=False, draft_every=0)
+    before = Trainer(PAIR_SHAPES["smoke"], settings, tmp_path / "before").models.state_dict()
+    after = train(PAIR_SHAPES["smoke"], settings, BatchStream(source, 1_024, 1), tmp_path / "run").models.state_dict()
+    same = {name for name, value in after.items() if torch.equal(value, before[name])}
+    assert {name for name in after if name.startswith("draft.")} <= same
+    assert not any("proj" in name for name in same if name.startswith("target."))
+
+
+def test_blocked_attention_equals_the_fused_kernel():
+    torch.manual_seed(0)
+    queries, keys, values = torch.randn(3, 2, 3, 700, 16).unbind(0)
+    torch.testing.assert_close(
+        blocked_attention(queries, keys, values), causal_attention(queries, keys, values), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_questions_from_text_ask_for_what_stands_there():
+    text = (
+        "The bridge over the Tamar was opened by Prince Albert in 1859 after six years of work. It cost £225,000 and "
+        "carried two tracks. Trains from Plymouth crossed it at 10:30 on 2 May 1859 for the first time."
+    )
+    rng = random.Random(0)
+    asked = [question for _ in range(60) for question in cloze_block(text, 3, rng).questions]
+    assert {"1859", "Prince Albert", "£225,000", "2 May 1859"} <= {question.answer for question in asked}
+    for question in asked:
+        assert text[question.start : question.start + len(question.answer)] == question.answer
+        assert question.answer not in question.text or question.answer in text[: question.start]
+    assert cloze("Nothing here can be asked for, it seems to me.", rng) is None
+
+
+def test_noun_phrases_are_asked_for_behind_their_article_and_verbs_are_not():
+    rng = random.Random(1)
+    sentence = "Many people came from far away to look at the old stone mill of this quiet valley."
+    asked = [question for _ in range(40) if (question := cloze(sentence, rng))]
+    assert {question.answer for question in asked} == {"old stone mill"}
+    assert cloze("Long before anybody knew him well he was living in this quiet valley.", rng) is None
+
+
+@needs_muon
+def test_rates_rise_by_steps_and_fall_by_the_clock(tmp_path):
+    settings = TrainSettings(minutes=1, warmup=10, cooldown=0.0, compile=False)
+    trainer = Trainer(PAIR_SHAPES["smoke"], settings, tmp_path)
+    rates = []
+    for trainer.steps in range(12):
+        rates.append(trainer.rate())
+    assert rates == pytest.approx([min(1, (step + 1) / 10) for step in range(12)])
+    trainer.settings = TrainSettings(minutes=1, warmup=10, cooldown=0.5, compile=False)
+    trainer.seconds = 45
+    assert trainer.rate() == pytest.approx(0.5)
+
+
+def test_shards_hold_the_text_and_give_rows_of_it(data, run, tmp_path):
+    tokenizer = load_tokenizer(run / "tokenizer")
+    counts = write_shards([PROSE, "Another passage.", PROSE], tokenizer, tmp_path, shard_tokens=50)
+    assert (counts["passages"], counts["repeated"]) == (2, 1)
+    stream = ShardStream(tmp_path, tokenizer, 256, 64, 1_024, 0.25, seed=3)
+    batch = next(iter(stream))
+    assert batch.tokens.shape == (4, 64)
+    assert tokenizer.decode(batch.tokens[0].tolist()[1:40]) in PROSE + "Another passage." + PROSE
+    assert batch.positions.max() < 1_024
+    assert (batch.positions.diff(dim=1) >= 1).all()
+    assert (batch.texts % 64 != 63).all()
+    with pytest.raises(SpecprefillError, match="corpus"):
+        ShardStream(tmp_path / "none", tokenizer, 256, 64, 1_024, 0.25, seed=3)
+
+
+def test_needles_lie_at_their_depths(run):
+    tokenizer = load_tokenizer(run / "tokenizer")
+    rows = needle_rows([PROSE], tokenizer, 400, seed=1)
+    assert len(rows) == 200
+    for row in rows:
+        place = row["context"].index(row["answers"][0]) / len(row["context"])
+        depth = int(row["id"].split("-")[1])
+        assert depth / 10 - 0.1 < place < depth / 10 + 0.2
+
+
+@needs_muon
+def test_the_dry_run_goes_through_all_steps(data, tmp_path):
+    from typer.testing import CliRunner
+
+    result = CliRunner().invoke(app, ["dry-run", "--data", str(data), "--run", str(tmp_path), "--minutes", "0.05"])
+    assert result.exit_code == 0, result.output
+    logs = [json.loads((tmp_path / step / "settings.json").read_text()) for step in ("pretrain", "tune")]
+    assert [log["settings"]["text_weight"] for log in logs] == [1.0, 0.4]
+    assert (tmp_path / "exported" / "target" / "model.safetensors").is_file()
+
+
+def test_the_score_measures_every_set_and_writes_them_down(tmp_path, monkeypatch):
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "pretrain").mkdir()
+    rows = [
+        {
+            "id": n,
+            "context": f"The gate of farm {n} is green. " * 3,
+            "question": f"Which colour has gate {n}?",
+            "answers": ["green"],
+        }
+        for n in range(25)
+    ]
+    with lzma.open(tmp_path / "dev" / "squad11_dev.jsonl.xz", "wt") as out:
+        out.write("\n".join(json.dumps(row) for row in rows))
+    with lzma.open(tmp_path / "pretrain" / "a.jsonl.xz", "wt") as out:
+        out.write(json.dumps({"text": (PROSE + "\n") * 200}))
+    samples = tmp_path / "sample_docs"
+    samples.mkdir()
+    (samples / "questions.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    monkeypatch.setattr(score, "packaged_folder", lambda _name: samples)
+    monkeypatch.setattr(score, "NEEDLE_TOKENS", (500,))
+    pair = Path(model_source("tiny:target")).parent
+    found = score.score_pair(tmp_path, pair, load_tokenizer(pair / "target"), tmp_path, 2, 1, lambda _text: None)
+    counts = Counter(one.measure for one in found)
+    assert counts == {
+        "sample questions": 2,
+        "dev, one paragraph": 1,
+        "dev, 20 paragraphs": 9,
+        "needles in 500 tokens": 2,
+    }
+    assert {one.row.n for one in found if one.measure.startswith("dev")} == {2}
+    assert [one["measure"] for one in json.loads((tmp_path / "scores.json").read_text())] == [
+        one.measure for one in found
+    ]
+    assert (tmp_path / "scores.md").read_text().count("\n") == len(found) + 2

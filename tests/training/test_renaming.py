@@ -1,0 +1,78 @@
+"""Real questions under other names: alike in text, question and answer."""
+
+import random
+
+from specprefill_cli.training.renaming import Names, names_in, other_number, renamed
+from specprefill_cli.training.synthesis import Block, Question
+
+TEXT = "In 1904 the bridge was opened by Ana Rossi. It cost 250 crowns, and later Rossi moved to Lisbon in March 1911."
+
+
+def names(*pool):
+    return Names(pool, frozenset())
+
+
+def ask(text, answer):
+    return Question(text, answer, TEXT.index(answer))
+
+
+BLOCK = Block(
+    TEXT,
+    (
+        ask("Who opened the bridge in 1904?", "Ana Rossi"),
+        ask("What did it cost?", "250 crowns"),
+        ask("When?", "March 1911"),
+    ),
+)
+
+
+def test_answers_still_stand_where_their_questions_say():
+    for seed in range(50):
+        block = renamed([BLOCK], names("Byron", "Kalmar", "Oslo"), random.Random(seed))[0]
+        for question in block.questions:
+            assert block.text[question.start : question.start + len(question.answer)] == question.answer
+
+
+def test_names_and_numbers_change_alike_and_months_stay():
+    block = renamed([BLOCK], names("Byron"), random.Random(1))[0]
+    assert "Rossi" not in block.text
+    assert "Lisbon" not in block.text
+    assert block.questions[0].answer == "Byron Byron"
+    year = block.text.split()[1]
+    assert year != "1904"
+    assert block.questions[0].text == f"Who opened the bridge in {year}?"
+    assert block.questions[2].answer.startswith("March ")
+    # The first word of a sentence may be no name.
+    assert block.text.startswith("In ")
+
+
+def test_two_names_do_not_become_one():
+    text = "In May the bridge of Ana was sold to Bo by Cy, and the mill of Dora to Eve."
+    pool = [f"Name{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    for seed in range(30):
+        (block,) = renamed([Block(text)], names(*pool), random.Random(seed))
+        drawn = [word.strip(".,") for word in block.text.split() if word.startswith("Name")]
+        assert len(drawn) == len(set(drawn)) > 2
+
+
+def test_a_year_stays_a_year_and_a_number_keeps_its_length():
+    rng = random.Random(3)
+    assert all(1700 <= int(other_number("1987", rng)) < 2030 for _ in range(50))
+    assert {len(other_number("250", rng)) for _ in range(50)} == {3}
+
+
+def test_the_pool_holds_names_from_inside_sentences():
+    found = names_in(["Rain fell on Oslo and on Bergen.", "Nobody came to The Hague.", "the rain"])
+    assert found.pool == ["Oslo", "Bergen", "Hague"]
+    assert {"rain", "the", "came"} <= found.ordinary
+
+
+def test_words_that_are_no_names_stay():
+    text = "The mill closed. It was sold, the papers say, in The Times, and, When asked, Byron wrote to Rossi."
+    block = Block(text, (Question("When was the mill of Rossi sold?", "Byron", text.index("Byron")),))
+    (found,) = renamed([block], Names(["Kalmar", "Oslo"], frozenset({"when"})), random.Random(1))
+    assert found.text.startswith("The mill closed. It was sold, the papers say, in The ")
+    assert "When asked" in found.text
+    (question,) = found.questions
+    assert question.text.startswith("When was the mill of ")
+    assert "Rossi" not in question.text

@@ -1,0 +1,92 @@
+"""What documents are made of: blocks from all over, or neighbours of one topic whose facts never contradict each other."""
+
+import itertools
+import random
+
+import pytest
+
+from specprefill_cli.training.corpus import ContextQuestions
+from specprefill_cli.training.rows import unambiguous
+from specprefill_cli.training.synthesis import FactBook, Question, fact_block
+from specprefill_cli.training.topics import Material, OneTopic, Scattered
+
+
+def context(name: str, source: str) -> ContextQuestions:
+    return ContextQuestions(name, ((f"What is {name}?", name, 0),), source)
+
+
+@pytest.fixture(scope="module")
+def material():
+    passages = [f"passage {number}" for number in range(50)]
+    groups = [context(f"s{number}", "squad/a") for number in range(6)]
+    groups += [context(f"p{number}", "policyqa/dev") for number in range(20)]
+    groups += [context(f"f{number}", "fairytaleqa/train") for number in range(3)]
+    return Material(passages, groups, FactBook())
+
+
+def test_one_topic_takes_neighbouring_passages_and_one_domain(material):
+    topic = OneTopic(material, random.Random(1))
+    numbers = [int(topic.passage().split()[1]) for _ in range(60)]
+    assert all((after - before) % 50 == 1 for before, after in itertools.pairwise(numbers))
+    assert len({topic.domain() for _ in range(30)}) == 1
+
+
+def test_one_topic_takes_neighbouring_contexts_until_their_set_ends(material):
+    for seed in range(20):
+        topic = OneTopic(material, random.Random(seed))
+        names = [topic.group().context for _ in range(12)]
+        # Questions of policyqa fit many paragraphs of a topic.
+        assert not any(name.startswith("p") for name in names)
+        for before, after in itertools.pairwise(names):
+            last = before in ("s5", "f2")
+            assert last or (after[0] == before[0] and int(after[1]) == int(before[1]) + 1)
+
+
+def test_without_neighbours_contexts_come_from_all_over():
+    material = Material(["a"], [context("x", ""), context("y", "")], FactBook())
+    topic = OneTopic(material, random.Random(2))
+    assert {topic.group().context for _ in range(30)} == {"x", "y"}
+
+
+def test_scattered_blocks_share_no_order(material):
+    scattered = Scattered(material, random.Random(3))
+    numbers = [int(scattered.passage().split()[1]) for _ in range(30)]
+    assert sum((after - before) % 50 == 1 for before, after in itertools.pairwise(numbers)) < 6
+    assert len({scattered.domain() for _ in range(30)}) > 3
+
+
+def test_a_document_gives_a_fact_one_value_only():
+    book, rng = FactBook(), random.Random(4)
+    for relation in book.relations:
+        stated: set = set()
+        rounds = [book.statements(relation, 3, rng, stated) for _ in range(40)]
+        # A pool of subjects runs out, and a relation without a subject is stated once.
+        assert sum(map(len, rounds)) == len(stated)
+        assert relation["subject"] or [len(found) for found in rounds] == [1] + [0] * 39
+
+
+def test_what_a_document_states_is_never_asked_for_as_absent():
+    book, rng = FactBook(), random.Random(6)
+    alone = next(relation for relation in book.relations if relation["subject"] is None)
+    (asked,) = book.statements(alone, 1, rng, set())
+    stated: set = set()
+    book.statements(alone, 1, rng, stated)
+    assert asked.question.fact in stated
+    assert asked.question.moved(7).fact == asked.question.fact
+
+
+def test_prose_stays_where_its_facts_are_used_up():
+    book, rng = FactBook(), random.Random(5)
+    stated: set = set()
+    blocks = [fact_block(book, "letter", "A plain sentence.", 4, rng, stated) for _ in range(10)]
+    assert all("A plain sentence." in block.text for block in blocks[3:])
+
+
+def test_a_question_with_two_answers_in_a_document_is_not_asked():
+    questions = [
+        Question("Who leads it?", "Ana", 0),
+        Question("who leads it?", "Bo", 40),
+        Question("Where?", "here", 9),
+        Question("Where?", "here", 90),
+    ]
+    assert [question.start for question in unambiguous(questions)] == [9, 90]
