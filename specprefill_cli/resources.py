@@ -1,5 +1,6 @@
 """Where the files that ship with specprefill are; `prompts` and `sample_docs` beside the package in a checkout, inside it in a
-wheel."""
+wheel.
+"""
 
 from pathlib import Path
 

@@ -57,7 +57,6 @@ def ask(
     """Answer a question about documents: the answer on standard output, a table of figures on standard error.
 
     Examples:
-
       specprefill ask report.pdf "What is the notice period?"
 
       specprefill ask docs/ notes.md "Who signed the lease?" --keep 0.2 --json

@@ -81,7 +81,6 @@ def batch(
     A row that fails becomes an error row; the exit code is then 3.
 
     Examples:
-
       specprefill batch questions.jsonl --out answers.jsonl --resume
 
       cat questions.txt | specprefill batch - --document report.pdf --keep 0.2 | jq -r .answer

@@ -75,7 +75,6 @@ def compare(
     same documents finds the models' caches of them; the table says so, and --cold turns it off.
 
     Examples:
-
       specprefill compare report.pdf "What is the notice period?"
 
       specprefill compare report.pdf "Who signed it?" --modes full,select --keep 0.1 --html compare.html

@@ -24,7 +24,6 @@ def group() -> None:
     """Show and change settings. Defaults < config file < SPECPREFILL_* variables < flags.
 
     Examples:
-
       specprefill config set pair qwen3-8b
 
       specprefill config show
@@ -36,7 +35,6 @@ def path() -> None:
     """Print the path of the config file, whether it exists or not.
 
     Example:
-
       $EDITOR "$(specprefill config path)"
     """
     from specprefill_cli.settings import config_path
@@ -49,7 +47,6 @@ def show(json: options.Json = False) -> None:
     """Show every setting, its value, and where that comes from: default, file or environment.
 
     Examples:
-
       specprefill config show
 
       specprefill config show --json | jq -r '.settings[] | select(.source != "default") | .name'
@@ -79,7 +76,6 @@ def set_(name: Name, value: Annotated[str, typer.Argument(help="Its new value.",
     """Write a setting into the config file; everything else in it stays.
 
     Examples:
-
       specprefill config set keep 0.2
 
       specprefill config set mode select
@@ -101,7 +97,6 @@ def unset(name: Name) -> None:
     """Take a setting out of the config file, so that its default counts again.
 
     Example:
-
       specprefill config unset keep
     """
     from specprefill_cli.cli.config_file import unset_value

@@ -30,7 +30,6 @@ def doctor(
     Exit code 1 when something that is needed is broken; `limited` and `no` are for your information.
 
     Examples:
-
       specprefill doctor
 
       specprefill doctor --pair qwen2.5-7b --tokens 32768

@@ -28,7 +28,6 @@ def pairs(context: typer.Context, json: options.Json = False) -> None:
     """List the named pairs of draft and target.
 
     Examples:
-
       specprefill pairs
 
       specprefill ask report.pdf "Who signed it?" --pair qwen2.5-7b
@@ -55,7 +54,6 @@ def show(name: Name, json: options.Json = False) -> None:
     """Show one pair: its models, whether they are on this machine, and its prompt template.
 
     Example:
-
       specprefill pairs show qwen2.5-7b
     """
     from specprefill_cli.models.pairs import find_pair
@@ -98,7 +96,6 @@ def check(
     """Say by name what works with a pair, from its configurations and tokenizers; exit code 1 when it cannot be used.
 
     Examples:
-
       specprefill pairs check qwen3-8b
 
       specprefill pairs check --draft Qwen/Qwen2.5-0.5B-Instruct --target ./my-checkpoint --load

@@ -43,7 +43,6 @@ def plan(
     for several keep ratios, by counted operations.
 
     Examples:
-
       specprefill plan report.pdf "What is the notice period?" --keep 0.2
 
       specprefill plan docs/ "Who signed the lease?" --html plan.html

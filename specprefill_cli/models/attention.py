@@ -164,7 +164,8 @@ def repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]
 
 def reads_groups(device_type: str) -> bool:
     """Whether a device's attention takes fewer heads of keys than of queries: on Apple's GPUs not, nor on a CPU with an
-    older torch, which would build all scores."""
+    older torch, which would build all scores.
+    """
     return device_type != "mps" and (device_type != "cpu" or GROUPED_ON_CPU)
 
 

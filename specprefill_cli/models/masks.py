@@ -99,7 +99,8 @@ class PositionContext:
     @property
     def reads_everything(self) -> bool:
         """Whether the last query is the last key, so that causality by slot is causality by position where all of the
-        cache is read at once, or by one query."""
+        cache is read at once, or by one query.
+        """
         return bool(self.query_positions[-1] == self.key_positions[-1])
 
     def visible_keys(self, first: int, last: int, window: int | None) -> slice:

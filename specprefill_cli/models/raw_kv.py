@@ -119,7 +119,7 @@ def finished_keys(model: PreTrainedModel, layer: int, raw: Tensor, positions: Te
 
 
 def rotary_factors(model: PreTrainedModel, layer: int, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin of the model's own rotary module at absolute positions [N]."""
+    """Cos and sin of the model's own rotary module at absolute positions [N]."""
     rotary = model.get_decoder().rotary_emb
     places = positions[None].to(like.device)
     if "layer_type" in inspect.signature(rotary.forward).parameters:

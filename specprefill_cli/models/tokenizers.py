@@ -29,7 +29,7 @@ RANKS = BUNDLED_FOLDER / "tokenizer.tiktoken"
 
 @lru_cache(maxsize=1)
 def counting_encoding() -> tiktoken.Encoding:
-    """tiktoken with the ranks that ship with the package: nothing is downloaded."""
+    """Tiktoken with the ranks that ship with the package: nothing is downloaded."""
     import base64
 
     import tiktoken

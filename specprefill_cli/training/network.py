@@ -32,7 +32,7 @@ class ProbeTargets:
 
 
 def rotary(positions: Tensor, shape: ModelShape) -> tuple[Tensor, Tensor]:
-    """cos and sin [B, 1, S, head_size] of the rotary embedding (arXiv 2104.09864) at positions [B, S]."""
+    """Cos and sin [B, 1, S, head_size] of the rotary embedding (arXiv 2104.09864) at positions [B, S]."""
     exponents = torch.arange(0, shape.head_size, 2, device=positions.device, dtype=torch.float32) / shape.head_size
     angles = positions[..., None].float() * shape.rope_theta**-exponents
     angles = torch.cat([angles, angles], dim=-1)[:, None]

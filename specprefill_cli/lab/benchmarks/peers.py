@@ -33,7 +33,7 @@ class Peer:
 
 
 def transformers_peer(target: LoadedModel) -> Peer:
-    """transformers' own `generate` of one token, with its own attention, masks and cache.
+    """Transformers' own `generate` of one token, with its own attention, masks and cache.
 
     It runs the weights of the target that is loaded already, in their dtype and on their devices: a second copy would
     double the memory, and could not be measured in turns with the modes. All that specprefill changes in a loaded model

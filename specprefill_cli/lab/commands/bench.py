@@ -38,7 +38,6 @@ def group() -> None:
     """Measure speed on this machine.
 
     Example:
-
       specprefill bench prefill --lengths 4096,8192 --keep 0.1,0.2
     """
 
@@ -91,7 +90,6 @@ def prefill(
     The row `transformers` is transformers' own generate, with its own attention, on the same tokens and weights.
 
     Examples:
-
       specprefill bench prefill --lengths 4096,8192 --keep 0.1,0.2 --repeat 5 --json
 
       specprefill bench prefill --lengths 2048,4096,8192 --keep 0.1,0.2 --plot speedup.svg
@@ -143,7 +141,7 @@ def prefill(
 
 
 def baselines(pair: LoadedPair, notes: Notes) -> list[Peer]:
-    """transformers with the pair's target; none where ranks share it: `generate` would wait for the others for ever."""
+    """Transformers with the pair's target; none where ranks share it: `generate` would wait for the others for ever."""
     from specprefill_cli.lab.benchmarks.peers import transformers_peer
 
     if pair.ranks.size > 1:
@@ -201,7 +199,6 @@ def decode(
     """Tokens a second, speculative against plain decoding: medians of rounds measured in turns.
 
     Example:
-
       specprefill bench decode --speculate auto,4 --repeat 5 --json
     """
     settings = options.settings_from({name: value for name, value in locals().items() if name != "speculate"})

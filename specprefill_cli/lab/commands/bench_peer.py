@@ -45,7 +45,6 @@ def peer(
     llama.cpp computes with the file's quantised weights, our target with the same weights in --dtype.
 
     Example:
-
       specprefill bench peer --lengths 4096,8192 --keep 0.1,0.2 --json
     """
     flags = {name: value for name, value in locals().items() if name != "keep"}

@@ -69,7 +69,6 @@ def calibrate(
     for the answers; the modes `draft-kv` and `hybrid` use the maps.
 
     Examples:
-
       specprefill calibrate --pair qwen2.5-7b --heads questions.jsonl
 
       specprefill calibrate --pair qwen2.5-7b --text corpus/ --exact 4

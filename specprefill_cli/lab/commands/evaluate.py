@@ -75,7 +75,6 @@ def evaluate(
     prints the figures of the questions asked so far.
 
     Examples:
-
       specprefill evaluate sample_docs/questions.jsonl --keep 0.2,0.3
 
       specprefill evaluate squad.jsonl.xz --limit 500 --distractors 19 --scorer question,lexical,random --json

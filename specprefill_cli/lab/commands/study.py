@@ -61,7 +61,6 @@ def study(
     matters; with --answers, F1 at equal time to first token against the draft alone, `select` and controls.
 
     Examples:
-
       specprefill study squad.jsonl.xz --out study --limit 100
 
       specprefill study squad.jsonl.xz --out study --answers 500 --text corpus/ --draft-compare Qwen/Qwen3-1.7B
