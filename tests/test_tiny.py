@@ -12,7 +12,7 @@ from specprefill_cli.answering.citations import occurrences
 from specprefill_cli.lab.evaluation.datasets import read_items
 from specprefill_cli.lab.evaluation.runner import Configuration, rows, run
 from specprefill_cli.prefill.phases import PhaseClock
-from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.selection import chunk_scores, rank
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings

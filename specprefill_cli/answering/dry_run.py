@@ -18,7 +18,7 @@ from specprefill_cli.models.cost import promised_speedup
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits, cost_of, scoring_flops
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.phases import PhaseClock
-from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.selection import select_scored
 from specprefill_cli.settings import Settings
@@ -79,13 +79,13 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     short = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
     scorer.score(session.prepare(short, "When?", settings, PhaseClock(session.pair.wait)))
     request = session.prepare(collection, question, settings, PhaseClock(session.pair.wait))
-    check_fits(request, settings, scorer.needs_draft)
+    check_fits(request, settings, scorer.uses_draft)
     scores = scorer.score(request)
     importance = scores.importance
     prompt = request.prompt
     with request.clock.phase("selection"):
         chosen = select_scored(scores, prompt, settings.keep, request.chunk_size)
-    draft = session.pair.draft if scorer.needs_draft else None
+    draft = session.pair.draft if scorer.uses_draft else None
     estimates, full_seconds = estimate(request, settings, chosen.plan)
     warnings = collection.warnings
     return DryRun(

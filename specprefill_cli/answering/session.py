@@ -31,14 +31,12 @@ from specprefill_cli.prefill.auto_mode import (
     before_turning,
     check_fits,
     draft_window,
-    needs_draft,
 )
-from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefill, Prefilled
 from specprefill_cli.prefill.pass_size import pass_size
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import TOKENS, SharedWork
-from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.question import QuestionScorer

@@ -19,9 +19,9 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.prefill.auto_mode import needs_draft
 from specprefill_cli.prefill.fates import Plan
-from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import Settings
@@ -151,7 +151,7 @@ class AnswerStream:
             proposer=" and ".join(self.rounds.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             reused=[*self.request.reused, *self.prefilled.reused],
-            scorer=self.settings.scorer if MODES[self.mode].may_need_draft else None,
+            scorer=self.settings.scorer if MODES[self.mode].uses_draft else None,
             draft_window=self.prefilled.draft_window,
         )
 

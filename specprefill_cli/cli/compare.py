@@ -106,7 +106,7 @@ def compare(
         from specprefill_cli.answering.session import loads_draft, open_session
         from specprefill_cli.cli.idle_options import without_effect
         from specprefill_cli.models.memory import loaded_for_good
-        from specprefill_cli.prefill.modes import MODES
+        from specprefill_cli.prefill.registry import MODES
 
         wanted = parse_modes(modes, settings)
         # Within a session any mode may be chosen later.

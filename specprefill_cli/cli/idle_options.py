@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from specprefill_cli.prefill.auto_mode import needs_draft
-from specprefill_cli.prefill.modes import MODES
-from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scorers.paper import PaperScorer
 from specprefill_cli.settings import AUTO, OFF, Settings, flag
 
@@ -20,7 +19,7 @@ def reads_with_window(settings: Settings) -> bool:
 
 
 def takes_keep(settings: Settings) -> bool:
-    return settings.mode == AUTO or MODES[settings.mode].takes_keep
+    return settings.mode == AUTO or MODES[settings.mode].uses_keep
 
 
 def looks_ahead(settings: Settings) -> bool:
@@ -29,7 +28,7 @@ def looks_ahead(settings: Settings) -> bool:
 
 # By reason: the options, and where they have an effect.
 NEEDS: Mapping[str, tuple[Sequence[str], Callable[[Settings], bool]]] = {
-    "--mode select or hybrid": (("keep",), takes_keep),
+    "--mode select or hybrid": (("keep",), uses_keep),
     "a mode other than full": (("scorer", "chunk_size"), lambda settings: settings.mode != "full"),
     "--mode draft-kv": (("recompute",), lambda settings: settings.mode == "draft-kv"),
     "--mode draft-kv or hybrid": (("accept_risk", "exact_layers"), lambda settings: settings.mode in DRAFT_KV),

@@ -62,9 +62,9 @@ class Follower:
 
     def prefill(self, order: Prefill) -> None:
         from specprefill_cli.decoding.reader import ModelReader
-        from specprefill_cli.prefill.modes import MODES
         from specprefill_cli.prefill.phases import PhaseClock
         from specprefill_cli.prefill.prefix_cache import DocumentStates
+        from specprefill_cli.prefill.registry import MODES
 
         # The cache of the answer before must not stand in memory beside this one's.
         self.reader = None

@@ -9,8 +9,7 @@ from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.adapter import turning_point, window_layers
 from specprefill_cli.models.cost import WORTHWHILE, ModelCost, promised_speedup
 from specprefill_cli.prefill.importance import usable_layers
-from specprefill_cli.prefill.modes import MODES
-from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.paper import PaperScorer
@@ -26,14 +25,14 @@ AUTOMATIC = ("full", "select")
 
 def needs_draft(settings: Settings) -> bool:
     """Whether the draft may run during prefill."""
-    may_run = settings.mode == AUTO or MODES[settings.mode].may_need_draft
-    return may_run and (settings.scorer == AUTO or SCORERS[settings.scorer].needs_draft)
+    may_run = settings.mode == AUTO or MODES[settings.mode].uses_draft
+    return may_run and (settings.scorer == AUTO or SCORERS[settings.scorer].uses_draft)
 
 
 def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, str]:
     """The mode that the cost model recommends for a prompt, and the reason in words."""
     prompt, pair = request.prompt, request.pair
-    draft = pair.draft if SCORERS[settings.scorer].needs_draft else None
+    draft = pair.draft if SCORERS[settings.scorer].uses_draft else None
     look_ahead = looked_ahead(settings)
     if draft is not None:
         if not usable_layers(window_layers(draft.config), request.draft_prompt.length):
@@ -74,7 +73,7 @@ def scoring_flops(settings: Settings, request: ScoringRequest, with_overhead: bo
     """
     scorer, pair = SCORERS[settings.scorer], request.pair
     tokens, local = request.draft_prompt.length, request.local_reading
-    if not scorer.needs_draft or pair.draft is None:
+    if not scorer.uses_draft or pair.draft is None:
         return 0.0
     cost = cost_of(pair.draft)
     overhead = cost.overhead_flops() if with_overhead else 0.0

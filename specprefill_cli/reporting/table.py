@@ -10,7 +10,7 @@ from rich.text import Text
 from specprefill_cli.answering.answer import Answer, SpanRecord
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.prefill.fates import Fate
-from specprefill_cli.prefill.modes import MODES
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.reporting.safe import plain
 
 PHASE_WORDS = {"first_token": "first token", "draft_prefill": "draft prefill", "target_prefill": "target prefill",
@@ -118,6 +118,6 @@ def page_text(spans: Sequence[SpanRecord], several: bool) -> str:
 
 def keep_text(mode: str, keep: float | None) -> str:
     """A keep ratio in a table of modes; empty for those that have none."""
-    if mode not in MODES or not MODES[mode].takes_keep:
+    if mode not in MODES or not MODES[mode].uses_keep:
         return ""
     return "auto" if keep is None else f"{keep:g}"

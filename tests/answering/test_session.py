@@ -14,8 +14,7 @@ from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.loading import LoadedPair
 from specprefill_cli.prefill.fates import Fate
-from specprefill_cli.prefill.modes import MODES
-from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 

@@ -12,8 +12,7 @@ from specprefill_cli.cli.main import app
 from specprefill_cli.decoding.proposers import PROPOSERS
 from specprefill_cli.models.placement import DTYPES
 from specprefill_cli.models.quantization import QUANTIZATIONS
-from specprefill_cli.prefill.modes import MODES
-from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.registry import MODES, SCORERS
 
 COMMANDS = typer.main.get_command(app)
 

@@ -10,7 +10,7 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.loading import LoadedPair
-from specprefill_cli.prefill.modes import MODES
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.reporting.jsonl import answer_record
 from specprefill_cli.reporting.table import answer_table

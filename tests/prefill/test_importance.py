@@ -16,7 +16,7 @@ from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.prefill.bm25 import WORD, chunk_bm25, words, words_of
 from specprefill_cli.prefill.importance import transfer
 from specprefill_cli.prefill.phases import PhaseClock
-from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, WINDOW
 

@@ -18,7 +18,7 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.prefill.auto_mode import draft_window
 from specprefill_cli.prefill.phases import PhaseClock
-from specprefill_cli.prefill.scorers import SCORERS
+from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, identity, load_heads
 from specprefill_cli.settings import Settings
 

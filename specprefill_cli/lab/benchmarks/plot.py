@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from specprefill_cli.prefill.modes import MODES
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.reporting.safe import printable
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def series_of(rows: Sequence[BenchRow]) -> list[Series]:
 def series_name(row: BenchRow) -> str:
     if row.keep is not None:
         return f"{row.mode}, keep {row.keep:g}"
-    return f"{row.mode}, keep auto" if row.mode in MODES and MODES[row.mode].takes_keep else row.mode
+    return f"{row.mode}, keep auto" if row.mode in MODES and MODES[row.mode].uses_keep else row.mode
 
 
 def tick_step(top: float) -> float:

@@ -12,7 +12,7 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.memory import loaded_for_good
-from specprefill_cli.prefill.modes import MODES
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 
 
@@ -67,7 +67,7 @@ def configurations(modes: Sequence[str], keeps: Sequence[float | None], scorers:
         if mode == "full":
             rows.append(Configuration(mode))
         else:
-            own = keeps if mode not in MODES or MODES[mode].takes_keep else (None,)
+            own = keeps if mode not in MODES or MODES[mode].uses_keep else (None,)
             rows += [Configuration(mode, keep, scorer) for scorer in scorers for keep in own]
     return rows
 

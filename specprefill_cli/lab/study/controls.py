@@ -18,12 +18,12 @@ from specprefill_cli.models.raw_kv import state_of
 from specprefill_cli.prefill.checkpoints import SlotKv, copy_slots
 from specprefill_cli.prefill.fates import Fate, Plan, Span
 from specprefill_cli.prefill.mapped_cache import repair
-from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.modes.draft_kv import check_and_choose, find_map, recomputed, score_and_map
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.projection import KvMap
 from specprefill_cli.prefill.recompute_policy import int_fate, plan_of, tokens_of
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 from specprefill_cli.prefill.scorers.random import seed_of
 

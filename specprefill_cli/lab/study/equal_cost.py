@@ -33,7 +33,7 @@ from specprefill_cli.lab.study.conditions import (
 )
 from specprefill_cli.lab.study.controls import mapped_kv, other_document
 from specprefill_cli.lab.study.equal_ttft import Tuned, tune
-from specprefill_cli.prefill.modes import MODES
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 
 # What draft KV is compared with question by question.
@@ -191,7 +191,7 @@ def add(
     tallies: dict[str, Tally], condition: Condition, item: Item, text: str, ttft: float, kl: float | None, full: str
 ) -> None:
     """Count one answer in."""
-    keep = condition.settings.keep if MODES[condition.settings.mode].takes_keep else None
+    keep = condition.settings.keep if MODES[condition.settings.mode].uses_keep else None
     tally = tallies.setdefault(condition.name, Tally(condition.budget, condition.chosen_by, keep))
     tally.f1.append(100 * f1(text, item.answers))
     tally.ttft.append(ttft)

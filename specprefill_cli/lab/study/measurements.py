@@ -31,10 +31,10 @@ from specprefill_cli.prefill.auto_mode import check_fits
 from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
 from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.mapped_cache import inspect, repair
-from specprefill_cli.prefill.modes import MODES
 from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.recompute_policy import int_fate, riskiest, tokens_of
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.scorers.random import seed_of
 from specprefill_cli.settings import Settings

@@ -46,7 +46,7 @@ class Mode(Protocol):
     """A strategy of prefill: its registered name, whether it can need a draft and has a keep ratio, and the prefill itself."""
 
     name: str
-    may_need_draft: bool
-    takes_keep: bool
+    uses_draft: bool
+    uses_keep: bool
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled: ...

@@ -21,7 +21,8 @@ from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.modes.full import FullMode
 from specprefill_cli.prefill.projection import Calibration, KvMap, choose_map, load_calibration, remedy
 from specprefill_cli.prefill.recompute_policy import accepted_risk, int_fate, plan_of, riskiest, tokens_of, too_risky
-from specprefill_cli.prefill.scorers import SCORERS, agreed_scores
+from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.scorers import agreed_scores
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 from specprefill_cli.prefill.selection import Selection, chunk_scores, select_scored
 
@@ -37,8 +38,8 @@ class DraftKvMode:
     """Every document token stays in the cache: mapped, and recomputed where risk is highest."""
 
     name = "draft-kv"
-    may_need_draft = True
-    takes_keep = False
+    uses_draft = True
+    uses_keep = False
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
         checked, fates = check_and_choose(request, settings)
@@ -54,8 +55,8 @@ class HybridMode:
     """Important chunks are computed, the others accepted, or dropped where their mapped KV is worse than none."""
 
     name = "hybrid"
-    may_need_draft = True
-    takes_keep = True
+    uses_draft = True
+    uses_keep = True
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
         kv_map = find_map(request, settings)
@@ -170,7 +171,7 @@ def find_map(request: ScoringRequest, settings: Settings) -> KvMap:
     Raises SpecprefillError, with the reason and the remedy, where draft KV is not possible.
     """
     pair = request.pair
-    if not SCORERS[settings.scorer].needs_draft:
+    if not SCORERS[settings.scorer].uses_draft:
         raise SpecprefillError(
             f"--mode {settings.mode} needs a scorer that runs the draft, not --scorer {settings.scorer}"
         )

@@ -20,8 +20,8 @@ class FullMode:
     """Every token is computed by the target."""
 
     name = "full"
-    may_need_draft = False
-    takes_keep = False
+    uses_draft = False
+    uses_keep = False
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
         plan = full_plan(request.prompt.length, request.prompt.document)

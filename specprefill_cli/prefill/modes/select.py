@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specprefill_cli.prefill.modes.base import Prefilled
-from specprefill_cli.prefill.scorers import SCORERS, agreed_scores
+from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.scorers import agreed_scores
 from specprefill_cli.prefill.scorers.base import ScoringRequest
 from specprefill_cli.prefill.selection import select_scored
 from specprefill_cli.prefill.sparse import sparse_prefill
@@ -18,8 +19,8 @@ class SelectMode:
     """Score, choose chunks, prefill what was chosen at its original positions."""
 
     name = "select"
-    may_need_draft = True
-    takes_keep = True
+    uses_draft = True
+    uses_keep = True
 
     def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
         scores = agreed_scores(request, settings.scorer)
@@ -38,6 +39,6 @@ class SelectMode:
             warnings,
             scores.draft_state,
             scores.reused,
-            request.draft_window if SCORERS[settings.scorer].needs_draft else None,
+            request.draft_window if SCORERS[settings.scorer].uses_draft else None,
             scores.neighbours,
         )

@@ -1,18 +1,9 @@
-"""The registry of scorers, by name."""
+"""Scorers: one file a scorer."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from specprefill_cli.prefill.scorers.base import Scorer, Scores, ScoringRequest
-from specprefill_cli.prefill.scorers.heads import HeadsScorer
-from specprefill_cli.prefill.scorers.lexical import LexicalScorer
-from specprefill_cli.prefill.scorers.paper import PaperScorer
-from specprefill_cli.prefill.scorers.question import QuestionScorer
-from specprefill_cli.prefill.scorers.random import RandomScorer
-
-SCORERS: Mapping[str, Scorer] = {
-    scorer.name: scorer for scorer in (QuestionScorer(), HeadsScorer(), PaperScorer(), LexicalScorer(), RandomScorer())
-}
+from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 
 
 def agreed_scores(request: ScoringRequest, name: str, everywhere: bool = False) -> Scores:

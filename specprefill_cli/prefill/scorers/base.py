@@ -82,7 +82,7 @@ class Scorer(Protocol):
     """A scorer: its registered name, whether it runs the draft, whether that looks ahead, and the scoring itself."""
 
     name: str
-    needs_draft: bool
+    uses_draft: bool
     looks_ahead: bool
 
     def score(self, request: ScoringRequest) -> Scores: ...

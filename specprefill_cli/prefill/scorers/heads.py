@@ -22,7 +22,7 @@ class HeadsScorer:
     """The question's tokens and the prompt's last token ask, through the heads that `calibrate --heads` stored."""
 
     name = "heads"
-    needs_draft = True
+    uses_draft = True
     looks_ahead = False
 
     def score(self, request: ScoringRequest) -> Scores:

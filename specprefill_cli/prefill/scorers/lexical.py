@@ -13,7 +13,7 @@ class LexicalScorer:
     """Okapi BM25 with k1 = 1.2 and b = 0.75, over chunks."""
 
     name = "lexical"
-    needs_draft = False
+    uses_draft = False
     looks_ahead = False
 
     def score(self, request: ScoringRequest) -> Scores:

@@ -12,7 +12,7 @@ class PaperScorer:
     """Queries are the last prompt token and `look_ahead` - 1 decoded tokens."""
 
     name = "paper"
-    needs_draft = True
+    uses_draft = True
     looks_ahead = True
 
     def score(self, request: ScoringRequest) -> Scores:

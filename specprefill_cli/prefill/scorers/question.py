@@ -14,7 +14,7 @@ class QuestionScorer:
     """The question's own tokens, not the template's suffix behind it, and every look-ahead token ask for the document."""
 
     name = "question"
-    needs_draft = True
+    uses_draft = True
     looks_ahead = True
 
     def score(self, request: ScoringRequest) -> Scores:

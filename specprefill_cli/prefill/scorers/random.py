@@ -18,7 +18,7 @@ class RandomScorer:
     """Uniform scores, one for each chunk, from the request's seed."""
 
     name = "random"
-    needs_draft = False
+    uses_draft = False
     looks_ahead = False
 
     def score(self, request: ScoringRequest) -> Scores:

@@ -1,0 +1,107 @@
+"""The registries of modes and scorers: built-in ones by name, and those that installed packages add.
+
+Names are known without importing a mode or a scorer, and so without importing torch. A package adds its own through the
+entry-point groups `specprefill.modes` and `specprefill.scorers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from specprefill_cli.errors import SpecprefillError, first_line
+
+if TYPE_CHECKING:
+    from specprefill_cli.prefill.modes.base import Mode
+    from specprefill_cli.prefill.scorers.base import Scorer
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A mode or scorer of another package: its name, what it is loaded from, and why that failed, if it did."""
+
+    name: str
+    source: str
+    error: str | None
+
+
+class Registry(Mapping[str, Item], Generic[Item]):
+    """Modes or scorers by name, each loaded and created when it is first looked up.
+
+    A plugin cannot take the name of a built-in one.
+    """
+
+    def __init__(self, kind: str, group: str, builtin: Mapping[str, str]) -> None:
+        self.kind = kind
+        self.group = group
+        self.builtin = {name: EntryPoint(name, value, group) for name, value in builtin.items()}
+        self.loaded: dict[str, Item] = {}
+
+    @cached_property
+    def external(self) -> dict[str, EntryPoint]:
+        """Entry points of other packages."""
+        return {found.name: found for found in entry_points(group=self.group) if found.name not in self.builtin}
+
+    def __getitem__(self, name: str) -> Item:
+        """The mode or scorer. Raises KeyError for an unknown name, SpecprefillError for a plugin that cannot be loaded."""
+        if name not in self.loaded:
+            entry = self.builtin.get(name) or self.external[name]
+            try:
+                self.loaded[name] = entry.load()()
+            except Exception as error:
+                if name in self.builtin:
+                    raise
+                raise SpecprefillError(
+                    f"{self.kind} '{name}' of the plugin {entry.value} cannot be loaded ({first_line(error)}); "
+                    "upgrade or uninstall the package"
+                ) from error
+        return self.loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.builtin, *sorted(self.external)))
+
+    def __len__(self) -> int:
+        return len(self.builtin) + len(self.external)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.builtin or name in self.external
+
+    def plugins(self) -> list[Plugin]:
+        """All plugins of this kind, loaded once to see whether they work."""
+        found = []
+        for name, entry in sorted(self.external.items()):
+            error = None
+            try:
+                self[name]
+            except SpecprefillError as failure:
+                error = str(failure)
+            found.append(Plugin(name, entry.value, error))
+        return found
+
+
+MODES: Registry[Mode] = Registry(
+    "mode",
+    "specprefill.modes",
+    {
+        "full": "specprefill_cli.prefill.modes.full:FullMode",
+        "select": "specprefill_cli.prefill.modes.select:SelectMode",
+        "draft-kv": "specprefill_cli.prefill.modes.draft_kv:DraftKvMode",
+        "hybrid": "specprefill_cli.prefill.modes.draft_kv:HybridMode",
+    },
+)
+SCORERS: Registry[Scorer] = Registry(
+    "scorer",
+    "specprefill.scorers",
+    {
+        "question": "specprefill_cli.prefill.scorers.question:QuestionScorer",
+        "heads": "specprefill_cli.prefill.scorers.heads:HeadsScorer",
+        "paper": "specprefill_cli.prefill.scorers.paper:PaperScorer",
+        "lexical": "specprefill_cli.prefill.scorers.lexical:LexicalScorer",
+        "random": "specprefill_cli.prefill.scorers.random:RandomScorer",
+    },
+)
