@@ -18,7 +18,7 @@ def reads_with_window(settings: Settings) -> bool:
     return settings.mode in (AUTO, "select") and needs_draft(settings) and settings.scorer != PaperScorer.name
 
 
-def takes_keep(settings: Settings) -> bool:
+def uses_keep(settings: Settings) -> bool:
     return settings.mode == AUTO or MODES[settings.mode].uses_keep
 
 
