@@ -13,7 +13,8 @@ from specprefill_cli.prefill.checkpoints import ALWAYS_EXACT
 from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.modes.draft_kv import find_map
 from specprefill_cli.prefill.recompute_policy import enough_chunks, int_fate, riskiest
-from specprefill_cli.prefill.registry import MODES, draft_kv
+from specprefill_cli.prefill.modes import draft_kv
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 
 RISKS = torch.tensor([0.1, 0.5, 0.0, 0.3, 0.1])
