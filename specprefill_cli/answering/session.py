@@ -31,6 +31,7 @@ from specprefill_cli.prefill.auto_mode import (
     before_turning,
     check_fits,
     draft_window,
+    needs_draft,
 )
 from specprefill_cli.prefill.modes.base import Prefill, Prefilled
 from specprefill_cli.prefill.pass_size import pass_size
