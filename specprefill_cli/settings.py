@@ -64,6 +64,10 @@ class Settings:
     speculate: str | int = AUTO
     proposer: str = AUTO
 
+    def varied(self, **values: Any) -> Settings:
+        """A copy with other values."""
+        return replace(self, **values)
+
     def __post_init__(self) -> None:
         """Raises UsageError for the first value out of its range."""
         at_least = {

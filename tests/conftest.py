@@ -16,11 +16,12 @@ import torch
 import transformers
 
 from specprefill_cli.answering.session import Session, open_session
-from specprefill_cli.models.loading import LoadedModel, LoadedPair
+from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.raw_kv import key_value_size, layer_count
-from specprefill_cli.prefill.projection import Calibration, KvMap, LayerFit, pair_identity
-from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, identity
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.projection import KvCalibration, KvMap, LayerFit, pair_identity
+from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
@@ -72,9 +73,11 @@ def random_pair(request, tokenizer):
         for seed in (1, 2)
     ]
     # Layer 1 sees the whole document on every architecture but Mistral.
-    heads = ScoringHeads((Head(1, 0, 1.0),), 0.7, default=False, evidence={}, **identity(models[1]))
-    pair = LoadedPair(Pair("random", "draft", "target"), models[0], models[1], heads)
-    pair.calibration = Calibration(pair_identity(pair), 0, {"exact-0-draft": random_map(pair)})
+    heads = ScoringHeads(
+        heads=(Head(1, 0, 1.0),), auto_mass=0.7, default=False, evidence={}, **draft_identity(models[1])
+    )
+    pair = CalibratedPair(Pair("random", "draft", "target"), models[0], models[1], scoring_heads=heads)
+    pair.kv_calibration = KvCalibration(pair_identity(pair), 0, {"exact-0-draft": random_map(pair)})
     return pair
 
 
@@ -110,7 +113,7 @@ def two_tokenizers(tokenizer, tmp_path):
 
 @pytest.fixture
 def random_session(random_pair):
-    return Session(random_pair, parse_template(packaged_folder("prompts") / "tiny.toml"))
+    return Session(pair=random_pair, template=parse_template(packaged_folder("prompts") / "tiny.toml"))
 
 
 @pytest.fixture(scope="session")

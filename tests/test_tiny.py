@@ -11,7 +11,6 @@ import pytest
 from specprefill_cli.answering.citations import occurrences
 from specprefill_cli.lab.evaluation.datasets import read_items
 from specprefill_cli.lab.evaluation.runner import Configuration, rows, run
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.selection import chunk_scores, rank
 from specprefill_cli.resources import packaged_folder
@@ -34,7 +33,7 @@ def answered(tiny_session, answerable):
 
 def share_of_chunks_before_the_answer(session, item, page_number, scorer):
     """How far down the ranking of chunks the one with the answer stands: 0 is first."""
-    request = session.prepare(item.collection, item.question, Settings(scorer=scorer), PhaseClock())
+    request = session.request(item.collection, item.question, Settings(scorer=scorer))
     (document,) = item.collection.documents
     page = next(page for page in document.pages if page.number == page_number)
     start = page.start + occurrences(item.answers[0], document.text[page.start : page.end])[0][0]

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from specprefill_cli.answering.citations import Citation
 from specprefill_cli.decoding.adaptive import SWITCHED_OFF, Verdict
-from specprefill_cli.documents.collection import DocumentPages
-from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.documents.collection import Collection, DocumentPages
+from specprefill_cli.prefill.fates import Fate, Plan
+from specprefill_cli.prompting import Prompt
 
 
 @dataclass(frozen=True)
@@ -66,3 +67,14 @@ class Answer:
     reused: list[str] = field(default_factory=list)
     scorer: str | None = None
     draft_window: int | None = None
+
+
+def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
+    """The plan's spans with the pages they touch."""
+    first = prompt.document[0]
+    records = []
+    for span in plan.spans:
+        low, high = int(prompt.offsets[span.start - first, 0]), int(prompt.offsets[span.end - first - 1, 1])
+        pages, documents = collection.pages(low, high), collection.pages_by_document(low, high)
+        records.append(SpanRecord(span.start, span.end, span.fate, pages, span.risk, documents))
+    return records

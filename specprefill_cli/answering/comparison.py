@@ -15,22 +15,21 @@ from specprefill_cli.answering.dry_run import DryRun, dry_run
 from specprefill_cli.answering.metrics import f1
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collection import Collection
-from specprefill_cli.prefill.prefix_cache import SharedWork
+from specprefill_cli.prefill.prefix_cache import DocumentCache
+from specprefill_cli.prefill.registry import BASELINE
 from specprefill_cli.settings import Settings
 
-BASELINE = "full"
 
+@dataclass(frozen=True, kw_only=True)
+class ModeAnswer:
+    """One mode's answer, with its cells for the page, and its difference from `full` (None where that did not run).
 
-@dataclass(frozen=True)
-class Compared:
-    """One mode's answer, as the page wants it too, and how it differs from the one in `full` (None where it did not run).
-
-    asked: the mode that was asked for; the answer names the one that `auto` took
-    speedup: TTFT of `full` over this one's; first_token_kl: KL(full || mode) of the first token's distributions, nats
+    requested: the mode that the user named; the answer names the one that `auto` took
+    speedup: TTFT of `full` over this one's; first_token_kl: KL(full || mode) of the first token's distributions, in nats
     agreement: F1 of the words of both answers, 1 where they are the same
     """
 
-    asked: str
+    requested: str
     answer: Answer
     cells: list[Cell]
     speedup: float | None = None
@@ -41,58 +40,61 @@ class Compared:
 class Comparison:
     """A session and the documents that it is asked about, in one mode after the other.
 
-    Every mode keeps its own work from question to question, so that none finds done what another did for the same
-    question; cold: nothing is kept.
+    Every mode keeps its own cache from question to question, so that none profits from what another did for the same
+    question; cold: nothing is kept
     """
 
     def __init__(self, session: Session, collection: Collection, cold: bool = False) -> None:
         self.session = session
         self.collection = collection
         self.cold = cold
-        self.works: dict[str, SharedWork] = {}
+        self.caches: dict[str, DocumentCache] = {}
 
     def ask(
         self,
         question: str,
         settings: Settings,
         modes: Sequence[str],
-        step: Callable[[str], None] = lambda _mode: None,
-    ) -> list[Compared]:
-        """The answers in each mode, in the order of `modes`; `step` is told of each mode before it begins.
+        on_mode: Callable[[str], None] = lambda _mode: None,
+    ) -> list[ModeAnswer]:
+        """The answers in each mode, in the order of `modes`; `on_mode` is called before each.
 
         Raises what `Session.ask` raises, and KeyboardInterrupt when an answer was interrupted.
         """
-        found: list[tuple[Compared, Tensor]] = []
+        answers: list[tuple[ModeAnswer, Tensor]] = []
         for mode in modes:
-            step(mode)
-            found.append(self.answer(mode, question, replace(settings, mode=mode)))
-        baseline = next((one for one in found if one[0].asked == BASELINE), None)
-        return [one if baseline is None else against(baseline, one, logits) for one, logits in found]
+            on_mode(mode)
+            answers.append(self.answer(mode, question, settings.varied(mode=mode)))
+        baseline = next((pair for pair in answers if pair[0].requested == BASELINE), None)
+        if baseline is None:
+            return [answer for answer, _ in answers]
+        return [with_differences(baseline, answer, logits) for answer, logits in answers]
 
-    def answer(self, mode: str, question: str, settings: Settings) -> tuple[Compared, Tensor]:
-        """The answer in one mode, and its first token's logits [V]; its caches are let go."""
-        self.session.shared = None if self.cold else self.works.setdefault(mode, SharedWork())
-        stream = self.session.ask(self.collection, question, settings)
-        return Compared(mode, stream.finished(), stream_cells(stream)), stream.prefilled.logits
+    def answer(self, mode: str, question: str, settings: Settings) -> tuple[ModeAnswer, Tensor]:
+        """The answer in one mode, and its first token's logits [V]; its KV is freed."""
+        cache = None if self.cold else self.caches.setdefault(mode, DocumentCache())
+        stream = self.session.with_cache(cache).ask(self.collection, question, settings)
+        answer = ModeAnswer(requested=mode, answer=stream.finished(), cells=stream_cells(stream))
+        return answer, stream.prefilled.logits
 
     def plan(self, question: str, settings: Settings) -> DryRun:
         """A dry run, which starts cold: its estimates rest on the draft's time for the whole prompt."""
-        return dry_run(replace(self.session, shared=None), self.collection, question, settings)
+        return dry_run(self.session.with_cache(None), self.collection, question, settings)
 
 
-def against(baseline: tuple[Compared, Tensor], one: Compared, logits: Tensor) -> Compared:
+def with_differences(baseline: tuple[ModeAnswer, Tensor], answer: ModeAnswer, logits: Tensor) -> ModeAnswer:
     """The answer with its differences from the baseline's."""
     full, full_logits = baseline
     return replace(
-        one,
-        speedup=full.answer.ttft_seconds / one.answer.ttft_seconds,
-        first_token_kl=divergence(full_logits, logits),
-        agreement=f1(one.answer.answer, [full.answer.answer]),
+        answer,
+        speedup=full.answer.ttft_seconds / answer.answer.ttft_seconds,
+        first_token_kl=kl_divergence(full_logits, logits),
+        agreement=f1(answer.answer.answer, [full.answer.answer]),
     )
 
 
-def divergence(reference: Tensor, logits: Tensor) -> float:
-    """KL(reference || other) in nats between the distributions of two logits [V]; what is impossible in both counts 0."""
+def kl_divergence(reference: Tensor, logits: Tensor) -> float:
+    """KL(reference || other) in nats between the distributions of two logits [V]; tokens impossible in both count 0."""
     expected, other = reference.double().log_softmax(-1).cpu(), logits.double().log_softmax(-1).cpu()
     terms = torch.where(expected == -math.inf, 0.0, expected.exp() * (expected - other))
     return float(terms.sum().clamp(min=0.0))

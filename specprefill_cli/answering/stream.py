@@ -1,14 +1,14 @@
-"""The answer while it comes: text piece by piece, and at the end everything that was measured."""
+"""The answer while it is decoded: text piece by piece, and at the end everything that was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
-from specprefill_cli.answering.answer import Answer, SpanRecord
+from specprefill_cli.answering.answer import Answer, span_records
 from specprefill_cli.answering.citations import cite
-from specprefill_cli.decoding.adaptive import SWITCHED_OFF
+from specprefill_cli.answering.resolve import Resolved
+from specprefill_cli.decoding.adaptive import SWITCHED_OFF, SpeculationState
 from specprefill_cli.decoding.measures import DecodeSpeed, RoundLog
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
@@ -17,73 +17,72 @@ from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.streaming import TextStream
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.models.memory import PeakMemory
-from specprefill_cli.prefill.auto_mode import needs_draft
-from specprefill_cli.prefill.fates import Plan
-from specprefill_cli.prefill.modes.base import Prefilled
-from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.auto_mode import runs_draft
+from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prefill.scorers.base import ScoringRequest
-from specprefill_cli.prompting import Prompt
-from specprefill_cli.settings import Settings
-
-if TYPE_CHECKING:
-    from specprefill_cli.answering.session import Session
+from specprefill_cli.prefill.request import PrefillRequest
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AnswerStream:
     """The answer while it is decoded: iterate for pieces of text, then call `result`.
 
-    stop_tokens: ids that end it; a caller that wants a given length may take them away before iterating
+    prefilled: what prefill returned; first_token: chosen from its logits
+    stop_tokens: ids that end the answer; a caller that needs a given length may empty it before iterating
+    on_end: called when decoding ends, however it ends
     """
 
-    session: Session
     collection: Collection
     question: str
-    settings: Settings
     identifier: str
-    request: ScoringRequest
-    mode: str
-    reason: str | None
-    prefilled: Prefilled
+    resolved: Resolved
+    prefilled: PrefillResult
     sampler: Sampler
-    first: int
+    first_token: int
     stop_tokens: frozenset[int]
-    clock: PhaseClock
     memory: PeakMemory
+    speculation: SpeculationState
+    startup_seconds: float = 0.0
+    on_end: Callable[[], None] | None = None
     tokens: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     speed: DecodeSpeed = field(default_factory=DecodeSpeed)
     speculator: Speculator | None = None
     interrupted: bool = False
 
+    @property
+    def request(self) -> PrefillRequest:
+        """The prompt and how it was prefilled."""
+        return self.resolved.request
+
     def __iter__(self) -> Iterator[str]:
         """Pieces of text as they are decoded; interrupting it (Ctrl-C) keeps what came so far."""
-        target = self.session.pair.target
-        stream = TextStream(target.tokenizer)
+        pair, decoding = self.request.pair, self.resolved.decoding
+        text = TextStream(pair.target.tokenizer)
         self.speculator = choose_speculator(
-            self.request, self.prefilled, self.settings, self.sampler, self.stop_tokens, self.session.speculation
+            self.request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
         )
-        reader = ModelReader(target.model, self.prefilled.state, self.request.prompt.length, self.session.pair.ranks)
+        reader = ModelReader(self.request.target.model, self.prefilled.state, self.request.prompt.length, pair.ranks)
+        tokens = decode(
+            reader,
+            self.first_token,
+            self.stop_tokens,
+            decoding.max_new_tokens,
+            self.sampler,
+            self.speed,
+            self.speculator,
+        )
         try:
-            for token in decode(
-                reader,
-                self.first,
-                self.stop_tokens,
-                self.settings.max_new_tokens,
-                self.sampler,
-                self.speed,
-                self.speculator,
-            ):
+            for token in tokens:
                 self.tokens.append(token)
-                yield from self.emit(stream.push(token))
+                yield from self.emit(text.push(token))
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
-            # Also where nobody reads on.
-            if self.session.shared is not None:
-                self.session.shared.write()
-        yield from self.emit(stream.finish())
+            # Also where the caller stops iterating.
+            if self.on_end is not None:
+                self.on_end()
+        yield from self.emit(text.finish())
 
     def finished(self) -> Answer:
         """Decode to the end; the answer. Raises KeyboardInterrupt when Ctrl-C ended it."""
@@ -94,74 +93,72 @@ class AnswerStream:
         return self.result()
 
     def emit(self, text: str) -> Iterator[str]:
-        if not self.pieces:
-            # Templates end before the blank that starts the answer.
-            text = text.lstrip()
+        """Keep and yield a piece of text, without blanks before the answer: templates end before the one that starts it."""
+        text = text if self.pieces else text.lstrip()
         if text:
             self.pieces.append(text)
             yield text
 
     @property
     def rounds(self) -> RoundLog:
+        """The rounds of speculative decoding so far."""
         return self.speculator.log if self.speculator is not None else RoundLog()
 
     @property
+    def ttft_seconds(self) -> float:
+        """Time to first token."""
+        return self.request.clock.ttft
+
+    @property
     def draft_ran(self) -> bool:
-        return needs_draft(replace(self.settings, mode=self.mode)) or "draft" in self.rounds.proposers
+        """Whether the draft scored the prompt or proposed tokens."""
+        return runs_draft(self.resolved.mode, self.request.scorer) or "draft" in self.rounds.proposers
+
+    def warnings(self, length_stop: bool) -> list[str]:
+        """All warnings: about documents, models, prefill and the answer's end."""
+        draft = self.request.pair.draft
+        warnings = [*self.collection.warnings, *self.request.target.warnings]
+        warnings += draft.warnings if draft is not None and self.draft_ran else []
+        warnings += self.prefilled.warnings
+        if length_stop:
+            warnings.append(f"the answer was cut at {len(self.tokens)} tokens; raise --max-new-tokens for more")
+        if self.interrupted:
+            warnings.append("interrupted: the answer is incomplete")
+        return warnings
 
     def result(self) -> Answer:
         """The finished answer with all its measurements."""
-        prompt, plan = self.request.prompt, self.prefilled.plan
+        request, prefilled, resolved, rounds = self.request, self.prefilled, self.resolved, self.rounds
+        prompt, plan, pair = request.prompt, prefilled.plan, request.pair
         text = "".join(self.pieces).strip()
-        pair = self.session.pair
-        decoded = len(self.tokens)
-        length_stop = decoded >= self.settings.max_new_tokens
-        warnings = self.collection.warnings + pair.target.warnings
-        if pair.draft is not None and self.draft_ran:
-            warnings += pair.draft.warnings
-        warnings += self.prefilled.warnings
-        if length_stop:
-            warnings.append(f"the answer was cut at {decoded} tokens; raise --max-new-tokens for more")
-        if self.interrupted:
-            warnings.append("interrupted: the answer is incomplete")
+        length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens
         return Answer(
             id=self.identifier,
             question=self.question,
             answer=text,
-            mode=self.mode,
-            reason=self.reason,
+            mode=resolved.mode,
+            reason=resolved.mode_reason,
             draft=pair.draft.name if pair.draft is not None and self.draft_ran else None,
             target=pair.target.name,
             prompt_tokens=prompt.length,
             kept_tokens=plan.kept_tokens,
             kept_ratio=plan.kept_ratio,
-            ttft_seconds=self.clock.ttft,
-            startup_seconds=self.session.startup_seconds,
-            phases=self.clock.phases(),
+            ttft_seconds=self.ttft_seconds,
+            startup_seconds=self.startup_seconds,
+            phases=request.clock.phases(),
             spans=span_records(self.collection, prompt, plan),
-            generated_tokens=decoded,
+            generated_tokens=len(self.tokens),
             tokens_per_second=self.speed.tokens_per_second,
-            acceptance_rate=self.rounds.acceptance_rate,
+            acceptance_rate=rounds.acceptance_rate,
             peak_memory_bytes=self.memory.bytes(),
-            citations=cite(text, self.collection, plan, prompt.offsets, self.prefilled.importance),
-            warnings=warnings,
+            citations=cite(text, self.collection, plan, prompt.offsets, prefilled.importance),
+            warnings=self.warnings(length_stop),
             stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
-            accepted_length_mean=self.rounds.accepted_length_mean,
-            accepted_histogram=self.rounds.accepted_histogram,
-            proposer=" and ".join(self.rounds.proposers) or None,
+            accepted_length_mean=rounds.accepted_length_mean,
+            accepted_histogram=rounds.accepted_histogram,
+            proposer=" and ".join(rounds.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
-            reused=[*self.request.reused, *self.prefilled.reused],
-            scorer=self.settings.scorer if MODES[self.mode].uses_draft else None,
-            draft_window=self.prefilled.draft_window,
+            reused=[*request.reused, *prefilled.reused],
+            scorer=request.scorer if MODES[resolved.mode].uses_draft else None,
+            draft_window=prefilled.draft_window,
         )
-
-
-def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
-    """The plan's spans with the pages they touch."""
-    first = prompt.document[0]
-    records = []
-    for span in plan.spans:
-        low, high = int(prompt.offsets[span.start - first, 0]), int(prompt.offsets[span.end - first - 1, 1])
-        pages, documents = collection.pages(low, high), collection.pages_by_document(low, high)
-        records.append(SpanRecord(span.start, span.end, span.fate, pages, span.risk, documents))
-    return records

@@ -1,6 +1,6 @@
-"""How many tokens to propose: as many as acceptance and cost make worthwhile, and none where plain decoding is faster.
+"""How many tokens to propose: as many as acceptance and cost make worthwhile, none where plain decoding is faster.
 
-Costs are counted in target passes over one token.
+Costs are in units of a target pass over one token.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from specprefill_cli.decoding.measures import Round
 from specprefill_cli.decoding.proposers.base import Proposer
 
 LONGEST_PROPOSAL = 16
-# A proposal must promise this much; what it promises is an estimate.
+# Estimated speedup that a proposal must reach.
 WORTHWHILE = 1.05
-# Acceptance is judged over about this many verified tokens, and starts from a guess worth three.
+# Acceptance is averaged over about this many verified tokens, and starts from a guess worth three.
 JUDGED_TOKENS = 20.0
 GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
 # Rounds whose times a cost is the median of.
 MEASURES = 5
-# What a verified token adds to a pass before anything was measured.
+# What a verified token is assumed to add to a pass before anything was measured.
 GUESSED_WIDTH = 0.03
-# Share of an answer's passes that may be lost on finding out whether a proposer has become worthwhile, and the most
-# passes that may be saved up for it or owed. With two proposers an answer of 64 tokens loses 3 % at most.
+# Share of an answer's passes that may be spent on probing a declined proposer, and the bounds of that allowance: two
+# proposers cost an answer of 64 tokens 3 % at most.
 PROBING_SHARE, MOST_SAVED, MOST_OWED = 0.015, 0.75, 4.0
-# A probe is not tried for less than this, however little it costs.
+# The smallest price of a probe.
 SMALLEST_PROBE = 0.1
-# A proposer that must prepare itself first (a draft that has not read the prompt) waits until that is at most this share
-# of the answer's passes so far: the answer may end at any time.
+# A draft that has not read the prompt waits until reading it is at most this share of the answer's passes so far: the
+# answer may end at any time.
 ENTRY_SHARE = 0.04
 # Proposing rounds between two plain ones, which measure a target pass anew.
 ROUNDS_BETWEEN_PASSES = 32
@@ -46,7 +46,7 @@ class Verdict:
     reason: str | None = None
 
 
-# What an answer says whose settings wanted no speculation.
+# The verdict of an answer decoded without speculation.
 SWITCHED_OFF = Verdict("off")
 
 
@@ -55,7 +55,7 @@ class Pace(Protocol):
 
     def count(self, proposer: Proposer, answer_length: int) -> int: ...
 
-    def observe(self, one: Round) -> None: ...
+    def observe(self, round_: Round) -> None: ...
 
     def verdict(self) -> Verdict: ...
 
@@ -69,8 +69,8 @@ class FixedPace:
     def count(self, proposer: Proposer, answer_length: int) -> int:
         return self.tokens
 
-    def observe(self, one: Round) -> None:
-        """Nothing that happens changes the pace."""
+    def observe(self, round_: Round) -> None:
+        """A fixed pace ignores what happens."""
 
     def verdict(self) -> Verdict:
         return Verdict("on")
@@ -87,14 +87,14 @@ def speedup(acceptance: float, count: int, token_passes: float, target_passes: f
     """Speed over plain decoding: theorem 3.8 of arXiv 2211.17192, with the true cost of the verifying pass.
 
     token_passes: cost of one proposed token (the paper's c); target_passes: cost of verifying all of them, which the
-    paper takes for that of one token
+    paper equates with that of one token
     """
     return expected_tokens(acceptance, count) / (target_passes + count * token_passes)
 
 
 @dataclass
 class Costs:
-    """Costs in target passes, medians of the latest rounds; nothing measured yet is guessed.
+    """Costs in target passes: medians of the latest rounds, and guesses where nothing was measured.
 
     pass_seconds: the target's pass over one token
     verifying: by number of proposed tokens, the pass that verifies them; drafting: by proposer, one proposed token
@@ -104,41 +104,44 @@ class Costs:
     verifying: dict[int, deque[float]] = field(default_factory=lambda: defaultdict(partial(deque, maxlen=MEASURES)))
     drafting: dict[str, deque[float]] = field(default_factory=lambda: defaultdict(partial(deque, maxlen=MEASURES)))
 
-    def learn(self, one: Round) -> None:
-        """Take the times of a round into the measures."""
-        if not one.drafted:
-            self.pass_seconds.append(one.target_seconds)
+    def learn(self, round_: Round) -> None:
+        """Add the times of a round."""
+        if not round_.drafted:
+            self.pass_seconds.append(round_.target_seconds)
         elif self.pass_seconds:
             whole = median_low(self.pass_seconds)
-            self.verifying[one.drafted].append(max(1.0, one.target_seconds / whole))
-            if not one.proposal.entered:
-                self.drafting[one.proposal.proposer].append(one.propose_seconds / whole / one.drafted)
+            self.verifying[round_.drafted].append(max(1.0, round_.target_seconds / whole))
+            if not round_.proposal.entered:
+                self.drafting[round_.proposal.proposer].append(round_.propose_seconds / whole / round_.drafted)
 
     def passes(self, most: int) -> list[float]:
-        """What verifying 0, 1, ... `most` proposed tokens costs: measured, or on straight lines between measures."""
+        """Cost of verifying 0, 1, ... `most` proposed tokens: measured, or interpolated linearly."""
         known = sorted(self.verifying) or [most]
-        costs = [median_low(self.verifying[count]) if count in self.verifying else 1 + GUESSED_WIDTH * count
-                 for count in known]  # fmt: skip
+        costs = [
+            median_low(self.verifying[count]) if count in self.verifying else 1 + GUESSED_WIDTH * count
+            for count in known
+        ]
         if known[-1] < most:
             costs.append(1 + (costs[-1] - 1) * most / known[-1])
             known.append(most)
         return np.interp(range(most + 1), [0, *known], [1.0, *costs]).tolist()
 
     def token(self, proposer: Proposer) -> float:
+        """Cost of one proposed token."""
         measured = self.drafting.get(proposer.name)
         return median_low(measured) if measured else proposer.token_passes
 
 
 class AssumedCosts(Costs):
-    """Costs that no clock changes: with them the pace, and so the tokens that a seed draws, are the same every time."""
+    """Costs that are never measured, so that the pace, and with it the tokens that a seed draws, repeats."""
 
-    def learn(self, one: Round) -> None:
-        """Times are not looked at."""
+    def learn(self, round_: Round) -> None:
+        """Ignore measured times."""
 
 
 @dataclass
 class Record:
-    """What one proposer has achieved: acceptance as tokens right of tokens tried, and passes it may lose on probing."""
+    """One proposer's history: accepted of verified tokens, and target passes that it may spend on probing."""
 
     tried: float = GUESS_TRIED
     right: float = GUESS_RIGHT
@@ -148,21 +151,22 @@ class Record:
     def acceptance(self) -> float:
         return self.right / self.tried
 
-    def learn(self, one: Round) -> None:
-        """Add a round; tokens behind the first rejected one were not judged. Old rounds fade."""
-        self.tried += one.accepted + (one.accepted < one.drafted)
-        self.right += one.accepted
+    def learn(self, round_: Round) -> None:
+        """Add a round; tokens after the first rejected one were not verified. Old rounds fade."""
+        self.tried += round_.accepted + (round_.accepted < round_.drafted)
+        self.right += round_.accepted
         fade = min(1.0, JUDGED_TOKENS / self.tried)
         self.tried *= fade
         self.right *= fade
 
     def earn(self, passes: float) -> None:
+        """Change the allowance within its bounds."""
         self.allowance = max(-MOST_OWED, min(MOST_SAVED, self.allowance + passes))
 
 
 @dataclass
-class SpeculationMemory:
-    """What a session has learnt about its pair; it outlives an answer."""
+class SpeculationState:
+    """What a session knows about its pair's costs and acceptance; it outlives an answer."""
 
     costs: Costs = field(default_factory=Costs)
     records: dict[str, Record] = field(default_factory=lambda: defaultdict(Record))
@@ -171,11 +175,11 @@ class SpeculationMemory:
 class AdaptivePace:
     """Proposes as many tokens as promise the highest speed, none where plain decoding is faster, and probes now and then.
 
-    The first round is plain: it measures a target pass behind this prompt.
+    The first round is plain: it measures a target pass after this prompt.
     """
 
-    def __init__(self, memory: SpeculationMemory) -> None:
-        self.memory = memory
+    def __init__(self, state: SpeculationState) -> None:
+        self.state = state
         self.since_pass = ROUNDS_BETWEEN_PASSES
         self.asked: dict[str, Proposer] = {}
         self.declined: dict[str, str] = {}
@@ -183,7 +187,7 @@ class AdaptivePace:
     def count(self, proposer: Proposer, answer_length: int) -> int:
         if self.since_pass >= ROUNDS_BETWEEN_PASSES:
             return 0
-        costs, record = self.memory.costs, self.memory.records[proposer.name]
+        costs, record = self.state.costs, self.state.records[proposer.name]
         token, passes = costs.token(proposer), costs.passes(LONGEST_PROPOSAL)
         promised, best = max(
             (speedup(record.acceptance, count, token, passes[count]), count) for count in range(1, LONGEST_PROPOSAL + 1)
@@ -195,31 +199,31 @@ class AdaptivePace:
             return best
         if promised >= WORTHWHILE:
             self.declined[proposer.name] = (
-                f"{proposer.name} would first read the prompt, at the cost of {proposer.entry_passes:.0f} target passes"
+                f"{proposer.name} would first prefill the prompt, at the cost of {proposer.entry_passes:.0f} target passes"
             )
             return 0
         self.declined[proposer.name] = (
             f"{proposer.name} promises {promised:.2f}x, with {record.acceptance:.0%} accepted at {token:.2f} target "
             "passes a token"
         )
-        # The price of a measurement that was a mistake must not be out of reach for ever.
+        # Capped, so that one wrong measurement cannot rule a proposer out for good.
         price = min(MOST_SAVED, max(SMALLEST_PROBE, token + passes[1] - 1))
         return 1 if record.allowance >= price and not proposer.entry_passes else 0
 
-    def observe(self, one: Round) -> None:
-        costs, records = self.memory.costs, self.memory.records
-        costs.learn(one)
-        self.since_pass = self.since_pass + 1 if one.drafted else 0
+    def observe(self, round_: Round) -> None:
+        costs, records = self.state.costs, self.state.records
+        costs.learn(round_)
+        self.since_pass = self.since_pass + 1 if round_.drafted else 0
         for name in self.asked:
-            records[name].earn(PROBING_SHARE * (one.accepted + 1))
-        if one.drafted:
-            proposer = self.asked[one.proposal.proposer]
-            spent = costs.passes(one.drafted)[-1] + one.drafted * costs.token(proposer)
-            records[proposer.name].learn(one)
-            records[proposer.name].earn(one.accepted + 1 - spent)
+            records[name].earn(PROBING_SHARE * (round_.accepted + 1))
+        if round_.drafted:
+            proposer = self.asked[round_.proposal.proposer]
+            spent = costs.passes(round_.drafted)[-1] + round_.drafted * costs.token(proposer)
+            records[proposer.name].learn(round_)
+            records[proposer.name].earn(round_.accepted + 1 - spent)
 
     def verdict(self) -> Verdict:
-        """Off when every proposer that was asked last promised less than plain decoding."""
+        """Off when every proposer last promised less than plain decoding."""
         if not self.asked or len(self.declined) < len(self.asked):
             return Verdict("on")
         return Verdict("off", f"plain decoding is faster: {'; '.join(self.declined.values())}")

@@ -1,4 +1,4 @@
-"""What is counted while an answer is decoded."""
+"""Counts and times of decoding."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from specprefill_cli.decoding.verification import Proposal
 
 @dataclass
 class DecodeSpeed:
-    """Tokens after the first, a stop token included, and the seconds they took: without those the reader took."""
+    """Tokens after the first, a stop token included, and the seconds of decoding them, without the caller's time."""
 
     tokens: int = 0
     seconds: float = 0.0
 
     @property
     def tokens_per_second(self) -> float | None:
+        """None before the second token."""
         return self.tokens / self.seconds if self.tokens and self.seconds else None
 
 
@@ -33,6 +34,7 @@ class Round:
 
     @property
     def drafted(self) -> int:
+        """Proposed tokens."""
         return len(self.proposal.tokens)
 
 
@@ -42,30 +44,33 @@ class RoundLog:
 
     rounds: list[Round] = field(default_factory=list)
 
-    def add(self, one: Round) -> None:
-        if one.drafted:
-            # The distributions have done their work; kept, they would be a vocabulary for every token.
-            self.rounds.append(replace(one, proposal=replace(one.proposal, shares=None)))
+    def add(self, round_: Round) -> None:
+        """Keep a round in which something was proposed."""
+        if round_.drafted:
+            # Without its distributions, which are a vocabulary wide for every token.
+            self.rounds.append(replace(round_, proposal=replace(round_.proposal, probabilities=None)))
 
     @property
     def acceptance_rate(self) -> float | None:
         """Accepted tokens over drafted ones."""
         return (
-            sum(one.accepted for one in self.rounds) / sum(one.drafted for one in self.rounds) if self.rounds else None
+            sum(round_.accepted for round_ in self.rounds) / sum(round_.drafted for round_ in self.rounds)
+            if self.rounds
+            else None
         )
 
     @property
     def accepted_length_mean(self) -> float | None:
         """Accepted tokens a round, without the target's own token that ends each round."""
-        return sum(one.accepted for one in self.rounds) / len(self.rounds) if self.rounds else None
+        return sum(round_.accepted for round_ in self.rounds) / len(self.rounds) if self.rounds else None
 
     @property
     def accepted_histogram(self) -> list[int]:
         """Place n: rounds in which n tokens were accepted."""
-        counts = [one.accepted for one in self.rounds]
+        counts = [round_.accepted for round_ in self.rounds]
         return [counts.count(number) for number in range(max(counts) + 1)] if counts else []
 
     @property
     def proposers(self) -> list[str]:
         """Names of the proposers that were used, in the order of their first use."""
-        return list(dict.fromkeys(one.proposal.proposer for one in self.rounds))
+        return list(dict.fromkeys(round_.proposal.proposer for round_ in self.rounds))

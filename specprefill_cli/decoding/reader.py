@@ -11,7 +11,8 @@ from torch import Tensor
 from specprefill_cli.distributed.commands import Forget, Read
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.models.adapter import run
-from specprefill_cli.models.cache import PrefillState, rollback
+from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.cache import rollback as rollback_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,7 +28,7 @@ class Reader(Protocol):
         """Read the answer's next tokens; logits [rows, V] in float32 after each of the last `rows` of them."""
         ...
 
-    def forget(self, length: int) -> None:
+    def rollback(self, length: int) -> None:
         """Keep the first `length` tokens of the answer; more than were read is all of them."""
         ...
 
@@ -56,8 +57,8 @@ class ModelReader:
         with self.ranks.together(Read(tuple(tokens), rows)):
             return run(self.model, torch.tensor(tokens), positions, self.state, rows=rows)
 
-    def forget(self, length: int) -> None:
+    def rollback(self, length: int) -> None:
         if length >= self.length:
             return
         with self.ranks.together(Forget(length)):
-            rollback(self.state, self.prompt_slots + length)
+            rollback_state(self.state, self.prompt_slots + length)

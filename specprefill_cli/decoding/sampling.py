@@ -16,14 +16,14 @@ def distribution(logits: Tensor, temperature: float, top_k: int = 0, top_p: floa
     scaled = logits.float() / temperature
     if 0 < top_k < scaled.shape[-1]:
         scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[..., -1:], float("-inf"))
-    shares = scaled.softmax(-1)
+    probabilities = scaled.softmax(-1)
     if top_p < 1:
-        ordered, places = shares.sort(descending=True, stable=True)
+        ordered, places = probabilities.sort(descending=True, stable=True)
         # A token stays while the mass before it is below top_p, so that the first one always stays.
         outside = ordered.cumsum(-1) - ordered >= top_p
-        shares = shares.masked_fill(torch.zeros_like(outside).scatter_(-1, places, outside), 0.0)
-        shares = shares / shares.sum(-1, keepdim=True)
-    return shares
+        probabilities = probabilities.masked_fill(torch.zeros_like(outside).scatter_(-1, places, outside), 0.0)
+        probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+    return probabilities
 
 
 class Sampler:
@@ -42,15 +42,15 @@ class Sampler:
 
     def __call__(self, logits: Tensor) -> int:
         """The next token id for logits [V]."""
-        return int(logits.argmax()) if self.greedy else self.draw(self.shares(logits))
+        return int(logits.argmax()) if self.greedy else self.draw(self.probabilities(logits))
 
-    def shares(self, logits: Tensor) -> Tensor:
+    def probabilities(self, logits: Tensor) -> Tensor:
         """The distribution [..., V] that tokens are drawn from, on the CPU; sorted and cut where the logits are."""
         return distribution(logits, self.temperature, self.top_k, self.top_p).cpu()
 
-    def draw(self, shares: Tensor) -> int:
+    def draw(self, probabilities: Tensor) -> int:
         """A token id from weights [V] on the CPU, which need not sum to 1."""
-        return int(torch.multinomial(shares, 1, generator=self.generator))
+        return int(torch.multinomial(probabilities, 1, generator=self.generator))
 
     def uniform(self, count: int) -> Tensor:
         """Numbers [count] drawn evenly from [0, 1)."""

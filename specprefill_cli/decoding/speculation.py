@@ -1,4 +1,4 @@
-"""Which proposers an answer gets, at which pace, and what is refused."""
+"""Which proposers an answer gets, how many tokens they propose, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from specprefill_cli.decoding.adaptive import (
     AdaptivePace,
     AssumedCosts,
     FixedPace,
-    SpeculationMemory,
+    Pace,
+    SpeculationState,
 )
+from specprefill_cli.decoding.options import DecodingOptions
 from specprefill_cli.decoding.proposers.base import Proposer
 from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.proposers.lookup import LookupProposer
@@ -20,18 +22,18 @@ from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculative import Speculator
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.prefill.auto_mode import cost_of
-from specprefill_cli.prefill.modes.base import Prefilled
-from specprefill_cli.prefill.scorers.base import ScoringRequest
+from specprefill_cli.models.cost import cost_of
+from specprefill_cli.prefill.modes.base import PrefillResult
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
 
 
-def check_proposer(settings: Settings, pair: LoadedPair) -> None:
-    """Raises UsageError where the settings ask the draft for proposals that the target could not read."""
-    if settings.speculate == OFF or settings.proposer != DraftProposer.name:
+def check_proposer(options: DecodingOptions | Settings, pair: LoadedPair) -> None:
+    """Raises UsageError where the draft is named as proposer and cannot propose the target's tokens."""
+    if options.speculate == OFF or options.proposer != DraftProposer.name:
         return
     if pair.draft is None:
         raise UsageError("--proposer draft: no draft is loaded; use --proposer lookup, or --speculate off")
@@ -42,25 +44,27 @@ def check_proposer(settings: Settings, pair: LoadedPair) -> None:
         )
 
 
-def draft_may_propose(settings: Settings, pair: LoadedPair) -> bool:
-    """Whether the draft's cache of the prompt will be wanted after prefill."""
+def draft_may_propose(options: DecodingOptions | Settings, pair: LoadedPair) -> bool:
+    """Whether decoding will need the draft's cache of the prompt."""
     return (
-        settings.speculate != OFF
-        and settings.proposer in (AUTO, DraftProposer.name)
-        and settings.max_new_tokens > 1
+        options.speculate != OFF
+        and options.proposer in (AUTO, DraftProposer.name)
+        and options.max_new_tokens > 1
         and pair.same_tokenizer
     )
 
 
-def adapts(settings: Settings) -> bool:
-    """Whether what proposing costs on this machine decides how much is proposed: not where a seed must repeat an answer."""
-    return settings.speculate == AUTO and settings.temperature == 0 and settings.max_new_tokens > 1
+def adapts(options: DecodingOptions | Settings) -> bool:
+    """Whether measured costs decide how much is proposed: not for sampled answers, which a seed must repeat."""
+    return options.speculate == AUTO and options.temperature == 0 and options.max_new_tokens > 1
 
 
-def proposer_cautions(settings: Settings, request: ScoringRequest) -> tuple[str, ...]:
-    """A warning where the draft was asked by name to propose, and its context has no room behind the prompt."""
-    draft, length = request.pair.draft, request.prompt.length
-    if settings.speculate == OFF or settings.proposer != DraftProposer.name or length < draft.context:
+def proposer_warnings(options: DecodingOptions | Settings, request: PrefillRequest) -> tuple[str, ...]:
+    """A warning where the draft was named as proposer, and its context has no room behind the prompt."""
+    if options.speculate == OFF or options.proposer != DraftProposer.name:
+        return ()
+    draft, length = request.draft, request.prompt.length
+    if length < draft.context:
         return ()
     return (
         f"--proposer draft: the prompt's {length:,} tokens fill {draft.name}'s context of {draft.context:,}; nothing is "
@@ -69,38 +73,39 @@ def proposer_cautions(settings: Settings, request: ScoringRequest) -> tuple[str,
 
 
 def choose_speculator(
-    request: ScoringRequest,
-    prefilled: Prefilled,
-    settings: Settings,
+    request: PrefillRequest,
+    prefilled: PrefillResult,
+    options: DecodingOptions | Settings,
     sampler: Sampler,
     stop_tokens: frozenset[int],
-    memory: SpeculationMemory,
+    state: SpeculationState,
 ) -> Speculator | None:
     """The proposers for an answer behind a prefilled prompt: lookup first, which costs next to nothing, then the draft.
 
-    memory: the session's; a sampled answer does without, because its tokens depend on the pace (its distribution does
+    state: the session's; a sampled answer does without, because its tokens depend on the pace (its distribution does
     not), and a seed must draw the same tokens again
     """
-    if settings.speculate == OFF:
+    if options.speculate == OFF:
         return None
     proposers: list[Proposer] = []
-    if settings.proposer in (AUTO, LookupProposer.name):
+    if options.proposer in (AUTO, LookupProposer.name):
         proposers.append(LookupProposer(request.prompt.tokens[prefilled.state.positions]))
-    if draft_may_propose(settings, request.pair):
+    if draft_may_propose(options, request.pair):
         proposers.append(draft_proposer(request, prefilled, sampler, stop_tokens))
-    if settings.speculate == AUTO:
-        pace = AdaptivePace(memory if sampler.greedy else SpeculationMemory(AssumedCosts()))
+    pace: Pace
+    if options.speculate == AUTO:
+        pace = AdaptivePace(state if sampler.greedy else SpeculationState(AssumedCosts()))
     else:
-        pace = FixedPace(int(settings.speculate))
+        pace = FixedPace(int(options.speculate))
     return Speculator(proposers, pace)
 
 
 def draft_proposer(
-    request: ScoringRequest, prefilled: Prefilled, sampler: Sampler, stop_tokens: frozenset[int]
+    request: PrefillRequest, prefilled: PrefillResult, sampler: Sampler, stop_tokens: frozenset[int]
 ) -> DraftProposer:
-    """The draft behind the prompt: from the cache that prefill left, else it reads the prompt when it is first asked."""
+    """The draft behind the prompt: from the cache that prefill left, else it prefills the prompt at its first proposal."""
     prompt, pair = request.prompt, request.pair
-    draft, length = pair.draft, prompt.length
+    draft, length = request.draft, prompt.length
     ready = prefilled.draft_state
 
     def open_reader() -> ModelReader:
@@ -110,7 +115,7 @@ def draft_proposer(
         return ModelReader(draft.model, state, length)
 
     small, large = cost_of(draft), cost_of(pair.target)
-    # Ranks share the target's pass, and none of the draft's.
+    # Ranks divide the target's pass, not the draft's.
     target_pass = (large.pass_flops(1, length) + large.overhead_flops()) / pair.ranks.size
     return DraftProposer(
         open_reader,

@@ -13,11 +13,11 @@ from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
 from specprefill_cli.decoding.proposers.base import Proposer
 from specprefill_cli.decoding.reader import Reader
 from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.decoding.verification import NOTHING, Correction, Proposal, positive_part, verify
+from specprefill_cli.decoding.verification import NO_PROPOSAL, Correction, Proposal, positive_part, verify
 
 
 class Speculator:
-    """Asks its proposers in turn, each for as many tokens as the pace says; the first that knows any is taken."""
+    """Asks its proposers in turn, each for as many tokens as the pace allows; the first proposal that is not empty is used."""
 
     def __init__(self, proposers: Sequence[Proposer], pace: Pace) -> None:
         self.proposers = proposers
@@ -28,22 +28,24 @@ class Speculator:
         """Up to `most` tokens that may follow the answer."""
         for proposer in self.proposers if most > 0 else ():
             count = min(most, self.pace.count(proposer, len(answer)))
-            proposal = proposer.propose(answer, count) if count > 0 else NOTHING
+            proposal = proposer.propose(answer, count) if count > 0 else NO_PROPOSAL
             if proposal.tokens:
                 return proposal
-        return NOTHING
+        return NO_PROPOSAL
 
-    def observe(self, one: Round) -> None:
-        self.log.add(one)
-        self.pace.observe(one)
+    def observe(self, round_: Round) -> None:
+        """Log a round and adapt the pace."""
+        self.log.add(round_)
+        self.pace.observe(round_)
 
-    def settle(self, length: int) -> None:
-        """Let all proposers forget all but the first `length` tokens of the answer."""
+    def rollback(self, length: int) -> None:
+        """Roll all proposers back to the first `length` tokens of the answer."""
         for proposer in self.proposers:
-            proposer.settle(length)
+            proposer.rollback(length)
 
     @property
     def verdict(self) -> Verdict:
+        """Whether speculation is on, and why not."""
         return self.pace.verdict()
 
 
@@ -60,8 +62,8 @@ def decode(
 ) -> Iterator[int]:
     """Yield up to `most` tokens, the given first one included, until a stop token (which is not yielded).
 
-    Between two rounds, and when it is interrupted, the target's cache holds the prompt and every token of the answer but
-    the last one; a proposer's cache at most these. Greedy decoding gives the tokens of plain decoding, except where two
+    Between two rounds, and after an interrupt, the target's cache holds the prompt and every token of the answer but
+    the last; a proposer's cache holds at most these. Greedy decoding gives the tokens of plain decoding, except where two
     logits lie within the rounding between a pass over one token and a pass over several.
     """
     if first in stop_tokens:
@@ -70,10 +72,10 @@ def decode(
     yield first
     while len(answer) < most and not ended:
         start = clock()
-        # The last token has been chosen and not yet read.
+        # The last token has been sampled and not yet read.
         known = len(answer) - 1
         try:
-            proposal = speculator.propose(answer, most - len(answer) - 1) if speculator is not None else NOTHING
+            proposal = speculator.propose(answer, most - len(answer) - 1) if speculator is not None else NO_PROPOSAL
             proposed = clock()
             logits = target.read([answer[-1], *proposal.tokens], len(proposal.tokens) + 1)
             accepted, following = verify(logits, proposal, sampler, correct)
@@ -84,11 +86,11 @@ def decode(
             answer += fresh
             known = len(answer) if ended else len(answer) - 1
         finally:
-            target.forget(known)
+            target.rollback(known)
             if speculator is not None:
-                speculator.settle(known)
+                speculator.rollback(known)
         if speculator is not None:
-            # Tokens behind the answer's end were right, and nobody wanted them.
+            # Tokens accepted after the answer's end do not count.
             useful = min(accepted, len(fresh) + ended)
             speculator.observe(Round(proposal, useful, proposed - start, verified - proposed))
         speed.tokens += len(fresh) + ended

@@ -1,4 +1,4 @@
-"""Text from token ids as they come, with every character whole."""
+"""Incremental detokenisation that never splits a character."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LOST_PREFIX = "Invalid prefix"
 
 
 class TextStream:
-    """Gives the new text after each token; bytes of an unfinished UTF-8 character wait for their rest."""
+    """Gives the new text after each token; bytes of an unfinished UTF-8 character wait for the others."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer.backend_tokenizer
         self.stream = DecodeStream(skip_special_tokens=True)
-        # Tokens whose text was not given yet.
+        # Tokens whose text was not returned yet.
         self.waiting: list[int] = []
 
     def push(self, token: int) -> str:
@@ -28,16 +28,16 @@ class TextStream:
         try:
             text = self.stream.step(self.tokenizer, token) or ""
         except Exception as error:
-            # A run of byte tokens is decoded as one (Gemma, Llama 2): what an unfinished character does to text that was
-            # given already is refused, with an exception that has no type of its own.
+            # Byte tokens (Gemma, Llama 2) are decoded together; tokenizers raises a plain Exception where an unfinished
+            # character would change text that was already returned.
             if LOST_PREFIX not in str(error):
                 raise
             self.stream = DecodeStream(skip_special_tokens=True)
-            text = "".join(self.stream.step(self.tokenizer, one) or "" for one in self.waiting)
+            text = "".join(self.stream.step(self.tokenizer, pending) or "" for pending in self.waiting)
         if text:
             self.waiting = []
         return text
 
     def finish(self) -> str:
-        """What is left at the end: an unfinished character, shown as U+FFFD."""
+        """The rest at the end: an unfinished character, shown as U+FFFD."""
         return self.tokenizer.decode(self.waiting, skip_special_tokens=True)

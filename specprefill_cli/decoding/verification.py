@@ -13,33 +13,33 @@ from specprefill_cli.decoding.sampling import Sampler
 
 @dataclass(frozen=True)
 class Proposal:
-    """Tokens that may follow, and the distributions [k, V] they were drawn from, on the CPU.
+    """Proposed tokens, and the distributions [k, V] they were drawn from, on the CPU.
 
-    shares: None for a proposer that was certain: all mass on each token (and for greedy decoding, which needs none)
-    entered: the proposer had to prepare itself first, so that the time it took says nothing about drafting
+    probabilities: None for a deterministic proposer (all mass on each token) and for greedy decoding
+    entered: the proposer prefilled the prompt first, so that its time says nothing about drafting
     """
 
     proposer: str
     tokens: tuple[int, ...] = ()
-    shares: Tensor | None = None
+    probabilities: Tensor | None = None
     entered: bool = False
 
 
-NOTHING = Proposal("")
+NO_PROPOSAL = Proposal("")
 
-# Weights [V] to draw the next token from after a rejection: (target's shares [V], proposal, rejected place) -> [V].
+# Weights [V] of the token after a rejection: (target's probabilities [V], proposal, rejected index) -> [V].
 Correction = Callable[[Tensor, Proposal, int], Tensor]
 
 
-def positive_part(shares: Tensor, proposal: Proposal, place: int) -> Tensor:
-    """The positive part of target minus proposal, not normalised: what acceptance has not covered yet."""
-    if proposal.shares is None:
-        rest = shares.clone()
+def positive_part(probabilities: Tensor, proposal: Proposal, place: int) -> Tensor:
+    """The positive part of target minus proposal, not normalised (arXiv 2211.17192, section 2.3)."""
+    if proposal.probabilities is None:
+        rest = probabilities.clone()
         rest[proposal.tokens[place]] = 0
     else:
-        rest = (shares - proposal.shares[place]).clamp(min=0)
-    # Two equal distributions differ by rounding at most: then nothing is left, and either one is right.
-    return rest if rest.sum() > 0 else shares
+        rest = (probabilities - proposal.probabilities[place]).clamp(min=0)
+    # Equal distributions leave nothing but rounding: then either is right.
+    return rest if rest.sum() > 0 else probabilities
 
 
 def verify(
@@ -47,7 +47,7 @@ def verify(
 ) -> tuple[int, int]:
     """How many of k proposed tokens are accepted, and the token that follows them.
 
-    logits: [k + 1, V] of the target after the last known token and after each proposed one
+    logits: [k + 1, V] of the target after the last known token and after each proposed token
 
     Token i is accepted with probability min(1, target_i / proposal_i); the first one that is not is replaced by a draw
     from the positive part of target minus proposal, and behind k accepted tokens comes a bonus draw from the target.
@@ -61,14 +61,16 @@ def verify(
         chosen = logits.argmax(-1).cpu()
         accepted = leading(chosen[:count] == tokens)
         return accepted, int(chosen[accepted])
-    shares = sampler.shares(logits)
-    wanted = shares[:count].gather(1, tokens[:, None])[:, 0]
-    offered = torch.ones(count) if proposal.shares is None else proposal.shares.gather(1, tokens[:, None])[:, 0]
-    accepted = leading(sampler.uniform(count) * offered < wanted)
-    weights = shares[accepted] if accepted == count else correct(shares[accepted], proposal, accepted)
+    probabilities = sampler.probabilities(logits)
+    target = probabilities[:count].gather(1, tokens[:, None])[:, 0]
+    draft = (
+        torch.ones(count) if proposal.probabilities is None else proposal.probabilities.gather(1, tokens[:, None])[:, 0]
+    )
+    accepted = leading(sampler.uniform(count) * draft < target)
+    weights = probabilities[accepted] if accepted == count else correct(probabilities[accepted], proposal, accepted)
     return accepted, sampler.draw(weights)
 
 
 def leading(flags: Tensor) -> int:
-    """How many of the first flags are true before one is not."""
+    """How many flags are true before the first that is not."""
     return int(flags.long().cumprod(0).sum())

@@ -1,4 +1,4 @@
-"""What decoding costs on this machine, measured before the first question so that no answer pays for finding out."""
+"""What decoding costs on this machine, measured during warm-up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specprefill_cli.decoding.adaptive import Costs
 from specprefill_cli.decoding.measures import Round
 from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.reader import Reader
-from specprefill_cli.decoding.verification import NOTHING, Proposal
+from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal
 
 TIMES = 4
 # Numbers of proposed tokens whose verifying pass is timed.
@@ -21,17 +21,17 @@ def measure_costs(
 ) -> None:
     """Time passes over one token and over several, and one of the draft where there is one; `token` is any token.
 
-    The first pass of each kind is slower, which the medians of `costs` leave out.
+    Slow first passes do not matter, since `costs` takes medians.
     """
 
     def timed(reader: Reader, tokens: int) -> float:
         start = clock()
-        # Taking a number out waits for the device.
+        # Reading the result synchronises the device.
         reader.read([token] * tokens, tokens).argmax(-1).tolist()
         return clock() - start
 
     for _ in range(TIMES):
-        costs.learn(Round(NOTHING, 0, 0.0, timed(target, 1)))
+        costs.learn(Round(NO_PROPOSAL, 0, 0.0, timed(target, 1)))
     name = DraftProposer.name if draft is not None else ""
     for width in WIDTHS:
         for _ in range(TIMES):

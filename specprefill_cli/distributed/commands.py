@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from specprefill_cli.prefill.scorers.base import ScoringRequest
+    from specprefill_cli.prefill.request import PrefillRequest
     from specprefill_cli.settings import Settings
 
 
@@ -24,8 +24,7 @@ class Prefill:
     """Prefill a prompt in a mode. request: without what belongs to a process; states: which kept states it may use."""
 
     mode: str
-    settings: Settings
-    request: ScoringRequest
+    request: PrefillRequest
     states: str | None
 
 
@@ -44,8 +43,8 @@ class Forget:
     length: int
 
 
-def prefill_order(request: ScoringRequest, mode: str, settings: Settings) -> Prefill:
+def prefill_order(request: PrefillRequest, mode: str) -> Prefill:
     """The order for a request of rank 0's."""
-    states = request.target_states
-    sent = replace(request, pair=None, clock=None, draft_states=None, target_states=None)
-    return Prefill(mode, settings, sent, states.name if states is not None else None)
+    prefixes = request.target_prefixes
+    sent = replace(request, pair=None, clock=None, draft_prefixes=None, target_prefixes=None)
+    return Prefill(mode, sent, prefixes.name if prefixes is not None else None)

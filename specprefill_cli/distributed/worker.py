@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.decoding.reader import ModelReader
     from specprefill_cli.distributed.ranks import Ranks
-    from specprefill_cli.prefill.prefix_cache import DocumentStates
+    from specprefill_cli.prefill.prefix_cache import PrefixCache
 
 
 BUILT_IN = "ask"
@@ -30,7 +30,7 @@ class Follower:
     ranks: Ranks
     session: Session | None = None
     reader: ModelReader | None = None
-    states: dict[str, DocumentStates] = field(default_factory=dict)
+    states: dict[str, PrefixCache] = field(default_factory=dict)
     unable: str = ""
 
     def follow(self, order: object) -> None:
@@ -44,7 +44,7 @@ class Follower:
         elif isinstance(order, Read):
             self.reader.read(order.tokens, order.rows)
         elif isinstance(order, Forget):
-            self.reader.forget(order.length)
+            self.reader.rollback(order.length)
 
     def open(self, order: Open) -> None:
         from specprefill_cli.answering.session import open_session
@@ -55,7 +55,7 @@ class Follower:
         # Prompts come as tokens: a template of the user's need not be on this machine.
         settings = replace(order.settings, prompt=BUILT_IN, prompt_folder=None)
         try:
-            self.session = open_session(settings, order.draft, calibrated=order.calibrated, ranks=self.ranks)
+            self.session = open_session(settings, order.draft, calibrated_pair=order.calibrated, ranks=self.ranks)
         except Exception as error:
             self.unable = first_line(error)
             raise
@@ -63,15 +63,15 @@ class Follower:
     def prefill(self, order: Prefill) -> None:
         from specprefill_cli.decoding.reader import ModelReader
         from specprefill_cli.prefill.phases import PhaseClock
-        from specprefill_cli.prefill.prefix_cache import DocumentStates
+        from specprefill_cli.prefill.prefix_cache import PrefixCache
         from specprefill_cli.prefill.registry import MODES
 
         # The cache of the answer before must not stand in memory beside this one's.
         self.reader = None
-        kept = None if order.states is None else self.states.setdefault(order.states, DocumentStates())
+        kept = None if order.states is None else self.states.setdefault(order.states, PrefixCache())
         pair = self.session.pair
-        request = replace(order.request, pair=pair, clock=PhaseClock(), target_states=kept)
-        prefilled = MODES[order.mode].prefill(request, order.settings)
+        request = replace(order.request, pair=pair, clock=PhaseClock(), target_prefixes=kept)
+        prefilled = MODES[order.mode].prefill(request)
         self.reader = ModelReader(pair.target.model, prefilled.state, request.prompt.length)
 
 

@@ -12,6 +12,8 @@ from specprefill_cli.models.masks import SINKS, LocalReading
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+    from specprefill_cli.models.loading import LoadedModel, ModelOutline
+
 # Below this promised speedup `--mode auto` stays with full prefill.
 WORTHWHILE = 1.2
 
@@ -139,3 +141,8 @@ def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, compute
     scoring: operations of the scorer without overhead; computed_tokens: prompt tokens that the target computes
     """
     return target.prefill_flops(prompt_tokens) / (scoring + target.prefill_flops(computed_tokens))
+
+
+def cost_of(loaded: LoadedModel | ModelOutline) -> ModelCost:
+    """The cost model of a model on its device."""
+    return ModelCost.of(loaded.config, loaded.device.partition(":")[0])

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import devices, synchronize
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of
@@ -23,9 +24,6 @@ from specprefill_cli.models.validation import check_complete, check_config, chec
 if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-    from specprefill_cli.prefill.projection import Calibration
-    from specprefill_cli.prefill.scoring_heads import ScoringHeads
 
 
 # What transformers takes for Mistral's checkpoints where the package mistral-common is installed; it gives no character
@@ -110,16 +108,27 @@ class LoadedPair:
 
     The target is an outline where only a plan is wanted: then no mode can prefill.
 
-    scoring_heads: the draft's heads that `calibrate --heads` found; calibration: the maps of `calibrate --text`
     ranks: the processes that share the target
     """
 
     pair: Pair
     target: LoadedModel | ModelOutline
     draft: LoadedModel | None
-    scoring_heads: ScoringHeads | None = None
-    calibration: Calibration | None = None
     ranks: Ranks = ALONE
+
+    @property
+    def loaded_target(self) -> LoadedModel:
+        """The target with its weights. Raises SpecprefillError where only its outline was loaded."""
+        if not isinstance(self.target, LoadedModel):
+            raise SpecprefillError(f"{self.target.name}: its weights are not loaded, so that nothing can be prefilled")
+        return self.target
+
+    @property
+    def loaded_draft(self) -> LoadedModel:
+        """The draft. Raises SpecprefillError where none was loaded."""
+        if self.draft is None:
+            raise SpecprefillError(f"{self.pair.draft}: the draft is not loaded; use --mode full or --scorer lexical")
+        return self.draft
 
     @cached_property
     def same_tokenizer(self) -> bool:

@@ -1,132 +1,69 @@
-"""What `--mode auto` takes, and whether a prompt fits the pair."""
+"""The mode of a prompt: what `--mode auto` takes, what modes need, and whether a prompt fits the pair."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specprefill_cli.errors import PromptTooLong
-from specprefill_cli.models.adapter import turning_point, window_layers
-from specprefill_cli.models.cost import WORTHWHILE, ModelCost, promised_speedup
-from specprefill_cli.prefill.importance import usable_layers
-from specprefill_cli.prefill.registry import MODES, SCORERS
-from specprefill_cli.prefill.scorers.base import ScoringRequest
-from specprefill_cli.prefill.scorers.heads import HeadsScorer
-from specprefill_cli.prefill.scorers.paper import PaperScorer
-from specprefill_cli.settings import AUTO, OFF, Settings
+from specprefill_cli.models.cost import WORTHWHILE
+from specprefill_cli.prefill.registry import BASELINE, MODES, SCORERS
+from specprefill_cli.settings import AUTO
 
 if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
+    from specprefill_cli.prefill.request import PrefillRequest
 
 
-# The modes that `auto` chooses between; draft KV is taken by name only.
-AUTOMATIC = ("full", "select")
+def automatic_modes() -> tuple[str, ...]:
+    """The modes that `auto` chooses from; `full` comes first."""
+    return (BASELINE, *(name for name, mode in MODES.items() if mode.automatic))
 
 
-def needs_draft(settings: Settings) -> bool:
-    """Whether the draft may run during prefill."""
-    may_run = settings.mode == AUTO or MODES[settings.mode].uses_draft
-    return may_run and (settings.scorer == AUTO or SCORERS[settings.scorer].uses_draft)
+def runs_draft(mode: str, scorer: str) -> bool:
+    """Whether the draft may run during prefill; either name may be `auto`."""
+    may_score = mode == AUTO or MODES[mode].uses_draft
+    return may_score and (scorer == AUTO or SCORERS[scorer].uses_draft)
 
 
-def automatic_mode(settings: Settings, request: ScoringRequest) -> tuple[str, str]:
+def choose_mode(mode: str, request: PrefillRequest, max_new_tokens: int) -> tuple[str, str | None]:
+    """The mode that a prompt is prefilled in, and the reason where `auto` chose it.
+
+    Raises PromptTooLong for a prompt that does not fit the pair in this mode.
+    """
+    name, reason = automatic_mode(request) if mode == AUTO else (mode, None)
+    check_fits(request, max_new_tokens, runs_draft(name, request.scorer))
+    return name, reason
+
+
+def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
     """The mode that the cost model recommends for a prompt, and the reason in words."""
-    prompt, pair = request.prompt, request.pair
-    draft = pair.draft if SCORERS[settings.scorer].uses_draft else None
-    look_ahead = looked_ahead(settings)
-    if draft is not None:
-        if not usable_layers(window_layers(draft.config), request.draft_prompt.length):
-            return "full", f"auto: every layer of the draft sees less than the {request.draft_prompt.length:,} tokens"
-        if request.draft_prompt.length + look_ahead > draft.context:
-            return "full", f"auto: the draft's context of {draft.context:,} tokens is too short for the prompt"
-    speedup = promised_speedup(
-        cost_of(pair.target),
-        scoring_flops(settings, request, with_overhead=True),
-        prompt.length,
-        expected_kept(settings, prompt.length, prompt.document[1] - prompt.document[0]),
+    tokens, full_cost = request.prompt.length, MODES[BASELINE].cost(request) or 0.0
+    best, best_speedup, obstacle = BASELINE, 0.0, None
+    for name in automatic_modes()[1:]:
+        blocked = MODES[name].obstacle(request)
+        cost = MODES[name].cost(request) if blocked is None else None
+        if cost and full_cost / cost > best_speedup:
+            best, best_speedup = name, full_cost / cost
+        obstacle = obstacle or blocked
+    if best_speedup >= WORTHWHILE:
+        return best, f"auto: {best} promises {best_speedup:.1f}x at {tokens:,} tokens"
+    if best == BASELINE:
+        return BASELINE, f"auto: {obstacle or 'no other mode is available'}"
+    return (
+        BASELINE,
+        f"auto: {best} promises only {best_speedup:.1f}x at {tokens:,} tokens ({WORTHWHILE}x is worth it)",
     )
-    if speedup >= WORTHWHILE:
-        return "select", f"auto: select promises {speedup:.1f}x at {prompt.length:,} tokens"
-    return "full", f"auto: select promises only {speedup:.1f}x at {prompt.length:,} tokens ({WORTHWHILE}x is worth it)"
 
 
-def draft_window(settings: Settings, pair: LoadedPair) -> int | None:
-    """How far back the draft sees while it reads the document, in tokens; None: to the start.
-
-    `auto` is the window with which the pair's scoring heads were found to work as well, and none for other scorers;
-    `paper` reads as published.
-    """
-    if settings.scorer == PaperScorer.name:
-        return None
-    if settings.draft_window == AUTO:
-        heads = pair.scoring_heads if settings.scorer == HeadsScorer.name else None
-        return heads.window if heads is not None else None
-    return None if settings.draft_window == OFF else int(settings.draft_window)
-
-
-def scoring_flops(settings: Settings, request: ScoringRequest, with_overhead: bool = False) -> float:
-    """Operations of the draft while the scorer runs over the request's prompt; 0 for a scorer that needs no draft.
-
-    Ranks share the target, and each runs the draft whole: there it counts once for each.
-
-    with_overhead: count the fixed cost of each pass too, in operations
-    """
-    scorer, pair = SCORERS[settings.scorer], request.pair
-    tokens, local = request.draft_prompt.length, request.local_reading
-    if not scorer.uses_draft or pair.draft is None:
-        return 0.0
-    cost = cost_of(pair.draft)
-    overhead = cost.overhead_flops() if with_overhead else 0.0
-    if scorer.name == HeadsScorer.name and pair.scoring_heads is not None:
-        found = cost.reading_flops(tokens, max(head.layer for head in pair.scoring_heads.heads), local) + overhead
-    else:
-        reading = cost.prefill_with_overhead(tokens, local) if with_overhead else cost.prefill_flops(tokens, local)
-        found = reading + looked_ahead(settings) * (cost.pass_flops(1, tokens) + overhead)
-    return found * pair.ranks.size
-
-
-def looked_ahead(settings: Settings) -> int:
-    """Tokens that the draft decodes before scoring."""
-    return settings.look_ahead if SCORERS[settings.scorer].looks_ahead else 0
-
-
-def cost_of(loaded: LoadedModel | ModelOutline) -> ModelCost:
-    return ModelCost.of(loaded.config, loaded.device.partition(":")[0])
-
-
-def expected_kept(settings: Settings, prompt_tokens: int, document_tokens: int) -> int:
-    """Tokens that `select` will keep; with `--keep auto`, which is known only after scoring, half of them are assumed."""
-    keep = settings.keep if settings.keep is not None else 0.5
-    return min(prompt_tokens, max(int(keep * prompt_tokens), prompt_tokens - document_tokens + settings.chunk_size))
-
-
-def before_turning(settings: Settings, request: ScoringRequest) -> tuple[Settings, tuple[str, ...]]:
-    """The settings with as short an answer as a `longrope` target can give without turning the prompt's keys; warnings.
-
-    Beyond its original context such a model turns all keys otherwise; those in the cache would have to be computed again.
-    """
-    target, length = request.pair.target, request.prompt.length
-    turn = turning_point(target.config)
-    # The last token of an answer is not read.
-    if turn is None or length > turn or length + settings.max_new_tokens - 1 <= turn:
-        return settings, ()
-    room = turn - length + 1
-    warning = (
-        f"the answer may have {room} tokens: with the prompt's {length:,} it reaches {turn:,}, beyond which "
-        f"{target.name} turns its keys otherwise; shorten the documents by a little for a longer answer"
-    )
-    return replace(settings, max_new_tokens=room), (warning,)
-
-
-def check_fits(request: ScoringRequest, settings: Settings, with_draft: bool) -> None:
+def check_fits(request: PrefillRequest, max_new_tokens: int, with_draft: bool) -> None:
     """Raises PromptTooLong when prompt and answer exceed the target's context, or the draft's where it runs."""
     pair = request.pair
-    wanted = [(pair.target, request.prompt.length, settings.max_new_tokens, "tokens of answer")]
+    needs = [(pair.target, request.prompt.length, max_new_tokens, "tokens of answer")]
     if with_draft and pair.draft is not None:
-        wanted.append((pair.draft, request.draft_prompt.length, looked_ahead(settings), "tokens of look-ahead"))
-    for model, tokens, more, what in wanted:
+        steps = request.look_ahead if SCORERS[request.scorer].looks_ahead else 0
+        needs.append((pair.draft, request.draft_prompt.length, steps, "tokens of look-ahead"))
+    for model, tokens, more, purpose in needs:
         if tokens + more > model.context:
             raise PromptTooLong(
-                f"the prompt has {tokens:,} tokens and with {more:,} {what} does not fit {model.name}'s context of "
+                f"the prompt has {tokens:,} tokens and with {more:,} {purpose} does not fit {model.name}'s context of "
                 f"{model.context:,}; give fewer or shorter documents, or a pair with a longer context"
             )

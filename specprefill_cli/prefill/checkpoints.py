@@ -1,4 +1,4 @@
-"""Checkpoints: tokens that the target computes although their KV came from the draft, to see how wrong it is."""
+"""Checkpoint tokens: computed by the target although their KV is mapped, to estimate how wrong the mapped KV is."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ STRIDE = 64
 IMPORTANT_SHARE = 0.004
 # The first tokens of a prompt gather attention from everywhere and are always computed.
 ALWAYS_EXACT = 16
-Summed = Callable[[Tensor], Tensor]
+# Adds the values of all ranks.
+AllReduce = Callable[[Tensor], Tensor]
 
 
 def checkpoint_slots(document: tuple[int, int], importance: Tensor) -> Tensor:
-    """Prompt tokens [C], ascending, that serve as checkpoints: every 64th of the document and its most important ones.
+    """Checkpoint tokens [C], ascending: every 64th of the document and its most important ones.
 
     importance: [n] of the document's tokens
     """
@@ -34,13 +35,14 @@ def checkpoint_slots(document: tuple[int, int], importance: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SlotKv:
-    """Copies of what a cache holds in some slots: per layer, keys and values [kv_heads, C, head_size]."""
+    """Copies of some slots of a cache: per layer, keys and values [kv_heads, C, head_size]."""
 
     slots: Tensor
     layers: tuple[tuple[Tensor, Tensor], ...]
 
 
 def copy_slots(state: PrefillState, slots: Tensor) -> SlotKv:
+    """Copy slots [C] of every layer."""
     layers = tuple(
         tuple(held[0].index_select(1, slots.to(held.device)) for held in (layer.keys, layer.values))
         for layer in state.cache.layers
@@ -48,15 +50,15 @@ def copy_slots(state: PrefillState, slots: Tensor) -> SlotKv:
     return SlotKv(slots, layers)
 
 
-def alone(values: Tensor) -> Tensor:
-    """The sum over ranks where there is one."""
+def no_reduce(values: Tensor) -> Tensor:
+    """The sum over ranks where there is only one."""
     return values
 
 
-def key_value_errors(mapped: SlotKv, computed: SlotKv, summed: Summed = alone) -> tuple[Tensor, Tensor]:
+def key_value_errors(mapped: SlotKv, computed: SlotKv, all_reduce: AllReduce = no_reduce) -> tuple[Tensor, Tensor]:
     """Relative squared error of mapped keys, and of mapped values: [layers, C] each, float32 on the CPU.
 
-    summed: adds what other ranks found with their heads
+    all_reduce: sums over ranks, each of which holds some of the heads
     """
     rows = []
     for before, after in zip(mapped.layers, computed.layers, strict=True):
@@ -65,26 +67,26 @@ def key_value_errors(mapped: SlotKv, computed: SlotKv, summed: Summed = alone) -
             for old, new in zip(before, after, strict=True)
         ]
         rows.append(torch.stack(squares).cpu())
-    wrong, whole = summed(torch.stack(rows)).unbind(2)
-    keys, values = (wrong / whole.clamp(min=1e-12)).unbind(1)
+    errors, norms = all_reduce(torch.stack(rows)).unbind(2)
+    keys, values = (errors / norms.clamp(min=1e-12)).unbind(1)
     return keys, values
 
 
-def checkpoint_errors(mapped: SlotKv, computed: SlotKv, summed: Summed = alone) -> Tensor:
+def checkpoint_errors(mapped: SlotKv, computed: SlotKv, all_reduce: AllReduce = no_reduce) -> Tensor:
     """Relative squared error [layers, C] of mapped keys and values, their mean; float32 on the CPU.
 
-    What was computed is itself only nearly exact: above the first layer its context was mapped.
-    summed: adds what other ranks found with their heads
+    The computed values are only nearly exact: above the first layer their context is mapped.
+    all_reduce: sums over ranks, each of which holds some of the heads
     """
-    keys, values = key_value_errors(mapped, computed, summed)
+    keys, values = key_value_errors(mapped, computed, all_reduce)
     return (keys + values) / 2
 
 
-def nearest_errors(errors: Tensor, slots: Tensor, places: Tensor) -> Tensor:
-    """The error [layers, N] of the checkpoint nearest to each place [N]: errors [layers, C] at slots [C], ascending."""
-    behind = torch.searchsorted(slots, places).clamp(max=len(slots) - 1)
+def nearest_errors(errors: Tensor, slots: Tensor, tokens: Tensor) -> Tensor:
+    """The error [layers, N] of the checkpoint nearest to each token [N]: errors [layers, C] at slots [C], ascending."""
+    behind = torch.searchsorted(slots, tokens).clamp(max=len(slots) - 1)
     before = (behind - 1).clamp(min=0)
-    nearer = torch.where((places - slots[before]).abs() <= (slots[behind] - places).abs(), before, behind)
+    nearer = torch.where((tokens - slots[before]).abs() <= (slots[behind] - tokens).abs(), before, behind)
     return errors[:, nearer]
 
 
@@ -104,6 +106,6 @@ def attention_mass(
 
 def chunk_risks(mass: Tensor, errors: Tensor, chunk_size: int) -> Tensor:
     """Risk [chunks]: attention mass times error, summed over a chunk's tokens, mean over layers. Both [layers, n]."""
-    each = (mass * errors).mean(0)
-    padding = -len(each) % chunk_size
-    return torch.nn.functional.pad(each, (0, padding)).view(-1, chunk_size).sum(1)
+    token_risks = (mass * errors).mean(0)
+    padding = -len(token_risks) % chunk_size
+    return torch.nn.functional.pad(token_risks, (0, padding)).view(-1, chunk_size).sum(1)

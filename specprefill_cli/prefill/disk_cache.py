@@ -1,4 +1,4 @@
-"""Document states on disk: safetensors files that are whole or not there, bounded in size, checked before use."""
+"""Cached prefixes on disk: safetensors files, written whole, bounded in size, checked before use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.models.cache import layer_tensors, restore_state
 from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.masks import SINKS
-from specprefill_cli.prefill.prefix_cache import KeptState, token_hash
+from specprefill_cli.prefill.prefix_cache import CachedPrefix, token_hash
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 SUFFIX = ".specprefill.safetensors"
 SCRATCH = ".specprefill-partial"
-# A scratch file older than this was left by a process that was killed.
+# A partial file older than this was left by a process that was killed.
 STALE_SECONDS = 3_600
 
 
 @dataclass
-class DiskStates:
-    """States in a folder, the least recently used removed where they exceed `most_bytes`.
+class DiskCache:
+    """Prefixes in a folder; the least recently used are removed where they exceed `capacity_bytes`.
 
-    warn: told in one line of every file that could not be used or written; the work is then done again
+    warn: called with one line for every file that cannot be used or written; the prefix is then computed again
 
     Raises UsageError when the folder cannot be made.
     """
 
     folder: Path
-    most_bytes: int
+    capacity_bytes: int
     warn: Callable[[str], None]
     revisions: dict[str, str] = field(default_factory=dict, init=False)
 
@@ -55,24 +55,26 @@ class DiskStates:
         except OSError as error:
             raise UsageError(f"--cache-dir {self.folder}: cannot be made ({error.strerror}); give another") from error
 
-    def load(self, loaded: LoadedModel, tokens: Tensor, layers: int, window: int | None) -> KeptState | None:
-        """The state of these tokens in at least `layers` layers; None where there is none, or it is damaged."""
+    def load(self, loaded: LoadedModel, tokens: Tensor, layers: int, window: int | None) -> CachedPrefix | None:
+        """The prefix of these tokens in at least `layers` layers; None where there is none, or it is damaged."""
         from safetensors import SafetensorError, safe_open
 
         identity = self.identity(loaded, tokens, window)
         path = self.path(identity)
         try:
             with safe_open(path, framework="pt") as file:
-                facts = json.loads((file.metadata() or {})["specprefill"])
-                if facts["identity"] != identity:
+                header = json.loads((file.metadata() or {})["specprefill"])
+                if header["identity"] != identity:
                     raise ValueError("it belongs to another document or model")
-                if facts["layers"] < layers:
+                if header["layers"] < layers:
                     return None
-                pairs = [(file.get_tensor(f"{n}.keys"), file.get_tensor(f"{n}.values")) for n in range(facts["layers"])]
-            if checksum(pairs) != facts["checksum"]:
+                pairs = [
+                    (file.get_tensor(f"{n}.keys"), file.get_tensor(f"{n}.values")) for n in range(header["layers"])
+                ]
+            if checksum(pairs) != header["checksum"]:
                 raise ValueError("its checksum differs")
             if any(tensor.shape[-2] != len(tokens) for pair in pairs for tensor in pair):
-                raise ValueError("it has another length")
+                raise ValueError("its length differs")
             state = restore_state(loaded.model, pairs)
         except FileNotFoundError:
             return None
@@ -86,30 +88,30 @@ class DiskStates:
             return None
         with suppress(OSError):
             os.utime(path)
-        return KeptState(state, len(tokens), facts["layers"])
+        return CachedPrefix(state=state, tokens=len(tokens), layers=header["layers"])
 
-    def save(self, loaded: LoadedModel, tokens: Tensor, kept: KeptState, window: int | None) -> None:
-        """Write a state so that its file is whole at any moment; then remove what exceeds the limit."""
+    def save(self, loaded: LoadedModel, tokens: Tensor, prefix: CachedPrefix, window: int | None) -> None:
+        """Write a prefix so that its file is complete at any moment; then remove what exceeds the limit."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         pairs = [
             (keys.cpu().contiguous(), values.cpu().contiguous())
-            for keys, values in layer_tensors(kept.state, kept.tokens, kept.layers)
+            for keys, values in layer_tensors(prefix.state, prefix.tokens, prefix.layers)
         ]
         size = sum(tensor.nbytes for pair in pairs for tensor in pair)
-        if size > self.most_bytes:
+        if size > self.capacity_bytes:
             self.warn(f"{self.folder}: a document state of {size / 2**30:.1f} GiB exceeds --cache-limit; not stored")
             return
         identity = self.identity(loaded, tokens, window)
-        facts = {"identity": identity, "layers": kept.layers, "checksum": checksum(pairs)}
+        header = {"identity": identity, "layers": prefix.layers, "checksum": checksum(pairs)}
         tensors = {f"{n}.keys": keys for n, (keys, _) in enumerate(pairs)}
         tensors |= {f"{n}.values": values for n, (_, values) in enumerate(pairs)}
         try:
             handle, scratch = tempfile.mkstemp(dir=self.folder, suffix=SCRATCH)
             os.close(handle)
             try:
-                save_file(tensors, scratch, metadata={"specprefill": json.dumps(facts)})
+                save_file(tensors, scratch, metadata={"specprefill": json.dumps(header)})
                 os.replace(scratch, self.path(identity))
             finally:
                 Path(scratch).unlink(missing_ok=True)
@@ -118,20 +120,20 @@ class DiskStates:
             self.warn(f"{self.folder}: document state not stored ({reason(error)})")
 
     def trim(self) -> None:
-        """Remove the least recently used states beyond the limit, and what killed processes left half written."""
+        """Remove the least recently used files beyond the limit, and partial files of killed processes."""
         for path in self.folder.glob(f"*{SCRATCH}"):
             if time.time() - path.stat().st_mtime > STALE_SECONDS:
                 path.unlink(missing_ok=True)
         total = 0
-        found = [(path, path.stat()) for path in self.folder.glob(f"*{SUFFIX}")]
-        for path, stat in sorted(found, key=lambda one: one[1].st_mtime_ns, reverse=True):
+        entries = [(path, path.stat()) for path in self.folder.glob(f"*{SUFFIX}")]
+        for path, stat in sorted(entries, key=lambda entry: entry[1].st_mtime_ns, reverse=True):
             total += stat.st_size
             # The newest was checked against the limit without its header.
-            if total > self.most_bytes and total > stat.st_size:
+            if total > self.capacity_bytes and total > stat.st_size:
                 path.unlink(missing_ok=True)
 
     def identity(self, loaded: LoadedModel, tokens: Tensor, window: int | None) -> dict[str, str]:
-        """All that decides the keys and values of a document."""
+        """Everything that determines the keys and values of a document."""
         if loaded.name not in self.revisions:
             self.revisions[loaded.name] = revision(loaded.model)
         return {
@@ -150,7 +152,7 @@ class DiskStates:
 
 
 def checksum(pairs: Iterable[tuple[Tensor, Tensor]]) -> int:
-    """CRC-32 over the bytes of all tensors: safetensors knows a short file, not a changed one."""
+    """CRC-32 over the bytes of all tensors: safetensors notices a truncated file, not a changed one."""
     value = 0
     for pair in pairs:
         for tensor in pair:
@@ -159,7 +161,7 @@ def checksum(pairs: Iterable[tuple[Tensor, Tensor]]) -> int:
 
 
 def revision(model: PreTrainedModel) -> str:
-    """A hash of configuration and weights: a folder may hold other weights tomorrow under the same name."""
+    """A hash of configuration and weights: other weights may appear under the same name."""
     return hashlib.sha256((model.config.to_json_string() + weights_fingerprint(model)).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The plan of fates: what happens to each span of a prompt."""
+"""Fates of document spans, and the plan that gives every span one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Fate(StrEnum):
-    """What becomes of a span: computed by the target, taken from the draft, or left out."""
+    """A span is computed by the target, its KV is accepted from the draft, or it is dropped."""
 
     RECOMPUTE = "recompute"
     ACCEPT = "accept"
@@ -28,15 +28,16 @@ class Span:
 
     @property
     def length(self) -> int:
+        """Tokens of the span."""
         return self.end - self.start
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Fates of the document's spans, in order and without holes; head and tail are always computed.
+    """Fates of the document's spans, in order and without gaps; prefix and suffix are always computed.
 
     prompt_tokens: length M of the whole prompt; document: token range [start, end) in it
-    checkpoints: tokens of accepted or dropped spans that the target computes all the same
+    checkpoints: tokens of accepted or dropped spans that the target computes anyway
     """
 
     prompt_tokens: int
@@ -46,17 +47,18 @@ class Plan:
 
     @property
     def kept_tokens(self) -> int:
-        """Prompt tokens that the target computes, head and tail included."""
+        """Prompt tokens that the target computes, prefix and suffix included."""
         start, end = self.document
         outside = self.prompt_tokens - (end - start)
         return outside + self.checkpoints + sum(span.length for span in self.spans if span.fate is Fate.RECOMPUTE)
 
     @property
     def kept_ratio(self) -> float:
+        """Kept tokens over all prompt tokens."""
         return self.kept_tokens / self.prompt_tokens
 
     def kept_positions(self) -> Tensor:
-        """Positions, ascending, of head, tail and all recomputed spans: without checkpoints in other spans."""
+        """Positions, ascending, of prefix, suffix and recomputed spans, without checkpoint tokens of other spans."""
         kept = torch.ones(self.prompt_tokens, dtype=torch.bool)
         for span in self.spans:
             if span.fate is not Fate.RECOMPUTE:

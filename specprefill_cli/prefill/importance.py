@@ -14,10 +14,9 @@ from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, layer_keys
 
 POOL_KERNEL = 13
-# Attention scores held at once. On a CPU 4 MiB in float32, which is no slower than more and keeps them from being a long
-# prompt's peak of memory (65,536 tokens: 33 MiB less); elsewhere 256 MiB, since each block costs launches.
-SCORE_ELEMENTS = {"cpu": 2**20}
-SCORE_ELEMENTS_ELSEWHERE = 2**26
+# Attention scores held at once: 4 MiB in float32 on a CPU, so that they are not the peak of a long prompt's memory; more on
+# a GPU, where each block costs kernel launches.
+CPU_SCORE_ELEMENTS, GPU_SCORE_ELEMENTS = 2**20, 2**26
 
 
 def attention_importance(
@@ -28,37 +27,38 @@ def attention_importance(
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU.
 
-    Softmax over the document's keys in float32 for each kept query, layer and head; average pooling over neighbouring
+    Softmax over the document's keys in float32 for each captured query, layer and head; average pooling over neighbouring
     tokens; maximum over layers and heads; mean over queries. Scores of one key-value head are in memory at a time, for
-    as many queries as `queries_at_once` allows.
+    as many queries as `query_block` allows.
 
     Raises SpecprefillError when a score is NaN or infinite.
     """
     heads, rows, _ = capture.layer(layers[0]).shape
     total = torch.zeros(document[1] - document[0])
-    some_keys = layer_keys(state, layers[0])
-    block = queries_at_once(len(total) * heads // len(some_keys), some_keys.device)
+    first_keys = layer_keys(state, layers[0])
+    block = query_block(len(total) * heads // len(first_keys), first_keys.device)
     for first in range(0, rows, block):
-        best = None
+        best: Tensor | None = None
         for layer in layers:
             keys = layer_keys(state, layer)[:, document[0] : document[1]]
             queries = capture.layer(layer)[:, first : first + block].float() * capture.scaling[layer]
             grouped = queries.view(keys.shape[0], -1, *queries.shape[1:])
             for head_queries, head_keys in zip(grouped, keys, strict=True):
-                shares = (head_queries @ head_keys.float().T).softmax(-1)
-                pooled = pool(shares).amax(0)
+                probabilities = (head_queries @ head_keys.float().T).softmax(-1)
+                pooled = pool(probabilities).amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
-        total += best.sum(0).cpu()
+        if best is not None:
+            total += best.sum(0).cpu()
     return check_finite(total / rows)
 
 
-def queries_at_once(scores: int, device: torch.device) -> int:
-    """How many queries are scored together on a device; scores: numbers that each of them takes."""
-    return max(1, SCORE_ELEMENTS.get(device.type, SCORE_ELEMENTS_ELSEWHERE) // max(1, scores))
+def query_block(scores: int, device: torch.device) -> int:
+    """How many queries are scored together on a device; scores: attention scores of one query."""
+    return max(1, (CPU_SCORE_ELEMENTS if device.type == "cpu" else GPU_SCORE_ELEMENTS) // max(1, scores))
 
 
 def check_finite(importance: Tensor) -> Tensor:
-    """The importance itself; raises SpecprefillError when a score is NaN or infinite."""
+    """Return the importance [n]. Raises SpecprefillError when a score is NaN or infinite."""
     if not torch.isfinite(importance).all():
         raise SpecprefillError(
             "the draft's attention scores are not finite (NaN or Inf): its weights or its dtype are at fault; "
@@ -67,9 +67,9 @@ def check_finite(importance: Tensor) -> Tensor:
     return importance
 
 
-def pool(shares: Tensor) -> Tensor:
-    """Average over POOL_KERNEL neighbouring tokens, the length kept: [heads, queries, n] -> the same."""
-    return F.avg_pool1d(shares, POOL_KERNEL, stride=1, padding=POOL_KERNEL // 2)
+def pool(probabilities: Tensor) -> Tensor:
+    """Average over POOL_KERNEL neighbouring tokens, keeping the length: [heads, queries, n] -> the same shape."""
+    return F.avg_pool1d(probabilities, POOL_KERNEL, stride=1, padding=POOL_KERNEL // 2)
 
 
 def usable_layers(windows: Sequence[int | None], prompt_tokens: int) -> list[int]:
@@ -78,7 +78,7 @@ def usable_layers(windows: Sequence[int | None], prompt_tokens: int) -> list[int
 
 
 def transfer(importance: Tensor, from_offsets: np.ndarray, to_offsets: np.ndarray) -> Tensor:
-    """Importance of one tokenizer's tokens, carried to another's through the characters they share.
+    """Importance of one tokenizer's tokens, mapped to another's through the characters they share.
 
     importance: [n]; from_offsets: [n, 2], to_offsets: [m, 2] character ranges in the same text. A token of the other
     tokenizer gets the mean over its characters; a character outside all tokens counts as 0.

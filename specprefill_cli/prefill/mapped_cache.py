@@ -1,4 +1,4 @@
-"""Draft KV: a cache of the target filled from the draft's states, checked, and repaired where it is wrong."""
+"""A cache of the target filled from the draft's states, checked at checkpoint tokens, and recomputed in places."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ from specprefill_cli.prefill.checkpoints import (
     nearest_errors,
 )
 from specprefill_cli.prefill.projection import KvMap
-from specprefill_cli.prefill.scorers.base import ScoringRequest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specprefill_cli.prefill.request import PrefillRequest
+
 
 @torch.inference_mode()
-def mapped_state(request: ScoringRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> PrefillState:
-    """A target cache with a slot for every prompt token: first layers exact, those above mapped. Each rank maps its heads.
+def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> PrefillState:
+    """A target cache with a slot for every prompt token: lowest layers exact, the others mapped. Each rank maps its heads.
 
     draft_states: per draft layer, normalised inputs [M, draft_hidden] of all prompt tokens
     """
-    model, tokens = request.pair.target.model, request.prompt.tokens
+    model, tokens = request.target.model, request.prompt.tokens
     positions = torch.arange(len(tokens))
     edge = None
-    # Filled layer by layer: a list of them all would be a second cache.
+    # Filled layer by layer, so that no second copy of the cache exists.
     state = new_state(len(tokens))
     if kv_map.exact_layers:
         with StateCapture(model, [kv_map.exact_layers]) as capture:
@@ -72,7 +73,10 @@ def fill_layer(
 
 @dataclass(frozen=True)
 class Inspection:
-    """What the checkpoints told: attention mass and estimated error of every document token, [layers, n] each."""
+    """What the checkpoint tokens show: attention mass and estimated error of every document token, [layers, n] each.
+
+    computed: prompt tokens, ascending, that the target has computed
+    """
 
     mass: Tensor
     errors: Tensor
@@ -80,38 +84,37 @@ class Inspection:
 
 
 @torch.inference_mode()
-def inspect(request: ScoringRequest, state: PrefillState, importance: Tensor) -> Inspection:
-    """Compute head, tail and checkpoints against the mapped cache, and compare what they had with what they get."""
+def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor) -> Inspection:
+    """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV."""
     prompt, ranks = request.prompt, request.pair.ranks
     start, end = prompt.document
     checkpoints = checkpoint_slots(prompt.document, importance)
     always = torch.arange(min(max(start, ALWAYS_EXACT), end))
-    tail = torch.arange(end, prompt.length)
-    slots = torch.unique(torch.cat([torch.arange(start), always, checkpoints, tail]))
+    suffix = torch.arange(end, prompt.length)
+    slots = torch.unique(torch.cat([torch.arange(start), always, checkpoints, suffix]))
     before = copy_slots(state, checkpoints)
-    capture = QueryCapture(tail)
-    recompute(request.pair.target.model, prompt.tokens[slots], slots, state, capture, logits=False)
+    capture = QueryCapture(suffix)
+    recompute(request.target.model, prompt.tokens[slots], slots, state, capture, logits=False)
     errors = nearest_errors(
         checkpoint_errors(before, copy_slots(state, checkpoints), ranks.summed), checkpoints, torch.arange(start, end)
     )
-    # What was computed just now holds the target's own values: no risk is left in it.
+    # Tokens just computed hold the target's own values.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
-    mass = attention_mass(state, capture, prompt.document, window_layers(request.pair.target.model.config))
-    # The other ranks saw as many other heads.
+    mass = attention_mass(state, capture, prompt.document, window_layers(request.target.model.config))
+    # Every rank has as many heads as the others.
     mass = ranks.summed(mass) / ranks.size
     return Inspection(*ranks.agree((mass, errors)), slots)
 
 
 @torch.inference_mode()
-def repair(request: ScoringRequest, state: PrefillState, slots: Tensor) -> Tensor:
-    """Recompute tokens in slots [N], ascending, and then the tail on the repaired cache; logits [V] of the last token."""
-    model, prompt = request.pair.target.model, request.prompt
-    if len(slots):
-        for first in range(0, len(slots), request.prefill_chunk):
-            part = slots[first : first + request.prefill_chunk]
-            recompute(model, prompt.tokens[state.positions[part]], part, state, logits=False)
-    tail = torch.arange(state.length - (prompt.length - prompt.document[1]), state.length)
-    return recompute(model, prompt.tokens[state.positions[tail]], tail, state)
+def repair(request: PrefillRequest, state: PrefillState, slots: Tensor) -> Tensor:
+    """Recompute slots [N], ascending, then the suffix on the repaired cache; logits [V] of the last token."""
+    model, prompt = request.target.model, request.prompt
+    for first in range(0, len(slots), request.prefill_chunk):
+        part = slots[first : first + request.prefill_chunk]
+        recompute(model, prompt.tokens[state.positions[part]], part, state, logits=False)
+    suffix = torch.arange(state.length - (prompt.length - prompt.document[1]), state.length)
+    return recompute(model, prompt.tokens[state.positions[suffix]], suffix, state)
 
 
 def without_slots(state: PrefillState, kept: Tensor) -> PrefillState:

@@ -1,45 +1,36 @@
-"""How many tokens a forward pass reads at once, where nobody said."""
+"""How many tokens one forward pass reads."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from specprefill_cli.models.adapter import free_memory, rotation_depends_on_length
-from specprefill_cli.models.cost import ModelCost
+from specprefill_cli.models.cost import ModelCost, cost_of
+from specprefill_cli.models.loading import LoadedModel, LoadedPair
 from specprefill_cli.models.memory_estimate import cache_bytes
-from specprefill_cli.prefill.auto_mode import cost_of
 from specprefill_cli.settings import AUTO
 
-if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedModel, LoadedPair
-    from specprefill_cli.settings import Settings
-
-# Beyond the largest, a pass only needs more memory; below the smallest, its fixed cost is felt. On a CPU `tiny` reads
-# 16,000 tokens as fast in passes of 2,048 as in one, and 4,096 in two passes up to a tenth slower than in one; its draft,
-# which reads with a window, does too.
+# Above the largest a pass only needs more memory; below the smallest its fixed cost shows.
 LARGEST, LARGEST_ON_CPU, SMALLEST = 16_384, 4_096, 512
-# Of the memory that the cache leaves, for the tensors of a pass. The rest is for masks, for the allocator's waste, and
-# for whoever else runs on the machine.
+# Part of the memory beside the cache that the tensors of a pass may take; the rest is for masks, fragmentation and others.
 SHARE = 0.25
 
 
-def pass_size(settings: Settings, pair: LoadedPair, prompt_tokens: int) -> int:
-    """Tokens of a pass over a prompt: what the settings say, or for `auto` what the memory free just now allows.
+def pass_size(setting: str | int, pair: LoadedPair, prompt_tokens: int) -> int:
+    """Tokens of a pass over a prompt: the setting of `--prefill-chunk`, or for `auto` what free memory allows.
 
-    The smaller of the two models' sizes; of models whose keys turn with the length of a pass (`longrope`), the whole
-    prompt whatever the settings say: keys of one cache must have turned alike.
+    `auto` is the smaller of the two models' sizes. Models that rotate keys by the length of a pass (`longrope`) read the
+    whole prompt at once whatever the setting: keys of one cache must be rotated alike.
     """
-    # Of a target that only lends its outline nothing runs.
-    loaded = [model for model in (pair.target, pair.draft) if model is not None and model.devices]
+    # A target without weights does not run.
+    loaded = [model for model in (pair.target, pair.draft) if isinstance(model, LoadedModel)]
     if any(rotation_depends_on_length(model.config) for model in loaded):
         return max(prompt_tokens, SMALLEST)
-    if settings.prefill_chunk != AUTO:
-        return settings.prefill_chunk
+    if setting != AUTO:
+        return int(setting)
     return min((model_pass_size(model, prompt_tokens) for model in loaded), default=LARGEST)
 
 
 def model_pass_size(model: LoadedModel, prompt_tokens: int) -> int:
-    """`choose_pass_size` for a model where it is, its layers and their cache spread evenly over its devices."""
+    """`choose_pass_size` for a model whose layers and cache are spread evenly over its devices."""
     dtype = model.model.dtype
     cache = cache_bytes(model.config, prompt_tokens, dtype) // len(model.devices)
     free = min(free_memory(device) for device in model.devices)
@@ -48,12 +39,12 @@ def model_pass_size(model: LoadedModel, prompt_tokens: int) -> int:
 
 
 def choose_pass_size(free: int, cache: int, token_bytes: int, largest: int = LARGEST) -> int:
-    """The largest power of two, from SMALLEST to `largest`, whose tokens fit the share of memory that is theirs.
+    """The largest power of two, from SMALLEST to `largest`, whose tokens fit SHARE of the free memory.
 
     free: bytes free on the device; cache: bytes that the prompt's keys and values will take of them
     token_bytes: of one token in a pass (`pass_bytes`)
 
-    Powers of two, so that a little more or less free memory seldom changes how sums are grouped, and so their last bits.
+    Powers of two, so that slightly different free memory seldom changes the grouping of sums, and so their last bits.
     """
     fitting = int(SHARE * max(0, free - cache)) // token_bytes
     return min(largest, max(SMALLEST, 1 << max(0, fitting.bit_length() - 1)))

@@ -1,13 +1,12 @@
-"""Work that questions about one document share: its tokens, and a model's cache of the prompt's head and document.
+"""Work that questions about one document share: its tokens, and each model's KV of prefix and document.
 
-Causal attention makes it exact: keys and values of head and document do not depend on what follows them.
+Attention is causal, so keys and values of prefix and document do not depend on what follows them: reuse is exact.
 """
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +19,7 @@ from torch import Tensor
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState, new_state, rollback, state_bytes
 from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.prefill.lru import LruCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,156 +27,149 @@ if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedModel
     from specprefill_cli.prompting import Prompt
 
-# Bytes of states of one model that are kept in memory; the latest one is kept whatever its size.
-MOST_BYTES = 2**30
-DRAFT_STATE, TARGET_STATE, TOKENS = "draft document KV", "target document KV", "document tokens"
+# Memory for one model's prefixes.
+DEFAULT_BYTES = 2**30
+# Documents whose tokens are kept.
+KEPT_ENCODINGS = 8
+DRAFT_PREFIX, TARGET_PREFIX, TOKENS = "draft document KV", "target document KV", "document tokens"
 
 
-@dataclass
-class KeptState:
-    """A cache whose first `tokens` slots hold a prompt's head and document in its lower `layers` layers."""
+@dataclass(kw_only=True)
+class CachedPrefix:
+    """A cache whose first `tokens` slots hold a prompt's prefix and document in its lowest `layers` layers."""
 
     state: PrefillState
     tokens: int
     layers: int
 
 
-class StateStore(Protocol):
-    """Where states outlive the process; `window` is the one that the document was read with."""
+class PrefixStore(Protocol):
+    """Where prefixes outlive the process; `window` is the one with which the document was read."""
 
-    def load(self, loaded: LoadedModel, tokens: Tensor, layers: int, window: int | None) -> KeptState | None: ...
+    def load(self, loaded: LoadedModel, tokens: Tensor, layers: int, window: int | None) -> CachedPrefix | None: ...
 
-    def save(self, loaded: LoadedModel, tokens: Tensor, kept: KeptState, window: int | None) -> None: ...
+    def save(self, loaded: LoadedModel, tokens: Tensor, prefix: CachedPrefix, window: int | None) -> None: ...
 
 
-class DocumentStates:
-    """The latest states of one model, by the token ids of head and document.
+class PrefixCache:
+    """The latest prefixes of one model, by the token ids of prefix and document.
 
-    A state that was opened belongs to one answer at a time: the next question about the same document takes back what
-    the answer before it appended. By its name other ranks find what they keep beside it.
+    A prefix serves one answer at a time: the next question about the same document rolls back what the answer before
+    it appended. Other ranks find by `name` what they keep beside this one.
     """
 
-    def __init__(self, store: StateStore | None = None, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, store: PrefixStore | None = None, capacity_bytes: int = DEFAULT_BYTES) -> None:
         self.store = store
-        self.unwritten: list[Callable[[], None]] = []
-        self.most_bytes = most_bytes
-        self.kept: OrderedDict[str, KeptState] = OrderedDict()
+        self.pending_writes: list[Callable[[], None]] = []
+        self.prefixes: LruCache[str, CachedPrefix] = LruCache(capacity_bytes, lambda prefix: state_bytes(prefix.state))
         self.name = uuid.uuid4().hex
 
     def open(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> PrefillState | None:
-        """The state of exactly the prompt's head and document in at least `layers` layers; None where there is none.
+        """The state of exactly the prompt's prefix and document in at least `layers` layers, or None.
 
-        window: how far back the model saw while it read them
+        window: tokens that the model saw back while it read them
         """
         tokens = shared_tokens(prompt)
-        name = state_name(loaded, tokens, window)
-        found = self.kept.get(name)
-        if (found is None or found.layers < layers) and self.store is not None:
-            found = self.store.load(loaded, tokens, layers, window)
-            if found is not None:
-                self.remember(name, found)
-        if found is None or found.layers < layers:
+        key = prefix_key(loaded, tokens, window)
+        prefix = self.prefixes.get(key)
+        if (prefix is None or prefix.layers < layers) and self.store is not None:
+            prefix = self.store.load(loaded, tokens, layers, window)
+            if prefix is not None:
+                self.prefixes.put(key, prefix)
+        if prefix is None or prefix.layers < layers:
             self.make_room(len(tokens))
             return None
-        self.kept.move_to_end(name)
-        rollback(found.state, found.tokens)
-        return found.state
+        rollback(prefix.state, prefix.tokens)
+        return prefix.state
 
     def keep(self, loaded: LoadedModel, prompt: Prompt, state: PrefillState, layers: int, window: int | None) -> None:
-        """Keep a state that holds head and document, whatever stands behind them, in its lower `layers` layers."""
+        """Keep a state that holds prefix and document, whatever stands behind them, in its lowest `layers` layers."""
         tokens = shared_tokens(prompt)
-        kept = KeptState(state, len(tokens), layers)
-        self.remember(state_name(loaded, tokens, window), kept)
+        prefix = CachedPrefix(state=state, tokens=len(tokens), layers=layers)
+        self.prefixes.put(prefix_key(loaded, tokens, window), prefix)
         if self.store is not None:
-            # Nobody waits for the disk before the first token.
-            self.unwritten.append(partial(self.store.save, loaded, tokens, kept, window))
+            # Written after the answer, so that the first token does not wait for the disk.
+            self.pending_writes.append(partial(self.store.save, loaded, tokens, prefix, window))
 
     def write(self) -> None:
-        """Put on disk what was kept since the last time."""
-        while self.unwritten:
-            self.unwritten.pop()()
-
-    def remember(self, name: str, kept: KeptState) -> None:
-        self.kept[name] = kept
-        self.kept.move_to_end(name)
-        while len(self.kept) > 1 and self.bytes > self.most_bytes:
-            self.kept.popitem(last=False)
+        """Store on disk what was kept since the last call."""
+        while self.pending_writes:
+            self.pending_writes.pop()()
 
     def make_room(self, tokens: int) -> None:
-        """Drop the oldest states before a new one is computed, so that no more than a cold start's memory is needed."""
-        each = max((state_bytes(one.state) / one.state.length for one in self.kept.values()), default=0.0)
-        while self.kept and self.bytes + each * tokens > self.most_bytes:
-            self.kept.popitem(last=False)
-
-    @property
-    def bytes(self) -> int:
-        return sum(state_bytes(one.state) for one in self.kept.values())
+        """Evict before a new prefix is computed, so that no more than a cold start's memory is needed."""
+        states = [prefix.state for prefix in self.prefixes.entries.values()]
+        token_bytes = max((state_bytes(state) / state.length for state in states), default=0.0)
+        self.prefixes.make_room(token_bytes * tokens)
 
 
 def shared_tokens(prompt: Prompt) -> Tensor:
-    """The ids of head and document: what every question about the document begins with."""
+    """The ids of prefix and document: every question about the document begins with them."""
     return prompt.tokens[: prompt.document[1]]
 
 
 def token_hash(tokens: Tensor) -> str:
+    """SHA-256 of token ids [n]."""
     return hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).hexdigest()
 
 
-def state_name(loaded: LoadedModel, tokens: Tensor, window: int | None) -> str:
+def prefix_key(loaded: LoadedModel, tokens: Tensor, window: int | None) -> str:
+    """What tells prefixes in memory apart."""
     return f"{loaded.name} {loaded.dtype} {window} {token_hash(tokens)}"
 
 
-def open_state(
-    states: DocumentStates | None, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None = None
+def open_prefix(
+    prefixes: PrefixCache | None, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None = None
 ) -> tuple[PrefillState, Callable[[], None]]:
-    """A state to prefill the prompt into, from token `state.length` on; and what to call when that is done.
+    """A state to prefill the prompt into from token `state.length` on, and a function that keeps it afterwards.
 
-    layers: how many layers, from the lowest, the prefill will fill; window: how far back the document's tokens will see
+    layers: layers, from the lowest, that the prefill will fill; window: tokens that the document's tokens see back
     """
     if rotation_depends_on_length(loaded.config):
-        # A longer question could turn the document's keys otherwise.
-        states = None
-    found = states.open(loaded, prompt, layers, window) if states is not None else None
-    if found is not None:
-        return found, nothing_to_keep
+        # The document's keys depend on the length of the whole prompt, and so on the question.
+        prefixes = None
+    cached = prefixes.open(loaded, prompt, layers, window) if prefixes is not None else None
+    if cached is not None:
+        return cached, keep_nothing
     state = new_state(prompt.length)
-    return state, partial(states.keep, loaded, prompt, state, layers, window) if states is not None else nothing_to_keep
+    return state, partial(
+        prefixes.keep, loaded, prompt, state, layers, window
+    ) if prefixes is not None else keep_nothing
 
 
-def nothing_to_keep() -> None:
-    """The state is kept already, or nothing is."""
+def keep_nothing() -> None:
+    """Stands in where the state is kept already, or nothing is."""
 
 
 class EncodedDocuments:
     """Token ids and offsets of the latest documents' texts."""
 
-    def __init__(self, most: int = 8) -> None:
-        self.most = most
-        self.encoded: OrderedDict[tuple[PreTrainedTokenizerBase, str], tuple[list[int], np.ndarray]] = OrderedDict()
-
-    def knows(self, tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-        return (tokenizer, text) in self.encoded
+    def __init__(self) -> None:
+        self.encoded: LruCache[tuple[PreTrainedTokenizerBase, str], tuple[list[int], np.ndarray]] = LruCache(
+            KEPT_ENCODINGS
+        )
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
-        """What `encode_text` gives."""
-        key = (tokenizer, text)
-        if key not in self.encoded:
-            self.encoded[key] = encode_text(tokenizer, text)
-        self.encoded.move_to_end(key)
-        if len(self.encoded) > self.most:
-            self.encoded.popitem(last=False)
-        return self.encoded[key]
+        """What `encode_text` returns, computed once for a text."""
+        encoding = self.encoded.get((tokenizer, text))
+        if encoding is None:
+            encoding = encode_text(tokenizer, text)
+            self.encoded.put((tokenizer, text), encoding)
+        return encoding
+
+    def __contains__(self, key: tuple[PreTrainedTokenizerBase, str]) -> bool:
+        return key in self.encoded
 
 
 @dataclass
-class SharedWork:
-    """What a session keeps from one question for the next ones, where its caller wants that."""
+class DocumentCache:
+    """What a session keeps from one question for the next ones about the same documents."""
 
-    documents: EncodedDocuments = field(default_factory=EncodedDocuments)
-    draft: DocumentStates = field(default_factory=DocumentStates)
-    target: DocumentStates = field(default_factory=DocumentStates)
+    encodings: EncodedDocuments = field(default_factory=EncodedDocuments)
+    draft: PrefixCache = field(default_factory=PrefixCache)
+    target: PrefixCache = field(default_factory=PrefixCache)
 
     def write(self) -> None:
-        """Put on disk what is meant to outlive the session, where it has a folder for that."""
-        for states in (self.draft, self.target):
-            states.write()
+        """Store on disk what is meant to outlive the session."""
+        for prefixes in (self.draft, self.target):
+            prefixes.write()

@@ -6,23 +6,22 @@ layer at the edge); outputs are the target's keys before norm and rotary embeddi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import write_whole
-from specprefill_cli.models.calibration import pair_options, weights_fingerprint
+from specprefill_cli.models.calibration import calibration_folder, pair_options, weights_fingerprint
+from specprefill_cli.prefill.calibration import check_identity, read_description, write_description
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
+    from specprefill_cli.prefill.calibration import CalibratedPair
 
 ALL_COLUMNS = slice(None)
 WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
@@ -30,7 +29,7 @@ WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
 
 @dataclass(frozen=True)
 class LayerFit:
-    """How one target layer is mapped: its draft layers, ridge strength, and share of variance missed on held-out text."""
+    """How one target layer is mapped: its draft layers, ridge strength, and unexplained share of variance on held-out text."""
 
     layer: int
     draft_layers: tuple[int, ...]
@@ -44,7 +43,7 @@ class KvMap:
     """A fitted map. weights: per target layer [inputs + 1, 2 * kv_heads * head_size], the last row being the offset.
 
     exact_layers: target layers that are computed exactly for all tokens; the state at the next one is an input too
-    placed: the weights on the devices that they have been used on
+    placed: copies of the weights on the devices that used them
     """
 
     exact_layers: int
@@ -64,7 +63,7 @@ class KvMap:
     def apply(
         self, layer: int, states: Mapping[int, Tensor], edge: Tensor | None, columns: slice = ALL_COLUMNS
     ) -> tuple[Tensor, Tensor]:
-        """Raw keys and values of a target layer, [N, kv_heads * head_size] each, or those of its columns that are wanted.
+        """Raw keys and values of a target layer: [N, kv_heads * head_size] each, or the given columns of them.
 
         states: per draft layer [N, draft_hidden]; edge: [N, target_hidden] where the first target layers were computed
         """
@@ -81,10 +80,10 @@ class KvMap:
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """The maps of one pair, and what tells whether they belong to it.
+class KvCalibration:
+    """The maps of one pair, and what identifies the pair.
 
-    window: how far back the draft saw while it read the text they were fitted on, and must see in their use; None: all
+    window: tokens that the draft saw back in the text they were fitted on, and must see when they are used; None: all
     """
 
     identity: Mapping[str, str | int]
@@ -97,74 +96,67 @@ class Calibration:
 
         Raises SpecprefillError where that is not possible.
         """
-        folder.mkdir(parents=True, exist_ok=True)
         tensors = {
             f"{name}.{layer}": weight.half().contiguous()
-            for name, one in self.maps.items()
-            for layer, weight in one.weights.items()
+            for name, kv_map in self.maps.items()
+            for layer, weight in kv_map.weights.items()
         }
-        description = {
-            "schema": 1,
-            "identity": dict(self.identity),
-            "rows": self.rows,
-            "window": self.window,
-            "maps": {
-                name: {"exact_layers": one.exact_layers, "fits": [asdict(fit) for fit in one.fits]}
-                for name, one in self.maps.items()
-            },
-        }
+        folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / WEIGHTS, save(tensors))
-        write_whole(folder / DESCRIPTION, json.dumps(description, indent=1) + "\n")
-        return folder / DESCRIPTION
+        maps = {
+            name: {"exact_layers": kv_map.exact_layers, "fits": [asdict(fit) for fit in kv_map.fits]}
+            for name, kv_map in self.maps.items()
+        }
+        description = {"identity": dict(self.identity), "rows": self.rows, "window": self.window, "maps": maps}
+        return write_description(folder / DESCRIPTION, description)
 
 
 def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
-    """What a calibration says of its pair: hashes of weights and tokenizer, and sizes."""
-    found: dict[str, str | int] = {"tokenizer": pair.target.fingerprint}
-    for role, one in (("draft", pair.draft), ("target", pair.target)):
-        text = one.model.config.get_text_config()
-        found |= {
-            f"{role}_weights": weights_fingerprint(one.model),
+    """What a calibration says about its pair: hashes of weights and tokenizer, and sizes."""
+    identity: dict[str, str | int] = {"tokenizer": pair.target.fingerprint}
+    for role, loaded in (("draft", pair.loaded_draft), ("target", pair.loaded_target)):
+        text = loaded.model.config.get_text_config()
+        identity |= {
+            f"{role}_weights": weights_fingerprint(loaded.model),
             f"{role}_layers": text.num_hidden_layers,
             f"{role}_hidden_size": text.hidden_size,
         }
-    return found
+    return identity
 
 
-def load_calibration(folder: Path, pair: LoadedPair) -> Calibration | None:
+def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
     """The maps in a folder, or None where there are none.
 
     Raises SpecprefillError when the files are damaged or belong to another pair.
     """
-    path = folder / DESCRIPTION
-    if not path.is_file():
-        return None
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+
+    def parse(values: dict[str, Any]) -> KvCalibration:
         tensors = load_file(folder / WEIGHTS)
         maps = {}
-        for name, one in values["maps"].items():
-            fits = tuple(LayerFit(**{**fit, "draft_layers": tuple(fit["draft_layers"])}) for fit in one["fits"])
+        for name, stored in values["maps"].items():
+            fits = tuple(LayerFit(**{**fit, "draft_layers": tuple(fit["draft_layers"])}) for fit in stored["fits"])
             weights = {fit.layer: tensors[f"{name}.{fit.layer}"] for fit in fits}
-            maps[name] = KvMap(one["exact_layers"], fits, weights)
-        found = Calibration(values["identity"], values["rows"], maps, values["window"])
-    except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
-        raise SpecprefillError(
-            f"{path}: not a calibration of draft KV ({error}); recreate it with {remedy(pair)}"
-        ) from error
-    for name, value in pair_identity(pair).items():
-        if found.identity.get(name) != value:
-            raise SpecprefillError(
-                f"{path}: made for another pair ({name} '{found.identity.get(name)}', this one has '{value}'); recreate it "
-                f"with {remedy(pair)}"
-            )
-    return found
+            maps[name] = KvMap(stored["exact_layers"], fits, weights)
+        return KvCalibration(values["identity"], values["rows"], maps, values["window"])
+
+    path = folder / DESCRIPTION
+    calibration = read_description(path, "draft-KV maps", remedy(pair), parse)
+    if calibration is not None:
+        check_identity(path, calibration.identity, pair_identity(pair), "pair", remedy(pair))
+    return calibration
+
+
+def pair_calibration(pair: CalibratedPair) -> KvCalibration | None:
+    """The pair's maps, read from its folder the first time; None where there are none."""
+    if pair.kv_calibration is None:
+        pair.kv_calibration = load_calibration(calibration_folder(pair.pair), pair)
+    return pair.kv_calibration
 
 
 def choose_map(maps: Sequence[KvMap], exact_layers: int) -> KvMap | None:
     """The map for a number of exactly computed layers with the smallest held-out error."""
-    fitting = [one for one in maps if one.exact_layers == exact_layers]
-    return min(fitting, key=lambda one: sum(fit.key_error + fit.value_error for fit in one.fits), default=None)
+    candidates = [kv_map for kv_map in maps if kv_map.exact_layers == exact_layers]
+    return min(candidates, key=lambda kv_map: sum(fit.key_error + fit.value_error for fit in kv_map.fits), default=None)
 
 
 def remedy(pair: LoadedPair, exact_layers: int = 0) -> str:

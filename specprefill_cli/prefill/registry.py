@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
+# The mode that every other one is compared with.
+BASELINE = "full"
+
 
 @dataclass(frozen=True)
 class Plugin:

@@ -1,31 +1,30 @@
 """Scoring heads: the few attention heads of a draft that point at the passage which answers a question.
 
-Retrieval heads were described in arXiv 2404.15574; here `specprefill calibrate --heads` finds them for any draft.
+Retrieval heads were described in arXiv 2404.15574; `specprefill calibrate --heads` finds them for any draft.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.files import write_whole
 from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.calibration import weights_fingerprint
-from specprefill_cli.prefill.importance import check_finite, pool, queries_at_once
+from specprefill_cli.prefill.calibration import check_identity, read_description, write_description
+from specprefill_cli.prefill.importance import check_finite, pool, query_block
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedModel
 
 FILE = "heads.json"
+REMEDY = "specprefill calibrate --heads QUESTIONS.jsonl"
 Scored = TypeVar("Scored", Tensor, np.ndarray)
 
 
@@ -38,13 +37,13 @@ class Head:
     weight: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScoringHeads:
-    """The heads of one draft, with what tells whether they belong to it.
+    """The scoring heads of one draft, and what identifies the draft.
 
-    lexical: weight of what words alone say (BM25), against 1 for the heads
-    auto_mass: share of the importance mass that `--keep auto` holds with these heads
-    window: tokens that the draft must see back while it reads, for these heads to point as well; None: all of them
+    lexical: weight of BM25, against 1 for the heads
+    auto_mass: share of the importance that `--keep auto` holds with these heads
+    window: tokens that the draft must see back while it reads, for these heads to work as well; None: all of them
     default: whether they found the passage better than the scorer `question` on held-out rows
     evidence: figures of the search
     """
@@ -61,15 +60,12 @@ class ScoringHeads:
     lexical: float = 0.0
 
     def save(self, folder: Path) -> Path:
-        """Write the description; raises SpecprefillError where that is not possible."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / FILE
-        write_whole(path, json.dumps({"schema": 1, **asdict(self)}, indent=2) + "\n")
-        return path
+        """Write the description. Raises SpecprefillError where that is not possible."""
+        return write_description(folder / FILE, asdict(self))
 
 
-def identity(draft: LoadedModel) -> dict[str, str | int]:
-    """What a file of heads says of its draft."""
+def draft_identity(draft: LoadedModel) -> dict[str, Any]:
+    """What a file of heads says about its draft."""
     text = draft.model.config.get_text_config()
     return {
         "weights": weights_fingerprint(draft.model),
@@ -84,25 +80,15 @@ def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
 
     Raises SpecprefillError when the file is damaged or belongs to another draft.
     """
+
+    def parse(values: dict[str, Any]) -> ScoringHeads:
+        return ScoringHeads(**{**values, "heads": tuple(Head(**head) for head in values["heads"])})
+
     path = folder / FILE
-    if not path.is_file():
-        return None
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        values.pop("schema")
-        heads = ScoringHeads(**{**values, "heads": tuple(Head(**head) for head in values["heads"])})
-    except (ValueError, KeyError, TypeError) as error:
-        raise SpecprefillError(f"{path}: not a file of scoring heads ({error}); recreate it with {REMEDY}") from error
-    for name, value in identity(draft).items():
-        if getattr(heads, name) != value:
-            raise SpecprefillError(
-                f"{path}: made for another draft ({name} {getattr(heads, name)}, this one has {value}); "
-                f"recreate it with {REMEDY}"
-            )
+    heads = read_description(path, "scoring heads", REMEDY, parse)
+    if heads is not None:
+        check_identity(path, vars(heads), draft_identity(draft), "draft", REMEDY)
     return heads
-
-
-REMEDY = "specprefill calibrate --heads QUESTIONS.jsonl"
 
 
 def head_importance(
@@ -110,26 +96,24 @@ def head_importance(
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU: the weighted attention of the chosen heads.
 
-    A query's attention over all keys up to its own counts, so that a query which looks elsewhere adds little: unlike
-    the published scoring (`importance.attention_importance`), which compares document tokens only. Pooled over
-    neighbouring tokens, mean over the captured queries.
+    Pooled over neighbouring tokens, mean over the captured queries.
     """
     total = torch.zeros(document[1] - document[0])
     for layer in sorted({head.layer for head in heads}):
         chosen = [head for head in heads if head.layer == layer]
-        shares = layer_attention(state, capture, layer, [head.head for head in chosen], document)
+        attention = layer_attention(state, capture, layer, [head.head for head in chosen], document)
         weights = torch.tensor([head.weight for head in chosen])
-        total += (weights[:, None] * shares).sum(0)
+        total += (weights[:, None] * attention).sum(0)
     return check_finite(total)
 
 
 def blend(importance: Scored, lexical: Scored, weight: float) -> Scored:
     """Importance [n] as a mixture of two distributions over the document: 1 part the heads', `weight` parts BM25's."""
-    return share(importance) + weight * share(lexical)
+    return normalised(importance) + weight * normalised(lexical)
 
 
-def share(scores: Scored) -> Scored:
-    """Scores [n], 0 or more, as shares of their sum."""
+def normalised(scores: Scored) -> Scored:
+    """Non-negative scores [n] divided by their sum."""
     return scores / max(float(scores.sum()), 1e-12)
 
 
@@ -149,14 +133,14 @@ def layer_attention(
     queries = capture.layer(layer)
     group = queries.shape[0] // keys.shape[0]
     rows, total = queries.shape[1], keys.shape[1]
-    places = capture.wanted.to(keys.device)
-    block = queries_at_once(total, keys.device)
+    positions = capture.wanted.to(keys.device)
+    block = query_block(total, keys.device)
     summed = torch.zeros(len(heads), document[1] - document[0], device=keys.device)
     for first in range(0, rows, block):
-        distance = places[first : first + block, None] - torch.arange(total, device=keys.device)
+        distance = positions[first : first + block, None] - torch.arange(total, device=keys.device)
         hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-        for found, head in zip(summed, heads, strict=True):
-            picked = queries[head, first : first + block].float() * capture.scaling[layer]
-            scores = picked @ keys[head // group].float().T
-            found += scores.masked_fill_(hidden, float("-inf")).softmax(-1)[:, document[0] : document[1]].sum(0)
+        for head_sum, head in zip(summed, heads, strict=True):
+            scaled = queries[head, first : first + block].float() * capture.scaling[layer]
+            scores = scaled @ keys[head // group].float().T
+            head_sum += scores.masked_fill_(hidden, float("-inf")).softmax(-1)[:, document[0] : document[1]].sum(0)
     return pool((summed / rows)[:, None])[:, 0].cpu()

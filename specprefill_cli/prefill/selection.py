@@ -1,4 +1,4 @@
-"""From token importance to kept chunks: chunk means, budgets, the share of mass, spans."""
+"""From token importance to selected chunks: chunk means, budgets, ranks and spans."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.fates import Fate, Plan, Span
 
 if TYPE_CHECKING:
+    from specprefill_cli.prefill.request import PrefillRequest
     from specprefill_cli.prefill.scorers.base import Scores
-    from specprefill_cli.prompting import Prompt
 
-# Chunks larger than usual are said to be too coarse where they keep this many times what was asked for.
+# Chunks larger than usual are too coarse where they keep more than this multiple of the keep ratio.
 USUAL_CHUNK, COARSE = 32, 1.25
 # Share of the importance mass that `--keep auto` holds.
 AUTO_MASS = 0.6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The chosen chunks as a plan and as indices, and a warning when the budget was bent."""
+    """The selected chunks as a plan and as indices [k], and a warning where the keep ratio could not be held."""
 
     plan: Plan
-    warning: str | None = None
     chunks: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    warnings: tuple[str, ...] = ()
 
 
 def chunk_scores(importance: Tensor, chunk_size: int) -> Tensor:
@@ -44,9 +44,9 @@ def chunk_scores(importance: Tensor, chunk_size: int) -> Tensor:
 
 
 def with_neighbours(scores: Tensor, weight: float) -> Tensor:
-    """Each chunk's score [n] and `weight` of its two neighbours': an answer may straddle chunks, and its sentence does."""
-    beside = F.pad(scores, (1, 1))
-    return scores + weight * (beside[:-2] + beside[2:])
+    """Each chunk's score [n] plus `weight` times those of its two neighbours."""
+    padded = F.pad(scores, (1, 1))
+    return scores + weight * (padded[:-2] + padded[2:])
 
 
 def rank(scores: Tensor) -> Tensor:
@@ -55,14 +55,14 @@ def rank(scores: Tensor) -> Tensor:
 
 
 def chunk_budget(keep: float, prompt_tokens: int, document_tokens: int, chunk_size: int) -> int:
-    """How many chunks a keep ratio allows: head and tail count in the budget, and one chunk is always kept.
+    """How many chunks a keep ratio allows: prefix and suffix count in the budget, and one chunk is always kept.
 
     Raises UsageError when `keep` is not in (0, 1].
     """
     if not 0 < keep <= 1:
         raise UsageError(f"keep ratio {keep}: must be above 0 and at most 1, or 'auto'")
     room = keep * prompt_tokens - (prompt_tokens - document_tokens)
-    # A hair is taken off so that 0.1 * 30 in binary floating point does not round up to a fourth chunk.
+    # The small constant keeps 0.1 * 30 in binary floating point from rounding up to a fourth chunk.
     return max(1, min(math.ceil(room / chunk_size - 1e-9), math.ceil(document_tokens / chunk_size)))
 
 
@@ -74,6 +74,7 @@ def chunks_for_mass(scores: Tensor, share: float) -> int:
 
 def select(
     importance: Tensor,
+    *,
     keep: float | None,
     chunk_size: int,
     prompt_tokens: int,
@@ -83,50 +84,71 @@ def select(
 ) -> Selection:
     """Keep the most important chunks of a document.
 
-    importance: [n] scores of the document's tokens; keep: ratio of all prompt tokens, or None for the smallest set that
-    holds `auto_mass` of the scores' sum (AUTO_MASS where it is None)
-    neighbours: weight of the chunks beside it in a chunk's score
+    importance: [n] scores of the document's tokens; keep: share of all prompt tokens, or None for the smallest set of
+    chunks that holds `auto_mass` of the scores' sum (AUTO_MASS where it is None)
+    neighbours: weight of a chunk's two neighbours in its rank
     """
     start, end = document
     if end == start:
-        return Selection(Plan(prompt_tokens, document, ()))
+        return Selection(plan=Plan(prompt_tokens, document, ()))
     scores = with_neighbours(chunk_scores(importance, chunk_size), neighbours)
     if keep is None:
         count = chunks_for_mass(scores, AUTO_MASS if auto_mass is None else auto_mass)
     else:
         count = chunk_budget(keep, prompt_tokens, end - start, chunk_size)
-    chosen = torch.zeros(len(scores), dtype=torch.bool)
-    chosen[rank(scores)[:count]] = True
-    plan = Plan(prompt_tokens, document, spans_of(chosen, chunk_size, document))
-    warning = None
+    selected = torch.zeros(len(scores), dtype=torch.bool)
+    selected[rank(scores)[:count]] = True
+    plan = Plan(prompt_tokens, document, selected_spans(selected, chunk_size, document))
+    warning = selection_warning(plan, importance, keep, chunk_size)
+    return Selection(plan=plan, chunks=selected.nonzero()[:, 0], warnings=(warning,) if warning else ())
+
+
+def selection_warning(plan: Plan, importance: Tensor, keep: float | None, chunk_size: int) -> str | None:
+    """Why a selection is not what was asked for, or None."""
     if not importance.any():
-        warning = "every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full"
-    elif keep is not None and plan.kept_ratio > keep + chunk_size / prompt_tokens:
-        warning = (
-            f"keep {keep:g} could not be held: question and instruction alone are "
-            f"{(prompt_tokens - (end - start)) / prompt_tokens:.2f} of the prompt; kept {plan.kept_ratio:.2f}"
+        return "every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full"
+    if keep is None:
+        return None
+    start, end = plan.document
+    outside = (plan.prompt_tokens - (end - start)) / plan.prompt_tokens
+    if plan.kept_ratio > keep + chunk_size / plan.prompt_tokens:
+        return (
+            f"keep {keep:g} could not be held: question and instruction alone are {outside:.2f} of the prompt; "
+            f"kept {plan.kept_ratio:.2f}"
         )
-    elif keep is not None and plan.kept_ratio > COARSE * keep and chunk_size > USUAL_CHUNK:
-        warning = (
-            f"keep {keep:g} could not be held: chunks of {chunk_size:,} tokens are too coarse; kept {plan.kept_ratio:.2f}: "
-            "use a smaller --chunk-size"
+    if plan.kept_ratio > COARSE * keep and chunk_size > USUAL_CHUNK:
+        return (
+            f"keep {keep:g} could not be held: chunks of {chunk_size:,} tokens are too coarse; "
+            f"kept {plan.kept_ratio:.2f}: use a smaller --chunk-size"
         )
-    return Selection(plan, warning, chosen.nonzero()[:, 0])
+    return None
 
 
-def select_scored(scores: Scores, prompt: Prompt, keep: float | None, chunk_size: int) -> Selection:
-    """`select` with all that a scorer says, for a prompt in the target's tokens."""
+def select_scored(request: PrefillRequest, scores: Scores) -> Selection:
+    """`select` with all that a scorer returned, for a prompt in the target's tokens."""
     return select(
-        scores.importance, keep, chunk_size, prompt.length, prompt.document, scores.auto_mass, scores.neighbours
+        scores.importance,
+        keep=request.keep,
+        chunk_size=request.chunk_size,
+        prompt_tokens=request.prompt.length,
+        document=request.prompt.document,
+        auto_mass=scores.auto_mass,
+        neighbours=scores.neighbours,
     )
 
 
-def spans_of(chosen: Tensor, chunk_size: int, document: tuple[int, int]) -> tuple[Span, ...]:
-    """Maximal runs of chosen (recompute) and other (drop) chunks [chunks] as spans of prompt tokens."""
-    return spans_of_fates(chosen.long(), (Fate.DROP, Fate.RECOMPUTE), None, chunk_size, document)
+def expected_tokens(request: PrefillRequest) -> int:
+    """Tokens that a selection will keep; with `--keep auto`, known only after scoring, half of them are assumed."""
+    keep, tokens = 0.5 if request.keep is None else request.keep, request.prompt.length
+    return min(tokens, max(int(keep * tokens), tokens - request.document_tokens + request.chunk_size))
 
 
-def spans_of_fates(
+def selected_spans(selected: Tensor, chunk_size: int, document: tuple[int, int]) -> tuple[Span, ...]:
+    """Maximal runs of selected (recompute) and other (drop) chunks [chunks] as spans of prompt tokens."""
+    return fate_spans(selected.long(), (Fate.DROP, Fate.RECOMPUTE), None, chunk_size, document)
+
+
+def fate_spans(
     fates: Tensor, names: Sequence[Fate], risks: Tensor | None, chunk_size: int, document: tuple[int, int]
 ) -> tuple[Span, ...]:
     """Maximal runs of chunks with one fate as spans of prompt tokens; a span's risk is the sum of its chunks'.

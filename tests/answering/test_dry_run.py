@@ -10,10 +10,10 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import loading
-from specprefill_cli.models.cost import promised_speedup
-from specprefill_cli.models.loading import LoadedPair, ModelOutline, load_draft_side
-from specprefill_cli.prefill.auto_mode import cost_of, scoring_flops
-from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.loading import ModelOutline, load_draft_side
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.reporting.dry_run_report import plan_cells, plan_record
 from specprefill_cli.reporting.jsonl import line
 from specprefill_cli.settings import Settings
@@ -57,13 +57,13 @@ def test_estimates_are_the_cost_models(planner):
     assert [one.keep for one in run.estimates] == [0.3, *(keep for keep in KEEP_RATIOS if keep != 0.3)]
     assert run.estimates[0].kept_tokens == run.plan.kept_tokens
     target = cost_of(planner.pair.target)
-    named = planner.with_scorer(settings)
-    request = planner.prepare(COLLECTION, QUESTION, named, PhaseClock())
-    scoring = scoring_flops(named, request, with_overhead=True)
-    for one in run.estimates:
-        promised = promised_speedup(target, scoring, run.plan.prompt_tokens, one.kept_tokens)
-        assert one.speedup == pytest.approx(promised)
-        assert one.ttft_seconds * one.speedup == pytest.approx(run.full_seconds)
+    request = planner.request(COLLECTION, QUESTION, settings)
+    scoring = SCORERS[request.scorer].cost(request, with_overhead=True)
+    full = target.prefill_with_overhead(run.plan.prompt_tokens)
+    for estimate in run.estimates:
+        expected = full / (scoring + target.prefill_with_overhead(estimate.kept_tokens))
+        assert estimate.speedup == pytest.approx(expected)
+        assert estimate.ttft_seconds * estimate.speedup == pytest.approx(run.full_seconds)
     # Scaled by what the draft took: full prefill of the larger target takes longer than that.
     assert run.full_seconds > run.phases["draft_prefill"]
 
@@ -103,7 +103,7 @@ def test_a_target_with_another_tokenizer_is_planned_in_its_own_tokens(planner, t
     other = copy.deepcopy(tokenizer)
     other.add_tokens(["<other>"])
     outline = ModelOutline("other", planner.pair.target.config, other, "cpu")
-    session = Session(LoadedPair(planner.pair.pair, outline, planner.pair.draft), planner.template)
+    session = Session(pair=CalibratedPair(planner.pair.pair, outline, planner.pair.draft), template=planner.template)
     assert not session.pair.same_tokenizer
     run = dry_run(session, COLLECTION, QUESTION, Settings(keep=0.3))
     assert len(run.importance) == len(run.offsets) == run.plan.document[1] - run.plan.document[0]

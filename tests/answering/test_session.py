@@ -12,7 +12,7 @@ from specprefill_cli.documents.document import Document, Page, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION
-from specprefill_cli.models.loading import LoadedPair
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.settings import Settings
@@ -163,11 +163,11 @@ def test_a_draft_without_room_for_proposals_is_said(random_session):
 def test_every_phase_ends_when_the_devices_have_finished(random_session, monkeypatch):
     """The clock waits for the devices once before the first phase and at the end of each."""
     waits = []
-    monkeypatch.setattr(LoadedPair, "wait", lambda pair: waits.append(True))
+    monkeypatch.setattr(CalibratedPair, "wait", lambda pair: waits.append(True))
     random_session.warm_up(Settings(mode="select"))
     waits.clear()
     stream = random_session.ask(COLLECTION, "When?", Settings(mode="select", keep=0.3, scorer="question"))
-    ended = [name for name, seconds in stream.clock.seconds.items() if seconds]
+    ended = [name for name, seconds in stream.request.clock.seconds.items() if seconds]
     assert {"tokenize", "draft_prefill", "scoring", "selection", "target_prefill", "first_token"} <= set(ended)
     assert len(waits) >= 1 + len(ended)
 
@@ -200,7 +200,7 @@ def test_ctrl_c_ends_the_answer_not_the_session(random_session):
 
 def test_select_works_across_tokenizers(two_tokenizers, random_session):
     target, draft = two_tokenizers
-    session = Session(LoadedPair(random_session.pair.pair, target, draft), random_session.template)
+    session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
     assert not session.pair.same_tokenizer
     stream, _, answer = ask(session, mode="select", keep=0.4)
     assert stream.request.draft_prompt.length > stream.request.prompt.length
@@ -211,9 +211,9 @@ def test_select_works_across_tokenizers(two_tokenizers, random_session):
 def test_a_draft_with_another_tokenizer_points_at_the_same_text(two_tokenizers, random_session):
     """The importance of each character is the draft's, whatever the target's tokens are."""
     target, draft = two_tokenizers
-    session = Session(LoadedPair(random_session.pair.pair, target, draft), random_session.template)
+    session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
     stream, _, _ = ask(session, mode="select", keep=0.4)
-    alone = Session(LoadedPair(random_session.pair.pair, draft, draft), random_session.template)
+    alone = Session(pair=CalibratedPair(random_session.pair.pair, draft, draft), template=random_session.template)
     own, _, _ = ask(alone, mode="select", keep=0.4)
     best = int(stream.prefilled.importance.argmax())
     start, end = stream.request.prompt.offsets[best]

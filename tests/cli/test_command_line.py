@@ -407,12 +407,11 @@ def test_speculation_is_in_the_json_of_an_answer(call):
 
 def test_bench_prompts_have_the_length_asked_for(tiny_session):
     from specprefill_cli.lab.benchmarks.prefill import QUESTION, prompt_of_length
-    from specprefill_cli.prefill.phases import PhaseClock
     from specprefill_cli.settings import Settings
 
     for length in (200, 5_000):
         collection = prompt_of_length(tiny_session, length, Settings())
-        made = tiny_session.prepare(collection, QUESTION, Settings(), PhaseClock()).prompt.length
+        made = tiny_session.request(collection, QUESTION, Settings()).prompt.length
         assert abs(made - length) <= 4
 
 

@@ -9,7 +9,7 @@ from specprefill_cli.decoding.adaptive import (
     AdaptivePace,
     Costs,
     Record,
-    SpeculationMemory,
+    SpeculationState,
     expected_tokens,
     speedup,
 )
@@ -17,7 +17,7 @@ from specprefill_cli.decoding.measures import DecodeSpeed, Round
 from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.verification import NOTHING, Proposal
+from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal
 from specprefill_cli.decoding.warm_up import measure_costs
 from tests.helpers.scripted import Clock, ScriptReader
 
@@ -43,7 +43,7 @@ class Pair:
     def __init__(self, right, cost, entry=0.0, target_cost=lambda tokens: 1 + WIDTH * (tokens - 1)):
         self.right, self.cost, self.entry = right, cost, entry
         self.clock = Clock()
-        self.memory = SpeculationMemory()
+        self.memory = SpeculationState()
         self.target_cost = target_cost
         self.random = random.Random(0)
         self.entered = 0
@@ -146,14 +146,14 @@ def test_a_draft_that_has_not_read_the_prompt_waits_until_the_answer_is_long():
     assert pair.answer(64)[0] > 0.99
     assert pair.entered == 0
     _, speculator = pair.answer(64)
-    assert "would first read the prompt, at the cost of 10 target passes" in speculator.verdict.reason
+    assert "would first prefill the prompt, at the cost of 10 target passes" in speculator.verdict.reason
     assert pair.answer(1_000)[0] > 1.5
     assert pair.entered == 1
 
 
 def test_what_entering_costs_does_not_count_as_drafting():
     costs = Costs()
-    costs.learn(Round(NOTHING, 0, 0.0, 1.0))
+    costs.learn(Round(NO_PROPOSAL, 0, 0.0, 1.0))
     costs.learn(Round(Proposal("draft", (1, 2), entered=True), 0, 30.0, 1.06))
     assert "draft" not in costs.drafting
     assert costs.passes(2)[2] == pytest.approx(1.06)
@@ -162,7 +162,7 @@ def test_what_entering_costs_does_not_count_as_drafting():
 def test_costs_between_measures_lie_on_lines():
     costs = Costs()
     assert costs.passes(2) == pytest.approx([1, 1.03, 1.06])
-    costs.learn(Round(NOTHING, 0, 0.0, 2.0))
+    costs.learn(Round(NO_PROPOSAL, 0, 0.0, 2.0))
     for count, seconds in ((1, 2.6), (3, 3.0)):
         costs.learn(Round(Proposal("draft", (1,) * count), 0, 0.0, seconds))
     assert costs.passes(6) == pytest.approx([1, 1.3, 1.4, 1.5, 1 + 0.5 * 4 / 3, 1 + 0.5 * 5 / 3, 2.0])

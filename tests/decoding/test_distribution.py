@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from specprefill_cli.decoding.adaptive import AdaptivePace, AssumedCosts, FixedPace, SpeculationMemory
+from specprefill_cli.decoding.adaptive import AdaptivePace, AssumedCosts, FixedPace, SpeculationState
 from specprefill_cli.decoding.measures import DecodeSpeed
 from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.proposers.lookup import LookupProposer
@@ -35,7 +35,7 @@ DRAFTS = {"always": TARGET, "never": only(4), "sometimes": table(2)}
 
 
 def chi_squared_p(tokens, expected):
-    """p-value that tokens follow shares [V, V, V] of the third after two; upper tail by Wilson and Hilferty (1931)."""
+    """p-value that tokens follow probabilities [V, V, V] of the third after two; upper tail by Wilson and Hilferty (1931)."""
     known = torch.tensor(tokens)
     places = (known[:-2] * VOCABULARY + known[1:-1]) * VOCABULARY + known[2:]
     seen = places.bincount(minlength=VOCABULARY**3).view(-1, VOCABULARY).double()
@@ -86,7 +86,7 @@ def test_tokens_looked_up_keep_the_distribution():
 def test_a_pace_that_follows_acceptance_keeps_the_distribution():
     """The number of tokens proposed depends on what was accepted before, never on what is being drawn."""
     sampler = Sampler(1.0, seed=5)
-    pace = AdaptivePace(SpeculationMemory(AssumedCosts()))
+    pace = AdaptivePace(SpeculationState(AssumedCosts()))
     proposer = draft("sometimes", sampler)
     proposer.token_passes = 0.1
     tokens, log = sample(sampler, proposer, pace)
@@ -94,16 +94,16 @@ def test_a_pace_that_follows_acceptance_keeps_the_distribution():
     assert len({one.drafted for one in log.rounds}) > 1
 
 
-def without_correction(shares, _proposal, _place):
-    return shares
+def without_correction(probabilities, _proposal, _place):
+    return probabilities
 
 
-def draft_not_taken_off(shares, proposal, place):
-    return (proposal.shares[place] - shares).clamp(min=0)
+def draft_not_taken_off(probabilities, proposal, place):
+    return (proposal.probabilities[place] - probabilities).clamp(min=0)
 
 
-def last_place(shares, proposal, _place):
-    return positive_part(shares, proposal, len(proposal.tokens) - 1)
+def last_place(probabilities, proposal, _place):
+    return positive_part(probabilities, proposal, len(proposal.tokens) - 1)
 
 
 @pytest.mark.parametrize("broken", [without_correction, draft_not_taken_off, last_place])
@@ -120,12 +120,12 @@ def test_a_broken_correction_of_looked_up_tokens_is_found():
 
 
 def test_a_proposal_from_the_wrong_distribution_is_found():
-    """The draft must be processed as the target is: shares that its tokens were not drawn from are no proposal."""
+    """The draft must be processed as the target is: probabilities that its tokens were not drawn from are no proposal."""
 
     class Unprocessed(DraftProposer):
         def propose(self, answer, count):
             proposal = super().propose(answer, count)
-            return type(proposal)(proposal.proposer, proposal.tokens, proposal.shares**2)
+            return type(proposal)(proposal.proposer, proposal.tokens, proposal.probabilities**2)
 
     sampler = Sampler(1.0, seed=7)
     proposer = Unprocessed(lambda: TableReader(DRAFTS["sometimes"]), sampler, frozenset(), VOCABULARY, 10**9)

@@ -28,17 +28,17 @@ def test_temperature_zero_is_all_on_the_largest():
 
 
 def test_top_k_keeps_k_and_renormalises():
-    shares = distribution(LOGITS, 1.0, top_k=2)
-    assert shares[2:].tolist() == [0, 0]
-    torch.testing.assert_close(shares[:2], LOGITS[:2].softmax(-1))
+    probabilities = distribution(LOGITS, 1.0, top_k=2)
+    assert probabilities[2:].tolist() == [0, 0]
+    torch.testing.assert_close(probabilities[:2], LOGITS[:2].softmax(-1))
 
 
 @pytest.mark.parametrize(("top_p", "kept"), [(0.5, 1), (0.65, 2), (0.9, 3), (0.999, 4), (1.0, 4)])
 def test_top_p_keeps_the_smallest_set_with_the_mass(top_p, kept):
     # Shares are 0.644, 0.237, 0.087, 0.032.
-    shares = distribution(LOGITS, 1.0, top_p=top_p)
-    assert int((shares > 0).sum()) == kept
-    assert shares.sum().item() == pytest.approx(1)
+    probabilities = distribution(LOGITS, 1.0, top_p=top_p)
+    assert int((probabilities > 0).sum()) == kept
+    assert probabilities.sum().item() == pytest.approx(1)
 
 
 def test_a_seed_repeats_and_another_differs():

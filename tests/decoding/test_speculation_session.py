@@ -9,7 +9,7 @@ from specprefill_cli.answering.session import Session, check_names
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models.loading import LoadedPair
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.reporting.jsonl import answer_record
@@ -32,7 +32,7 @@ def ask(session, stop=True, collection=COLLECTION, question="When?", **settings)
 
 
 def session_of(pair, **changes):
-    return Session(replace(pair, **changes), parse_template(packaged_folder("prompts") / "tiny.toml"))
+    return Session(pair=replace(pair, **changes), template=parse_template(packaged_folder("prompts") / "tiny.toml"))
 
 
 @pytest.fixture(params=["same weights", "other weights"])
@@ -118,7 +118,7 @@ def test_a_seed_draws_the_same_answer_again(session, settings, speculate):
 
 def test_different_tokenizers_are_refused_by_name_and_lookup_works(two_tokenizers, random_session):
     target, draft = two_tokenizers
-    session = Session(LoadedPair(random_session.pair.pair, target, draft), random_session.template)
+    session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
     with pytest.raises(
         UsageError, match="--proposer draft: draft and target have different tokenizers; use --proposer"
     ):

@@ -8,7 +8,7 @@ from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
 from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.verification import NOTHING, Proposal
+from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal
 from tests.helpers.scripted import ScriptReader
 
 SCRIPT = [number % 40 for number in range(200)]
@@ -153,13 +153,13 @@ def test_a_draft_with_a_vocabulary_of_another_size(size):
         speculating = speculator(draft, 3, sampler)
         assert list(decode(target, SCRIPT[0], STOP, 30, sampler, DecodeSpeed(), speculating)) == SCRIPT[:30]
         assert speculating.log.acceptance_rate == 1
-        target.forget(0)
-        draft.forget(0)
+        target.rollback(0)
+        draft.rollback(0)
 
 
 def test_the_log_lets_go_of_the_distributions():
     log = RoundLog()
     log.add(Round(Proposal("draft", (3, 4), torch.ones(2, 9) / 9), 1))
-    log.add(Round(NOTHING, 0))
+    log.add(Round(NO_PROPOSAL, 0))
     (kept,) = log.rounds
-    assert (kept.proposal.shares, kept.drafted, log.acceptance_rate) == (None, 2, 0.5)
+    assert (kept.proposal.probabilities, kept.drafted, log.acceptance_rate) == (None, 2, 0.5)

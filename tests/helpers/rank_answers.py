@@ -60,7 +60,7 @@ def interrupted_answer(session, settings):
 
 def answers(session):
     """Every mode, with and without speculation; a sampled answer; one that Ctrl-C ends; two that share work."""
-    from specprefill_cli.prefill.prefix_cache import SharedWork
+    from specprefill_cli.prefill.prefix_cache import DocumentCache
     from specprefill_cli.settings import Settings
 
     base = Settings(max_new_tokens=8, keep=0.3)
@@ -73,7 +73,7 @@ def answers(session):
     found["sampled"] = answer(session, replace(base, mode="full", temperature=1.0, seed=5))
     plain = replace(base, mode="full", speculate="off")
     found["interrupted"] = interrupted_answer(session, plain)
-    sharing = replace(session, shared=SharedWork())
+    sharing = replace(session, shared=DocumentCache())
     sharing.warmed = set(session.warmed)
     found["first of two"] = answer(sharing, plain)
     found["second of two"] = answer(sharing, plain)

@@ -17,8 +17,7 @@ from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.cost import ModelCost, attended_pairs, compute_limit, promised_speedup
 from specprefill_cli.models.masks import SINKS, LocalReading
-from specprefill_cli.prefill.auto_mode import scoring_flops
-from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES
 
@@ -119,9 +118,10 @@ def test_layers_with_windows_cost_less():
 def test_a_draft_that_every_rank_runs_counts_for_each(random_session):
     collection = Collection((one_page_document("doc", "The gate is green. " * 40, "text/plain"),))
     settings = Settings(mode="select", scorer="question")
-    request = random_session.prepare(collection, "Which colour?", settings, PhaseClock())
+    request = random_session.request(collection, "Which colour?", settings)
+    scorer = SCORERS["question"]
     shared = replace(request, pair=replace(request.pair, ranks=SimpleNamespace(size=4)))
-    assert scoring_flops(settings, shared) == 4 * scoring_flops(settings, request) > 0
+    assert scorer.cost(shared) == 4 * scorer.cost(request) > 0
 
 
 def test_a_mixture_of_experts_costs_what_a_token_passes_through():

@@ -28,7 +28,6 @@ from specprefill_cli.prefill.checkpoints import checkpoint_slots, nearest_errors
 from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.mapped_cache import mapped_state
 from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.projection import load_calibration, pair_identity
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
@@ -51,7 +50,7 @@ def tokens(count, seed=0):
 
 def request_for(session, text=TEXT, question="When does the gate open?", **settings):
     collection = Collection((one_page_document("doc", text, "text/plain"),))
-    return session.prepare(collection, question, Settings(**settings), PhaseClock())
+    return session.request(collection, question, Settings(**settings))
 
 
 @torch.inference_mode()
@@ -128,10 +127,9 @@ def test_recompute_in_the_middle_equals_a_dense_reference_and_never_looks_ahead(
 @pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {"mistral"}), indirect=True)
 @pytest.mark.parametrize("mode", ["draft-kv", "hybrid"])
 def test_recomputing_everything_equals_full_prefill(random_session, mode):
-    request = request_for(random_session, mode=mode, scorer="question")
-    settings = Settings(mode=mode, scorer="question", recompute=1.0, keep=1.0, look_ahead=2)
-    ours = MODES[mode].prefill(request, settings)
-    expected = MODES["full"].prefill(request_for(random_session), Settings())
+    request = request_for(random_session, mode=mode, scorer="question", recompute=1.0, keep=1.0, look_ahead=2)
+    ours = MODES[mode].prefill(request)
+    expected = MODES["full"].prefill(request_for(random_session))
     torch.testing.assert_close(ours.logits, expected.logits, atol=1e-4, rtol=1e-4)
     assert ours.plan.kept_ratio == 1.0
 
@@ -139,9 +137,9 @@ def test_recomputing_everything_equals_full_prefill(random_session, mode):
 @pytest.mark.parametrize("mode", ["draft-kv", "hybrid"])
 def test_a_bad_map_changes_the_answer_and_its_risk_is_seen(random_session, mode):
     """The same check as above must fail when nothing is repaired: else it would prove nothing."""
-    settings = Settings(mode=mode, scorer="question", recompute=0.1, keep=0.1, look_ahead=2)
-    ours = MODES[mode].prefill(request_for(random_session), settings)
-    expected = MODES["full"].prefill(request_for(random_session), Settings())
+    request = request_for(random_session, mode=mode, scorer="question", recompute=0.1, keep=0.1, look_ahead=2)
+    ours = MODES[mode].prefill(request)
+    expected = MODES["full"].prefill(request_for(random_session))
     assert (ours.logits - expected.logits).abs().max() > 1e-2
     spans = ours.plan.spans
     assert {span.fate for span in spans} - {Fate.RECOMPUTE}
@@ -151,16 +149,16 @@ def test_a_bad_map_changes_the_answer_and_its_risk_is_seen(random_session, mode)
 
 
 def test_draft_kv_keeps_every_token(random_session):
-    kept = MODES["draft-kv"].prefill(request_for(random_session), Settings(mode="draft-kv", scorer="question"))
+    kept = MODES["draft-kv"].prefill(request_for(random_session, mode="draft-kv", scorer="question"))
     assert kept.state.positions.tolist() == list(range(kept.plan.prompt_tokens))
 
 
 def test_too_much_risk_falls_back_to_full_and_says_why(random_session):
-    settings = Settings(mode="draft-kv", scorer="question", recompute=0.05, accept_risk=0.0)
-    ours = MODES["draft-kv"].prefill(request_for(random_session), settings)
+    settings = {"mode": "draft-kv", "scorer": "question", "recompute": 0.05}
+    ours = MODES["draft-kv"].prefill(request_for(random_session, **settings, accept_risk=0.0))
     assert "fell back to full prefill" in ours.warnings[0]
     assert ours.plan.kept_ratio == 1.0
-    lax = MODES["draft-kv"].prefill(request_for(random_session), dataclasses.replace(settings, accept_risk=1e9))
+    lax = MODES["draft-kv"].prefill(request_for(random_session, **settings, accept_risk=1e9))
     assert not lax.warnings
     assert all(span.fate is Fate.ACCEPT for span in lax.plan.spans)
 
@@ -181,7 +179,7 @@ def test_a_fitted_map_is_better_than_none_and_comes_back_from_its_files(random_p
     torch.testing.assert_close(
         loaded.maps["exact-1"].weights[2].float(), found.maps["exact-1"].weights[2], atol=1e-2, rtol=1e-2
     )
-    random_pair.calibration = loaded
+    random_pair.kv_calibration = loaded
     request = request_for(random_session)
     edge_map = loaded.maps["exact-1"]
     state = mapped_state(request, edge_map, {})
@@ -201,7 +199,7 @@ def test_too_little_text_is_refused_with_the_numbers(random_pair, monkeypatch):
 
 
 def test_calibrations_of_other_pairs_and_damaged_files_are_refused(random_pair, tmp_path):
-    random_pair.calibration.save(tmp_path)
+    random_pair.kv_calibration.save(tmp_path)
     assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1, "whoever may read one file may read both"
     assert load_calibration(tmp_path, random_pair).identity == pair_identity(random_pair)
     assert load_calibration(tmp_path / "none", random_pair) is None
@@ -212,27 +210,26 @@ def test_calibrations_of_other_pairs_and_damaged_files_are_refused(random_pair, 
         load_calibration(tmp_path, other)
     description = json.loads((tmp_path / "kv_map.json").read_text())
     (tmp_path / "kv_map.json").write_text("[]")
-    with pytest.raises(SpecprefillError, match="not a calibration of draft KV"):
+    with pytest.raises(SpecprefillError, match="not a file of draft-KV maps"):
         load_calibration(tmp_path, random_pair)
     (tmp_path / "kv_map.json").write_text(json.dumps(description))
     tensors = load_file(tmp_path / "kv_map.safetensors")
     save_file(dict(list(tensors.items())[1:]), tmp_path / "kv_map.safetensors")
-    with pytest.raises(SpecprefillError, match="not a calibration of draft KV"):
+    with pytest.raises(SpecprefillError, match="not a file of draft-KV maps"):
         load_calibration(tmp_path, random_pair)
 
 
 def test_without_a_map_or_a_draft_the_mode_says_what_is_missing(random_session):
-    settings = Settings(mode="draft-kv", scorer="question")
     with pytest.raises(
         SpecprefillError,
         match=r"with --exact-layers 2 yet.*calibrate --pair random --text FILES --exact 2",
     ):
-        MODES["draft-kv"].prefill(request_for(random_session), dataclasses.replace(settings, exact_layers=2))
+        MODES["draft-kv"].prefill(request_for(random_session, scorer="question", exact_layers=2))
     with pytest.raises(SpecprefillError, match="needs a scorer that runs the draft, not --scorer lexical"):
-        MODES["draft-kv"].prefill(request_for(random_session), dataclasses.replace(settings, scorer="lexical"))
-    random_session.pair.calibration = None
+        MODES["draft-kv"].prefill(request_for(random_session, scorer="lexical"))
+    random_session.pair.kv_calibration = None
     with pytest.raises(SpecprefillError, match=r"this pair has no map of draft KV yet"):
-        MODES["hybrid"].prefill(request_for(random_session), dataclasses.replace(settings, mode="hybrid"))
+        MODES["hybrid"].prefill(request_for(random_session, scorer="question"))
 
 
 def test_ridge_regression_finds_a_linear_map_and_the_layers_that_carry_it():
@@ -263,11 +260,10 @@ def test_checkpoints_are_spread_and_errors_come_from_the_nearest():
 @pytest.mark.parametrize("window", [None, 40])
 def test_mapped_states_are_read_with_the_window_of_the_calibration(random_session, window):
     pair = random_session.pair
-    pair.calibration = dataclasses.replace(pair.calibration, window=window)
-    settings = Settings(mode="draft-kv", scorer="question", draft_window="off")
-    request = request_for(random_session, mode="draft-kv", scorer="question")
-    kv_map = find_map(request, settings)
-    _, state = score_and_map(request, settings, kv_map)
+    pair.kv_calibration = dataclasses.replace(pair.kv_calibration, window=window)
+    request = request_for(random_session, mode="draft-kv", scorer="question", draft_window="off")
+    kv_map = find_map(request, "draft-kv")
+    _, state = score_and_map(request, kv_map)
     start, end = request.prompt.document
     states = all_states(pair.draft, request.prompt.tokens[:end], kv_map.draft_layers, window)
     raw, _ = kv_map.apply(1, states, None)

@@ -15,7 +15,6 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.prefill.bm25 import WORD, chunk_bm25, words, words_of
 from specprefill_cli.prefill.importance import transfer
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, WINDOW
@@ -25,7 +24,7 @@ TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives 
 
 def request_for(session, text=TEXT, question="When does the gate open?", **settings):
     collection = Collection((one_page_document("doc", text, "text/plain"),))
-    return session.prepare(collection, question, Settings(**settings), PhaseClock())
+    return session.request(collection, question, Settings(**settings))
 
 
 @torch.no_grad()

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from specprefill_cli.models.adapter import free_memory, prefill
+from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill import pass_size as module
-from specprefill_cli.prefill.auto_mode import cost_of
 from specprefill_cli.prefill.pass_size import LARGEST, LARGEST_ON_CPU, SMALLEST, choose_pass_size, pass_bytes, pass_size
 from specprefill_cli.settings import Settings, merge_settings
 
@@ -36,33 +36,33 @@ def test_more_memory_or_a_narrower_model_never_makes_a_pass_shorter():
 
 def test_a_cpu_gains_nothing_from_passes_that_suit_a_gpu(random_pair, monkeypatch):
     monkeypatch.setattr(module, "free_memory", lambda _: 2**40)
-    assert pass_size(Settings(), random_pair, 100_000) == LARGEST_ON_CPU < LARGEST
+    assert pass_size("auto", random_pair, 100_000) == LARGEST_ON_CPU < LARGEST
     assert choose_pass_size(2**40, 0, 1_000) == LARGEST
 
 
 def test_what_is_set_is_taken(random_pair, monkeypatch):
     monkeypatch.setattr(module, "free_memory", lambda _: pytest.fail("nobody asked"))
-    assert pass_size(Settings(prefill_chunk=48), random_pair, 4_000) == 48
+    assert pass_size(48, random_pair, 4_000) == 48
 
 
 def test_auto_leaves_room_for_the_cache_and_takes_the_wider_models_size(random_pair, monkeypatch):
     assert Settings().prefill_chunk == "auto"
     token = pass_bytes(cost_of(random_pair.target), 4)
     monkeypatch.setattr(module, "free_memory", lambda _: 4 * 1_024 * token)
-    assert pass_size(Settings(), random_pair, 0) == 1_024
+    assert pass_size("auto", random_pair, 0) == 1_024
     # A prompt whose cache takes some of it leaves less than that.
-    assert pass_size(Settings(), random_pair, 500) == 512
+    assert pass_size("auto", random_pair, 500) == 512
     random_pair.draft.model.config.intermediate_size *= 8
-    assert pass_size(Settings(), random_pair, 0) == SMALLEST
+    assert pass_size("auto", random_pair, 0) == SMALLEST
     random_pair.draft = None
-    assert pass_size(Settings(), random_pair, 0) == 1_024
+    assert pass_size("auto", random_pair, 0) == 1_024
 
 
 def test_a_prompt_whose_keys_turn_with_its_length_is_read_at_once(random_pair, monkeypatch):
     monkeypatch.setattr(module, "free_memory", lambda _: 0)
     monkeypatch.setattr(module, "rotation_depends_on_length", lambda _: True)
-    assert pass_size(Settings(), random_pair, 100_000) == 100_000
-    assert pass_size(Settings(prefill_chunk=512), random_pair, 100_000) == 100_000
+    assert pass_size("auto", random_pair, 100_000) == 100_000
+    assert pass_size(512, random_pair, 100_000) == 100_000
 
 
 def test_the_cpus_free_memory_is_the_machines():

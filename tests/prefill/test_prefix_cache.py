@@ -1,7 +1,6 @@
 """Reuse of document states: the same logits, plans and answers as cold, and a file cache that survives damage."""
 
 import os
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +8,8 @@ from safetensors.torch import load_file
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
-from specprefill_cli.prefill.disk_cache import SUFFIX, DiskStates
-from specprefill_cli.prefill.prefix_cache import DRAFT_STATE, TARGET_STATE, TOKENS, DocumentStates, SharedWork
+from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
+from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, TOKENS, DocumentCache, PrefixCache
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 
@@ -28,7 +27,7 @@ def ask(session, question, collection=COLLECTION, **settings):
 
 
 def pair_of_sessions(session, store=None):
-    return replace(session, shared=None), replace(session, shared=SharedWork(draft=DocumentStates(store)))
+    return session.with_cache(None), session.with_cache(DocumentCache(draft=PrefixCache(store)))
 
 
 @pytest.mark.parametrize("random_pair", sorted(ARCHITECTURES), indirect=True)
@@ -37,7 +36,9 @@ def test_answers_are_those_without_reuse(random_session, how):
     if SHORT_SIGHTED in random_session.pair.target.name and how["mode"] == "select":
         how = {**how, "scorer": "lexical"}
     cold, shared = pair_of_sessions(random_session)
-    expected = {"full": [TARGET_STATE], "select": [DRAFT_STATE]}[how["mode"]] if how.get("scorer") != "lexical" else []
+    expected = (
+        {"full": [TARGET_PREFIX], "select": [DRAFT_PREFIX]}[how["mode"]] if how.get("scorer") != "lexical" else []
+    )
     for number, question in enumerate(QUESTIONS):
         first, text = ask(cold, question, **how)
         second, again = ask(shared, question, **how)
@@ -63,14 +64,14 @@ def test_a_state_of_fewer_layers_is_refused_for_a_use_of_more(random_session):
     _, shared = pair_of_sessions(random_session)
     ask(shared, "Who?", mode="select", scorer="heads")
     later = [ask(shared, "When?", mode="select", scorer=scorer)[0] for scorer in ("heads", "question", "heads")]
-    assert [DRAFT_STATE in stream.result().reused for stream in later] == [True, False, True]
+    assert [DRAFT_PREFIX in stream.result().reused for stream in later] == [True, False, True]
 
 
 def test_another_document_is_no_hit_and_the_first_is_still_there(random_session):
     _, shared = pair_of_sessions(random_session)
     used = [ask(shared, "Who?", document, mode="full")[0].result().reused for document in (COLLECTION, OTHER, OTHER)]
-    assert used == [[], [], [TOKENS, TARGET_STATE]]
-    assert TARGET_STATE in ask(shared, "When?", mode="full")[0].result().reused
+    assert used == [[], [], [TOKENS, TARGET_PREFIX]]
+    assert TARGET_PREFIX in ask(shared, "When?", mode="full")[0].result().reused
 
 
 def test_a_rotation_that_depends_on_the_length_is_never_reused(random_session):
@@ -83,19 +84,19 @@ def test_a_rotation_that_depends_on_the_length_is_never_reused(random_session):
 
 def test_kept_states_are_bounded_by_bytes(random_session):
     _, shared = pair_of_sessions(random_session)
-    shared.shared.target = DocumentStates(most_bytes=1)
+    shared.cache.target = PrefixCache(capacity_bytes=1)
     for document in (COLLECTION, OTHER):
         ask(shared, "Who?", document, mode="full")
-    assert len(shared.shared.target.kept) == 1
+    assert len(shared.cache.target.prefixes.entries) == 1
     seen = []
     layer = random_session.pair.target.model.model.layers[0]
-    hook = layer.register_forward_hook(lambda *_: seen.append(len(shared.shared.target.kept)))
+    hook = layer.register_forward_hook(lambda *_: seen.append(len(shared.cache.target.prefixes.entries)))
     ask(shared, "Who?", COLLECTION, mode="full")
     hook.remove()
     # The old state went before the new one was computed.
     assert seen[0] == 0
     ask(shared, "Who?", OTHER, mode="full")
-    assert TARGET_STATE not in ask(shared, "Who?", mode="full")[0].result().reused
+    assert TARGET_PREFIX not in ask(shared, "Who?", mode="full")[0].result().reused
 
 
 def test_an_interrupted_prefill_leaves_the_kept_state_usable(random_session, monkeypatch):
@@ -112,7 +113,7 @@ def test_an_interrupted_prefill_leaves_the_kept_state_usable(random_session, mon
 @pytest.fixture
 def disk(tmp_path):
     warnings = []
-    return lambda most=2**30: DiskStates(tmp_path, most, warnings.append), tmp_path, warnings
+    return lambda most=2**30: DiskCache(tmp_path, most, warnings.append), tmp_path, warnings
 
 
 def select(session, store, question="Who?", collection=COLLECTION):
@@ -125,7 +126,7 @@ def test_a_state_outlives_the_session_on_disk(random_session, disk):
     first = select(random_session, store())
     assert first.result().reused == []
     second = select(random_session, store())
-    assert second.result().reused == [DRAFT_STATE]
+    assert second.result().reused == [DRAFT_PREFIX]
     torch.testing.assert_close(first.prefilled.importance, second.prefilled.importance, atol=1e-5, rtol=1e-4)
     assert [path.name.endswith(SUFFIX) for path in folder.iterdir()] == [True]
     assert warnings == []

@@ -8,12 +8,13 @@ import torch
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.loading import LoadedPair
+from specprefill_cli.prefill.auto_mode import automatic_mode
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.checkpoints import ALWAYS_EXACT
 from specprefill_cli.prefill.fates import Fate
-from specprefill_cli.prefill.modes.draft_kv import find_map
-from specprefill_cli.prefill.recompute_policy import enough_chunks, int_fate, riskiest
 from specprefill_cli.prefill.modes import draft_kv
+from specprefill_cli.prefill.modes.draft_kv import find_map
+from specprefill_cli.prefill.recompute_policy import ACCEPT, RECOMPUTE, chunks_to_recompute, fates_by_risk
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 
@@ -22,9 +23,11 @@ RISKS = torch.tensor([0.1, 0.5, 0.0, 0.3, 0.1])
 
 def recomputed(prompt_tokens, share, chunk_size=32, risks=RISKS, accept_risk=None):
     """Indices of the chunks that a budget recomputes."""
-    fates = riskiest(risks, prompt_tokens, chunk_size, share, accept_risk)
-    assert set(fates.tolist()) <= {int_fate(Fate.RECOMPUTE), int_fate(Fate.ACCEPT)}
-    return (fates == int_fate(Fate.RECOMPUTE)).nonzero()[:, 0].tolist()
+    fates = fates_by_risk(
+        risks, prompt_tokens=prompt_tokens, chunk_size=chunk_size, share=share, accept_risk=accept_risk
+    )
+    assert set(fates.tolist()) <= {RECOMPUTE, ACCEPT}
+    return (fates == RECOMPUTE).nonzero()[:, 0].tolist()
 
 
 def test_the_riskiest_chunks_are_recomputed_first_and_ties_go_to_the_earlier():
@@ -43,7 +46,7 @@ def test_never_more_than_the_share_of_the_prompt_is_recomputed(share, size):
 
 
 def test_a_limit_of_risk_stops_as_soon_as_it_is_held():
-    assert [enough_chunks(RISKS, limit) for limit in (1.1, 1.0, 0.5, 0.4, 0.1, 0.0)] == [0, 0, 1, 2, 3, 4]
+    assert [chunks_to_recompute(RISKS, limit) for limit in (1.1, 1.0, 0.5, 0.4, 0.1, 0.0)] == [0, 0, 1, 2, 3, 4]
     assert recomputed(200, 1.0, accept_risk=0.25) == [1, 3]
     assert recomputed(200, 0.16, accept_risk=0.25) == [1], "the budget holds whatever risk remains"
 
@@ -51,12 +54,11 @@ def test_a_limit_of_risk_stops_as_soon_as_it_is_held():
 def prefilled(session, text, mode, **settings):
     from specprefill_cli.documents.collection import Collection
     from specprefill_cli.documents.document import one_page_document
-    from specprefill_cli.prefill.phases import PhaseClock
 
-    wanted = Settings(mode=mode, scorer="question", look_ahead=2, **settings)
+    settings = Settings(mode=mode, scorer="question", look_ahead=2, **settings)
     collection = Collection((one_page_document("doc", text, "text/plain"),))
-    request = session.prepare(collection, "When does the gate open?", wanted, PhaseClock())
-    return request, MODES[mode].prefill(request, wanted)
+    request = session.request(collection, "When does the gate open?", settings)
+    return request, MODES[mode].prefill(request)
 
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
@@ -95,7 +97,7 @@ def test_the_first_tokens_are_exact_whatever_the_map_says(random_session):
 @pytest.mark.parametrize("mode", ["draft-kv", "hybrid"])
 def test_two_tokenizers_are_refused_by_name(two_tokenizers, random_session, mode):
     target, draft = two_tokenizers
-    session = Session(LoadedPair(random_session.pair.pair, target, draft), random_session.template)
+    session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
     with pytest.raises(SpecprefillError, match=f"--mode {mode}: draft and target have different tokenizers"):
         prefilled(session, TEXT, mode)
 
@@ -104,9 +106,9 @@ def test_two_tokenizers_are_refused_by_name(two_tokenizers, random_session, mode
 def test_keys_that_turn_with_the_length_are_refused(random_session, kind):
     target = random_session.pair.target
     target.model.config.rope_parameters = {"rope_type": kind, "rope_theta": 1e4}
-    request = SimpleNamespace(pair=random_session.pair)
-    with pytest.raises(SpecprefillError, match="turns its keys by the length"):
-        find_map(request, Settings(mode="draft-kv", scorer="question"))
+    request = SimpleNamespace(pair=random_session.pair, scorer="question")
+    with pytest.raises(SpecprefillError, match="rotates its keys by the length"):
+        find_map(request, "draft-kv")
 
 
 def test_the_fall_back_shows_chunks_as_the_scorer_ranked_them(random_session):
@@ -120,12 +122,12 @@ def test_a_draft_that_is_too_short_leaves_auto_with_full(random_session):
     draft = random_session.pair.draft
     random_session.pair = replace(random_session.pair, draft=replace(draft, context=100))
     request, _ = prefilled(random_session, TEXT, "full")
-    mode, reason = random_session.choose_mode(request, Settings(scorer="question"))
+    mode, reason = automatic_mode(request)
     assert (mode, "context of 100 tokens is too short" in reason) == ("full", True)
 
 
 @pytest.mark.parametrize("random_pair", ["mistral"], indirect=True)
 def test_a_draft_that_sees_too_little_leaves_auto_with_full(random_session):
     request, _ = prefilled(random_session, TEXT, "full")
-    mode, reason = random_session.choose_mode(request, Settings(scorer="question"))
+    mode, reason = automatic_mode(request)
     assert (mode, "every layer of the draft sees less" in reason) == ("full", True)

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from specprefill_cli.answering.resolve import resolve_scorer
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
@@ -16,22 +17,22 @@ from specprefill_cli.lab.calibration.head_search import Sighting, gold_rank, sea
 from specprefill_cli.lab.calibration.heads import calibrate_heads
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.prefill.auto_mode import draft_window
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, identity, load_heads
+from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity, load_heads
 from specprefill_cli.settings import Settings
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 6
 
 
 def heads_of(draft, *heads, default=True):
-    return ScoringHeads(tuple(Head(*head) for head in heads), 0.7, default, evidence={}, **identity(draft))
+    return ScoringHeads(
+        heads=tuple(Head(*head) for head in heads), auto_mass=0.7, default=default, evidence={}, **draft_identity(draft)
+    )
 
 
 def request_for(session, text=TEXT, question="When does the gate open?", **settings):
     collection = Collection((one_page_document("doc", text, "text/plain"),))
-    return session.prepare(collection, question, Settings(**settings), PhaseClock())
+    return session.request(collection, question, Settings(**settings))
 
 
 @pytest.mark.parametrize("random_pair", ["llama", "qwen3", "gemma3", "phi3"], indirect=True)
@@ -69,12 +70,12 @@ def test_the_draft_stops_at_the_highest_layer_it_needs(random_session):
 def test_auto_takes_heads_only_where_they_were_found_to_be_better(random_session):
     pair = random_session.pair
     pair.scoring_heads = None
-    assert random_session.with_scorer(Settings()).scorer == "question"
+    assert resolve_scorer("auto", random_session.pair) == "question"
     pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0), default=False)
-    assert random_session.with_scorer(Settings()).scorer == "question"
+    assert resolve_scorer("auto", random_session.pair) == "question"
     pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0))
-    assert random_session.with_scorer(Settings()).scorer == "heads"
-    assert random_session.with_scorer(Settings(scorer="paper")).scorer == "paper"
+    assert resolve_scorer("auto", random_session.pair) == "heads"
+    assert resolve_scorer("paper", random_session.pair) == "paper"
 
 
 def test_without_known_heads_the_scorer_says_how_to_find_them(random_session):
@@ -175,7 +176,7 @@ def test_calibration_needs_questions_whose_answers_stand_in_their_documents(rand
     present = [Item("1", "When does the gate open?", ("nine",), collection, (0, len(TEXT)))] * 20
     found = calibrate_heads(random_session, present, Settings(look_ahead=1), lambda _: None)
     assert found.evidence["questions"] == 20
-    assert found.weights == identity(random_session.pair.draft)["weights"]
+    assert found.weights == draft_identity(random_session.pair.draft)["weights"]
     # The prompt is shorter than four of the smallest windows: nothing could be learnt about them.
     assert found.window is None
     assert "mean_recall_window_off" in found.evidence
@@ -206,17 +207,17 @@ def test_the_window_taken_is_the_smallest_that_loses_no_answers(random_session, 
 
 def test_a_window_changes_what_the_draft_reads_and_is_kept_apart(random_session):
     pair = random_session.pair
-    heads = Settings(scorer="heads")
-    assert draft_window(heads, pair) is None
+    heads = SCORERS["heads"]
+    assert heads.window(pair, "auto") is None
     pair.scoring_heads = replace(pair.scoring_heads, window=64)
-    assert [draft_window(replace(heads, draft_window=value), pair) for value in ("auto", "off", 80)] == [64, None, 80]
-    assert draft_window(Settings(scorer="question"), pair) is None
-    assert draft_window(Settings(scorer="paper", draft_window=80), pair) is None
+    assert [heads.window(pair, value) for value in ("auto", "off", 80)] == [64, None, 80]
+    assert SCORERS["question"].window(pair, "auto") is None
+    assert SCORERS["paper"].window(pair, 80) is None
     collection = Collection((one_page_document("doc", TEXT * 8, "text/plain"),))
     scores = []
     for value in ("off", 64, 10_000):
-        settings = replace(heads, draft_window=value, look_ahead=0)
-        request = random_session.prepare(collection, "When?", settings, PhaseClock())
+        settings = Settings(scorer="heads", draft_window=value, look_ahead=0)
+        request = random_session.request(collection, "When?", settings)
         scores.append(SCORERS["heads"].score(request).importance)
     assert torch.equal(scores[0], scores[2])
     assert not torch.allclose(scores[0], scores[1])

@@ -15,7 +15,7 @@ from specprefill_cli.prefill.selection import (
     chunk_scores,
     chunks_for_mass,
     select,
-    spans_of,
+    selected_spans,
     with_neighbours,
 )
 
@@ -35,7 +35,7 @@ def test_chunk_scores_are_the_means_of_their_tokens(importance, size):
 def test_a_plan_covers_the_document_and_keeps_to_the_budget(importance, keep, size, head, tail):
     document = (head, head + len(importance))
     prompt = head + len(importance) + tail
-    chosen = select(importance, keep, size, prompt, document)
+    chosen = select(importance, keep=keep, chunk_size=size, prompt_tokens=prompt, document=document)
     spans = chosen.plan.spans
     assert spans[0].start == document[0]
     assert spans[-1].end == document[1]
@@ -45,24 +45,24 @@ def test_a_plan_covers_the_document_and_keeps_to_the_budget(importance, keep, si
     assert set(range(head)) | set(range(document[1], prompt)) <= set(kept.tolist())
     # One chunk is always kept, and a chunk is not split: at most a chunk more than the ratio allows.
     assert chosen.plan.kept_tokens <= max(keep * prompt, head + tail) + size + 1e-6
-    if chosen.warning is None:
+    if chosen.warnings == ():
         assert chosen.plan.kept_ratio <= keep + size / prompt + 1e-9
 
 
 @given(importances, st.integers(1, 40))
 def test_keep_one_keeps_everything(importance, size):
     document = (3, 3 + len(importance))
-    plan = select(importance, 1.0, size, document[1] + 2, document).plan
+    plan = select(importance, keep=1.0, chunk_size=size, prompt_tokens=document[1] + 2, document=document).plan
     assert plan.kept_tokens == document[1] + 2
     assert plan.kept_positions().tolist() == full_plan(document[1] + 2, document).kept_positions().tolist()
 
 
 def test_the_best_chunks_are_kept_and_ties_go_to_the_earlier():
     importance = torch.tensor([0.0, 0.0, 5.0, 5.0, 1.0, 1.0, 1.0, 1.0, 9.0])
-    plan = select(importance, 0.7, 2, 9, (0, 9)).plan
+    plan = select(importance, keep=0.7, chunk_size=2, prompt_tokens=9, document=(0, 9)).plan
     kept = [(span.start, span.end) for span in plan.spans if span.fate is Fate.RECOMPUTE]
     assert kept == [(2, 8), (8, 9)] or kept == [(2, 9)]
-    plan = select(importance, 0.5, 2, 9, (0, 9)).plan
+    plan = select(importance, keep=0.5, chunk_size=2, prompt_tokens=9, document=(0, 9)).plan
     assert [(span.start, span.end) for span in plan.spans if span.fate is Fate.RECOMPUTE] == [(2, 6), (8, 9)]
 
 
@@ -73,8 +73,8 @@ def test_head_and_tail_count_in_the_budget():
 
 
 def test_a_budget_that_question_and_instruction_use_up_is_said():
-    chosen = select(torch.rand(40), 0.1, 8, 140, (50, 90))
-    assert "could not be held" in chosen.warning
+    chosen = select(torch.rand(40), keep=0.1, chunk_size=8, prompt_tokens=140, document=(50, 90))
+    assert "could not be held" in chosen.warnings[0]
 
 
 @pytest.mark.parametrize("keep", [0, -0.1, 1.7, float("nan")])
@@ -93,11 +93,11 @@ def test_auto_takes_the_smallest_set_with_the_mass(scores, share):
 
 
 def test_an_empty_document_has_no_spans():
-    assert select(torch.empty(0), 0.3, 32, 20, (10, 10)).plan.kept_tokens == 20
+    assert select(torch.empty(0), keep=0.3, chunk_size=32, prompt_tokens=20, document=(10, 10)).plan.kept_tokens == 20
 
 
 def test_spans_end_with_the_document_not_with_the_last_chunk():
-    spans = spans_of(torch.tensor([True, False]), 32, (5, 45))
+    spans = selected_spans(torch.tensor([True, False]), 32, (5, 45))
     assert [(span.start, span.end) for span in spans] == [(5, 37), (37, 45)]
 
 
@@ -105,22 +105,28 @@ def test_neighbours_lift_a_chunk_beside_a_good_one_and_edges_have_one():
     scores = torch.tensor([0.0, 4.0, 1.0, 0.0, 2.0])
     assert with_neighbours(scores, 0.5).tolist() == [2.0, 4.5, 3.0, 1.5, 2.0]
     importance = scores.repeat_interleave(2)
-    plain, lifted = (select(importance, 0.45, 2, 10, (0, 10), neighbours=weight).chunks for weight in (0.0, 0.5))
+    plain, lifted = (
+        select(importance, keep=0.45, chunk_size=2, prompt_tokens=10, document=(0, 10), neighbours=weight).chunks
+        for weight in (0.0, 0.5)
+    )
     assert (plain.tolist(), lifted.tolist()) == ([1, 2, 4], [0, 1, 2])
 
 
 def test_scores_that_tell_nothing_are_told():
-    found = select(torch.zeros(200), 0.5, 32, 220, (10, 210))
-    assert "scored 0" in found.warning
-    assert select(torch.rand(200), 0.5, 32, 220, (10, 210)).warning is None
+    found = select(torch.zeros(200), keep=0.5, chunk_size=32, prompt_tokens=220, document=(10, 210))
+    assert "scored 0" in found.warnings[0]
+    assert select(torch.rand(200), keep=0.5, chunk_size=32, prompt_tokens=220, document=(10, 210)).warnings == ()
 
 
 def test_a_chunk_larger_than_the_document_takes_no_memory():
-    found = select(torch.rand(200), 0.5, 10**12, 220, (10, 210))
+    found = select(torch.rand(200), keep=0.5, chunk_size=10**12, prompt_tokens=220, document=(10, 210))
     assert found.plan.kept_tokens == 220
 
 
 def test_chunks_too_coarse_for_the_ratio_are_said():
-    assert "chunks of 100 tokens are too coarse; kept 0.55" in select(torch.rand(200), 0.2, 100, 220, (10, 210)).warning
-    assert select(torch.rand(2_000), 0.2, 100, 2_020, (10, 2_010)).warning is None
-    assert select(torch.rand(200), 0.2, 32, 220, (10, 210)).warning is None
+    assert (
+        "chunks of 100 tokens are too coarse; kept 0.55"
+        in select(torch.rand(200), keep=0.2, chunk_size=100, prompt_tokens=220, document=(10, 210)).warnings[0]
+    )
+    assert select(torch.rand(2_000), keep=0.2, chunk_size=100, prompt_tokens=2_020, document=(10, 2_010)).warnings == ()
+    assert select(torch.rand(200), keep=0.2, chunk_size=32, prompt_tokens=220, document=(10, 210)).warnings == ()

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 from transformers import LlamaConfig, Phi3Config
 
+from specprefill_cli.answering.resolve import cap_answer
 from specprefill_cli.models.adapter import turning_point
-from specprefill_cli.prefill.auto_mode import before_turning
-from specprefill_cli.settings import Settings
 
 ROPE = {
     "rope_type": "longrope",
@@ -29,13 +28,13 @@ def request(config, length):
     ("length", "wanted", "given"), [(60, 41, 41), (60, 42, 41), (100, 9, 1), (101, 90, 90), (10, 20, 20)]
 )
 def test_an_answer_stays_below_the_length_at_which_keys_turn(length, wanted, given):
-    settings, warnings = before_turning(Settings(max_new_tokens=wanted), request(LONGROPE, length))
-    assert settings.max_new_tokens == given
+    longest, warnings = cap_answer(wanted, request(LONGROPE, length))
+    assert longest == given
     assert len(warnings) == (given < wanted)
-    assert all("turns its keys" in warning for warning in warnings)
+    assert all("rotates its keys" in warning for warning in warnings)
 
 
 def test_other_models_do_not_turn():
     plain = LlamaConfig(max_position_embeddings=100)
     assert turning_point(plain) is None
-    assert before_turning(Settings(max_new_tokens=90), request(plain, 60))[0].max_new_tokens == 90
+    assert cap_answer(90, request(plain, 60)) == (90, ())

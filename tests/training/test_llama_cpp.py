@@ -12,7 +12,6 @@ import torch
 from specprefill_cli.lab.evaluation.datasets import read_items
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.models.sources import model_source
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from specprefill_cli.training.gguf_export import export_gguf
@@ -32,7 +31,7 @@ def llama(tmp_path_factory):
 def prompts(tiny_session):
     items = read_items(Path(packaged_folder("sample_docs") / "questions.jsonl"), None, 0, 0)
     return [
-        tiny_session.prepare(item.collection, item.question, Settings(mode="full"), PhaseClock()).prompt.tokens
+        tiny_session.request(item.collection, item.question, Settings(mode="full")).prompt.tokens
         for item in islice(items, PROMPTS)
     ]
 

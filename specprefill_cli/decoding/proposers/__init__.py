@@ -1,4 +1,4 @@
-"""Who proposes the tokens that the target verifies: one file a proposer."""
+"""Proposers of tokens that the target verifies: one file a proposer."""
 
 # What `--proposer` takes besides `auto`.
 PROPOSERS = ("draft", "lookup")

@@ -1,4 +1,4 @@
-"""What every proposer is asked and gives back."""
+"""What every proposer does."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from specprefill_cli.decoding.verification import Proposal
 class Proposer(Protocol):
     """Proposes the tokens that may follow the answer so far.
 
-    entry_passes: what it must do before its first proposal, in target passes; 0 when it is ready
-    token_passes: what one proposed token is assumed to cost before it was measured, in target passes
+    entry_passes: cost of getting ready for its first proposal, in target passes
+    token_passes: assumed cost of one proposed token before it was measured, in target passes
     """
 
     name: str
@@ -22,9 +22,9 @@ class Proposer(Protocol):
     def entry_passes(self) -> float: ...
 
     def propose(self, answer: Sequence[int], count: int) -> Proposal:
-        """Up to `count` (at least 1) tokens behind an answer of at least one token; none where it knows of none."""
+        """Up to `count` (at least 1) tokens that may follow an answer of at least one token; possibly none."""
         ...
 
-    def settle(self, length: int) -> None:
-        """Forget all but the first `length` tokens of the answer: the rest was not accepted."""
+    def rollback(self, length: int) -> None:
+        """Keep the first `length` tokens of the answer: the others were rejected."""
         ...

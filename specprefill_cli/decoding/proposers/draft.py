@@ -14,11 +14,11 @@ from specprefill_cli.decoding.verification import Proposal
 
 
 class DraftProposer:
-    """Draws from the draft's distribution, processed as the target's is.
+    """Draws from the draft's distribution, with the target's sampling parameters.
 
-    open_reader: gives the draft behind the prompt; called at the first proposal, since it may have to prefill
-    entry_passes: what that costs in target passes; token_passes: what a drafted token is assumed to cost
-    vocabulary: size V of the target's logits; longest_answer: tokens of answer that the draft's context has room for
+    open_reader: opens the draft after the prompt; called at the first proposal, since it may have to prefill
+    entry_passes: cost of that in target passes; token_passes: assumed cost of a drafted token
+    vocabulary: size V of the target's logits; longest_answer: tokens of answer that the draft's context holds
     """
 
     name = "draft"
@@ -44,6 +44,7 @@ class DraftProposer:
 
     @property
     def entry_passes(self) -> float:
+        """Cost of the first proposal, 0 afterwards."""
         return 0.0 if self.reader is not None else self.opening_passes
 
     def propose(self, answer: Sequence[int], count: int) -> Proposal:
@@ -61,14 +62,14 @@ class DraftProposer:
             if self.sampler.greedy:
                 tokens.append(int(logits.argmax()))
             else:
-                rows.append(self.sampler.shares(logits))
+                rows.append(self.sampler.probabilities(logits))
                 tokens.append(self.sampler.draw(rows[-1]))
             unread = tokens[-1:]
         return Proposal(self.name, tuple(tokens), torch.stack(rows) if rows else None, entered)
 
-    def settle(self, length: int) -> None:
+    def rollback(self, length: int) -> None:
         if self.reader is not None:
-            self.reader.forget(length)
+            self.reader.rollback(length)
 
 
 def fit(logits: Tensor, size: int) -> Tensor:

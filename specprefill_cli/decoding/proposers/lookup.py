@@ -1,4 +1,4 @@
-"""Proposer `lookup`: answers about documents are often quotes, so what followed the same words there may follow again."""
+"""Proposer `lookup`: an answer often quotes the document, so what followed the same tokens there may follow again."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 from specprefill_cli.decoding.verification import Proposal
 
-# Tokens of the answer's end that must stand in the text, and the most that are compared to tell its places apart.
+# Shortest and longest suffix of the answer that is searched for in the text.
 SHORTEST_MATCH = 2
 LONGEST_MATCH = 8
 
 
 class LookupProposer:
-    """Searches the prompt and the answer so far for the answer's last tokens, and proposes what stood behind them.
+    """Searches prompt and answer for the answer's last tokens, and proposes what followed them.
 
-    seen: [n] the prompt's tokens that the target has in its cache, in order: it can quote no others
+    seen: [n] prompt tokens in the target's cache, in order: it can quote no others
     """
 
     name = "lookup"
@@ -33,8 +33,8 @@ class LookupProposer:
         text = self.extended(answer)
         return Proposal(self.name, tuple(continuation(text, len(answer), count).tolist()))
 
-    def settle(self, length: int) -> None:
-        """Nothing to forget: it has seen accepted tokens only."""
+    def rollback(self, length: int) -> None:
+        """Nothing to do: it sees accepted tokens only."""
 
     def extended(self, answer: Sequence[int]) -> np.ndarray:
         """Prompt and answer [n + len(answer)], in a buffer with room for more."""
@@ -50,10 +50,10 @@ class LookupProposer:
 
 
 def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray:
-    """Up to `count` tokens that followed an earlier place of the text's end; none where it has no earlier place.
+    """Up to `count` tokens that followed an earlier occurrence of the text's last tokens; none where there is none.
 
     text: [n], of which the last `answer_length` are the answer: only those are searched for. The longest match wins, and
-    of several the latest. A place so near the end that it runs into it repeats with that period.
+    of several the latest. A match that runs into the end of the text repeats with its period.
     """
     longest = min(LONGEST_MATCH, answer_length)
     if longest < SHORTEST_MATCH:

@@ -1,52 +1,65 @@
-"""What every mode is given and gives back."""
+"""What every mode declares, and what it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.prefill.fates import Plan
-from specprefill_cli.prefill.scorers.base import ScoringRequest
 
 if TYPE_CHECKING:
-    from specprefill_cli.settings import Settings
+    from specprefill_cli.prefill.request import PrefillRequest
 
 
-@dataclass(frozen=True)
-class Prefilled:
-    """The target after prefill: logits [V] of the last prompt token, cache, plan, and what was seen on the way.
+@dataclass(frozen=True, kw_only=True)
+class PrefillResult:
+    """The target after prefill.
 
-    importance: [n] of the document's tokens where they were scored
-    draft_state: the draft's cache of exactly the prompt, where the draft ran and decoding wants it
-    reused: what of earlier questions' work it stands on, in words
-    draft_window: how far back the draft saw while it read the document; None: to the start, or no draft ran
-    neighbours: weight of the chunks beside it in a chunk's place among the important ones
+    logits: [V] of the last prompt token; state: the target's cache; plan: the fate of every document span
+    importance: [n] of the document's tokens, where they were scored
+    neighbours: weight of a chunk's two neighbours in its rank
+    draft_state: the draft's cache of the whole prompt, where the draft ran and decoding needs it
+    draft_window: tokens that the draft saw back while it read the document; None: all of them, or no draft ran
+    reused: work of earlier questions that it rests on, in words
     """
 
     logits: Tensor
     state: PrefillState
     plan: Plan
     importance: Tensor | None = None
-    warnings: tuple[str, ...] = ()
-    draft_state: PrefillState | None = None
-    reused: tuple[str, ...] = ()
-    draft_window: int | None = None
     neighbours: float = 0.0
+    draft_state: PrefillState | None = None
+    draft_window: int | None = None
+    reused: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
-# What stands in for a mode's prefill, as a control of it.
-Prefill = Callable[["ScoringRequest", "Settings"], Prefilled]
+class Mode(ABC):
+    """A way to prefill a prompt, registered by `name` in `prefill/registry.py` or by a plugin.
 
+    uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
+    uses_draft_kv: whether it maps draft KV, and so obeys `--recompute`, `--accept-risk` and `--exact-layers`
+    automatic: whether `--mode auto` may take it where `cost` promises a gain over `full`
+    """
 
-class Mode(Protocol):
-    """A strategy of prefill: its registered name, whether it can need a draft and has a keep ratio, and the prefill itself."""
+    name: ClassVar[str]
+    uses_draft: ClassVar[bool] = False
+    uses_keep: ClassVar[bool] = False
+    uses_draft_kv: ClassVar[bool] = False
+    automatic: ClassVar[bool] = False
 
-    name: str
-    uses_draft: bool
-    uses_keep: bool
+    @abstractmethod
+    def prefill(self, request: PrefillRequest) -> PrefillResult:
+        """Prefill the target. Raises SpecprefillError where the pair does not allow this mode."""
 
-    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled: ...
+    def cost(self, request: PrefillRequest) -> float | None:
+        """Expected operations of the whole prefill, fixed costs of passes included; None where they are unknown."""
+        return None
+
+    def obstacle(self, request: PrefillRequest) -> str | None:
+        """Why `--mode auto` cannot take this mode for a prompt, or None."""
+        return None

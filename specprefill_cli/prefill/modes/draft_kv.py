@@ -1,4 +1,4 @@
-"""Modes `draft-kv` and `hybrid`: the draft's KV, mapped into the target's cache, accepted where checkpoints allow it."""
+"""Modes `draft-kv` and `hybrid`: draft KV, mapped into the target's cache, is accepted where checkpoint tokens allow it."""
 
 from __future__ import annotations
 
@@ -8,211 +8,211 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specprefill_cli.diagnostics.pair_check import TURNS
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.raw_kv import StateCapture
 from specprefill_cli.prefill.checkpoints import chunk_risks
-from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.mapped_cache import Inspection, inspect, mapped_state, repair, without_slots
-from specprefill_cli.prefill.modes.base import Prefilled
+from specprefill_cli.prefill.modes.base import Mode, PrefillResult
 from specprefill_cli.prefill.modes.full import FullMode
-from specprefill_cli.prefill.projection import Calibration, KvMap, choose_map, load_calibration, remedy
-from specprefill_cli.prefill.recompute_policy import accepted_risk, int_fate, plan_of, riskiest, tokens_of, too_risky
+from specprefill_cli.prefill.projection import KvMap, choose_map, pair_calibration, remedy
+from specprefill_cli.prefill.recompute_policy import (
+    ACCEPT,
+    DROP,
+    RECOMPUTE,
+    chunk_tokens,
+    fates_by_risk,
+    plan_of,
+    remaining_risk,
+)
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.scorers import agreed_scores
-from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
-from specprefill_cli.prefill.selection import Selection, chunk_scores, select_scored
+from specprefill_cli.prefill.scorers.base import Scores, shared_scores
+from specprefill_cli.prefill.selection import chunk_scores, select_scored
 
 if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedPair
-    from specprefill_cli.settings import Settings
+    from specprefill_cli.prefill.request import PrefillRequest
 
-# In `hybrid`, KV whose error is this large a share of itself is worse than none.
+# In `hybrid`, mapped KV with a relative error above this is worse than none.
 USELESS_ERROR = 1.0
 
 
-class DraftKvMode:
-    """Every document token stays in the cache: mapped, and recomputed where risk is highest."""
+@dataclass(frozen=True, kw_only=True)
+class MappedPrompt:
+    """A prompt scored and mapped, prefix, suffix and checkpoint tokens computed, and no chunk recomputed yet.
 
-    name = "draft-kv"
-    uses_draft = True
-    uses_keep = False
-
-    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        checked, fates = check_and_choose(request, settings)
-        if fails(request, checked.risks, fates, settings):
-            scores, risks = checked.scores, checked.risks
-            # Full prefill wants the memory of the mapped cache.
-            del checked
-            return fall_back(request, settings, scores, risks, fates)
-        return recomputed(request, checked, fates)
-
-
-class HybridMode:
-    """Important chunks are computed, the others accepted, or dropped where their mapped KV is worse than none."""
-
-    name = "hybrid"
-    uses_draft = True
-    uses_keep = True
-
-    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        kv_map = find_map(request, settings)
-        checked = map_and_check(request, settings, kv_map)
-        scores, state, seen, risks = checked.scores, checked.state, checked.seen, checked.risks
-        window = checked.draft_window
-        # Whoever holds the mapped cache holds its memory, when full prefill or a smaller cache follows.
-        del checked
-        prompt, clock, size = request.prompt, request.clock, request.chunk_size
-
-        def choose() -> tuple[Selection, Tensor]:
-            # The layers up to there hold the target's own values whatever the draft says.
-            errors = chunk_scores(seen.errors[kv_map.exact_layers + 1 :].mean(0), size)
-            chosen = select_scored(scores, prompt, settings.keep, size)
-            fates = torch.where(errors < USELESS_ERROR, int_fate(Fate.ACCEPT), int_fate(Fate.DROP))
-            fates[chosen.chunks] = int_fate(Fate.RECOMPUTE)
-            return chosen, fates
-
-        with clock.phase("selection"):
-            chosen, fates = request.pair.ranks.from_leader(choose)
-        if fails(request, risks, fates, settings):
-            del state
-            return fall_back(request, settings, scores, risks, fates)
-        with clock.phase("target_prefill"):
-            dropped = tokens_of(fates == int_fate(Fate.DROP), size, prompt.document)
-            kept = torch.ones(prompt.length, dtype=torch.bool)
-            kept[dropped] = False
-            # Tokens that were computed already are good whatever becomes of their chunk.
-            kept[seen.computed] = True
-            if not kept.all():
-                state = without_slots(state, kept.nonzero()[:, 0])
-            wanted = tokens_of(fates == int_fate(Fate.RECOMPUTE), size, prompt.document)
-            logits = repair(request, state, torch.searchsorted(state.positions, wanted))
-        plan = plan_of(request, fates, risks, seen.computed)
-        warnings = (chosen.warning,) if chosen.warning else ()
-        return Prefilled(
-            logits, state, plan, scores.importance, warnings, scores.draft_state, (), window, scores.neighbours
-        )
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A prompt scored and mapped, and what the checkpoints told: risks [chunks] before any recompute.
-
-    draft_window: how far back the draft saw meanwhile; None: to the start
+    state: the target's cache; risks: [chunks]; draft_window: as in `PrefillResult`
     """
 
     scores: Scores
     state: PrefillState
-    seen: Inspection
+    inspection: Inspection
     risks: Tensor
     draft_window: int | None
 
 
-def map_and_check(request: ScoringRequest, settings: Settings, kv_map: KvMap) -> Checked:
-    """Score, map, and compute head, tail and checkpoints against the mapped cache."""
-    scores, state = score_and_map(request, settings, kv_map)
-    with request.clock.phase("checkpoints"):
-        seen = inspect(request, state, scores.importance)
-        risks = request.pair.ranks.from_leader(lambda: chunk_risks(seen.mass, seen.errors, request.chunk_size))
-        return Checked(scores, state, seen, risks, known_calibration(request.pair).window)
+@dataclass(frozen=True, kw_only=True)
+class Fates:
+    """The fate of every chunk [chunks], and warnings about the selection behind it."""
+
+    chunks: Tensor
+    warnings: tuple[str, ...] = ()
 
 
-def check_and_choose(request: ScoringRequest, settings: Settings) -> tuple[Checked, Tensor]:
-    """`map_and_check`, and the fates [chunks] that `riskiest` gives."""
-    checked = map_and_check(request, settings, find_map(request, settings))
-    with request.clock.phase("selection"):
-        fates = request.pair.ranks.from_leader(
-            lambda: riskiest(
-                checked.risks, request.prompt.length, request.chunk_size, settings.recompute, settings.accept_risk
-            )
+class DraftKvMode(Mode):
+    """Every document token stays in the cache: mapped, and recomputed where the risk is highest."""
+
+    name = "draft-kv"
+    uses_draft = True
+    uses_draft_kv = True
+
+    def prefill(self, request: PrefillRequest) -> PrefillResult:
+        kv_map = find_map(request, self.name)
+        mapped = map_prompt(request, kv_map)
+        with request.clock.phase("selection"):
+            fates = request.pair.ranks.from_leader(lambda: self.choose_fates(request, mapped, kv_map))
+        if too_risky(request, mapped.risks, fates.chunks):
+            scores, risks = mapped.scores, mapped.risks
+            # Full prefill needs the memory of the mapped cache.
+            del mapped
+            return fall_back(request, scores, risks, fates.chunks)
+        return recompute_chunks(request, mapped, fates)
+
+    def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap) -> Fates:
+        """Recompute the riskiest chunks within the limits, accept the others."""
+        chunks = fates_by_risk(
+            mapped.risks,
+            prompt_tokens=request.prompt.length,
+            chunk_size=request.chunk_size,
+            share=request.recompute,
+            accept_risk=request.accept_risk,
         )
-        return checked, fates
+        return Fates(chunks=chunks)
 
 
-def fails(request: ScoringRequest, risks: Tensor, fates: Tensor, settings: Settings) -> bool:
-    """Whether full prefill must take over, on every rank or on none."""
-    return request.pair.ranks.from_leader(lambda: too_risky(risks, fates, settings.accept_risk))
+class HybridMode(DraftKvMode):
+    """Important chunks are computed, the others accepted, or dropped where their mapped KV is worse than none."""
+
+    name = "hybrid"
+    uses_keep = True
+
+    def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap) -> Fates:
+        """Recompute what `select` would keep; accept or drop the others by their error."""
+        # Layers up to the exact ones hold the target's own values whatever the draft says.
+        layer_errors = mapped.inspection.errors[kv_map.exact_layers + 1 :]
+        errors = chunk_scores(layer_errors.mean(0), request.chunk_size)
+        selection = select_scored(request, mapped.scores)
+        chunks = torch.where(errors < USELESS_ERROR, ACCEPT, DROP)
+        chunks[selection.chunks] = RECOMPUTE
+        return Fates(chunks=chunks, warnings=selection.warnings)
 
 
-def recomputed(request: ScoringRequest, checked: Checked, fates: Tensor) -> Prefilled:
-    """The checked cache with the chunks of fate recompute [chunks] repaired; the others stay as mapped."""
-    with request.clock.phase("target_prefill"):
-        slots = tokens_of(fates == int_fate(Fate.RECOMPUTE), request.chunk_size, request.prompt.document)
-        logits = repair(request, checked.state, slots)
-    plan = plan_of(request, fates, checked.risks, checked.seen.computed)
-    scores = checked.scores
-    importance, window = scores.importance, checked.draft_window
-    return Prefilled(logits, checked.state, plan, importance, (), scores.draft_state, (), window, scores.neighbours)
+def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
+    """Score, map, and compute prefix, suffix and checkpoint tokens against the mapped cache."""
+    scores, state = score_and_map(request, kv_map)
+    with request.clock.phase("checkpoints"):
+        inspection = inspect(request, state, scores.importance)
+        risks = request.pair.ranks.from_leader(
+            lambda: chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
+        )
+    window = calibrated_window(request)
+    return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks, draft_window=window)
 
 
-def score_and_map(request: ScoringRequest, settings: Settings, kv_map: KvMap) -> tuple[Scores, PrefillState]:
-    """Score with the draft, keeping the states that the map reads on the way, and fill a target cache from them."""
-    draft = request.pair.draft
-    calibration = known_calibration(request.pair)
-    with StateCapture(draft.model, kv_map.draft_layers) as capture:
-        # The map reads states of all tokens, made as those it was fitted on, so the draft starts cold whatever an
-        # earlier question left, and reads with the window of the calibration.
-        reach = max(kv_map.draft_layers, default=0)
-        reaching = replace(request, draft_reach=reach, draft_states=None, draft_window=calibration.window)
-        scores = agreed_scores(reaching, settings.scorer, everywhere=True)
+def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, PrefillState]:
+    """Score with the draft, and fill a target cache from the draft's states."""
+    with StateCapture(request.draft.model, kv_map.draft_layers) as capture:
+        # The map needs states of all tokens, read with the window that it was fitted with: the draft starts cold.
+        cold = replace(
+            request,
+            last_draft_layer=max(kv_map.draft_layers, default=0),
+            draft_prefixes=None,
+            draft_window=calibrated_window(request),
+        )
+        scores = shared_scores(cold, on_every_rank=True)
     with request.clock.phase("mapping"):
-        length = request.prompt.length
-        states = {layer: capture.states(layer, length) for layer in kv_map.draft_layers}
-        state = mapped_state(request, kv_map, states)
-    return scores, state
+        states = {layer: capture.states(layer, request.prompt.length) for layer in kv_map.draft_layers}
+        return scores, mapped_state(request, kv_map, states)
 
 
-def find_map(request: ScoringRequest, settings: Settings) -> KvMap:
-    """The pair's map for the wanted number of exact layers.
+def calibrated_window(request: PrefillRequest) -> int | None:
+    """The window with which the pair's maps were fitted."""
+    calibration = pair_calibration(request.pair)
+    return calibration.window if calibration is not None else None
+
+
+def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates) -> PrefillResult:
+    """Drop and recompute chunks of the mapped cache as their fates say; the others stay as mapped."""
+    prompt, size, state = request.prompt, request.chunk_size, mapped.state
+    with request.clock.phase("target_prefill"):
+        kept = torch.ones(prompt.length, dtype=torch.bool)
+        kept[chunk_tokens(fates.chunks == DROP, size, prompt.document)] = False
+        # Tokens that were computed already are exact whatever the fate of their chunk.
+        kept[mapped.inspection.computed] = True
+        if not kept.all():
+            state = without_slots(state, kept.nonzero()[:, 0])
+        positions = chunk_tokens(fates.chunks == RECOMPUTE, size, prompt.document)
+        logits = repair(request, state, torch.searchsorted(state.positions, positions))
+    return PrefillResult(
+        logits=logits,
+        state=state,
+        plan=plan_of(request, fates.chunks, mapped.risks, mapped.inspection.computed),
+        importance=mapped.scores.importance,
+        neighbours=mapped.scores.neighbours,
+        draft_state=mapped.scores.draft_state,
+        draft_window=mapped.draft_window,
+        warnings=fates.warnings,
+    )
+
+
+def too_risky(request: PrefillRequest, risks: Tensor, fates: Tensor) -> bool:
+    """Whether the accepted chunks' risk exceeds the limit: the same on every rank."""
+    limit = request.accept_risk
+    return request.pair.ranks.from_leader(lambda: limit is not None and remaining_risk(risks, fates) > limit)
+
+
+def fall_back(request: PrefillRequest, scores: Scores, risks: Tensor, fates: Tensor) -> PrefillResult:
+    """Full prefill, with the reason as a warning."""
+    result = FullMode().prefill(request)
+    computed = float((fates == RECOMPUTE).float().mean())
+    reason = (
+        f"fell back to full prefill: with {computed:.0%} of the chunks recomputed a risk of "
+        f"{remaining_risk(risks, fates):.3f} would remain, above --accept-risk {request.accept_risk:g}"
+    )
+    return replace(
+        result,
+        importance=scores.importance,
+        neighbours=scores.neighbours,
+        draft_state=scores.draft_state,
+        draft_window=calibrated_window(request),
+        warnings=(*result.warnings, reason),
+    )
+
+
+def find_map(request: PrefillRequest, mode: str) -> KvMap:
+    """The pair's map for the number of exact layers.
 
     Raises SpecprefillError, with the reason and the remedy, where draft KV is not possible.
     """
     pair = request.pair
-    if not SCORERS[settings.scorer].uses_draft:
-        raise SpecprefillError(
-            f"--mode {settings.mode} needs a scorer that runs the draft, not --scorer {settings.scorer}"
-        )
+    if not SCORERS[request.scorer].uses_draft:
+        raise SpecprefillError(f"--mode {mode} needs a scorer that runs the draft, not --scorer {request.scorer}")
     if not pair.same_tokenizer:
         raise SpecprefillError(
-            f"--mode {settings.mode}: {pair.draft.name} and {pair.target.name} have different tokenizers, so that one's KV "
+            f"--mode {mode}: {pair.draft.name} and {pair.target.name} have different tokenizers, so that one's KV "
             "cannot stand for the other's; use --mode select"
         )
-    if rotation_depends_on_length(pair.target.model.config):
-        raise SpecprefillError(f"--mode {settings.mode}: {pair.target.name} {TURNS}; use --mode select")
-    calibration = known_calibration(pair)
-    kv_map = choose_map(list(calibration.maps.values()), settings.exact_layers) if calibration is not None else None
-    if kv_map is None:
-        what = f"with --exact-layers {settings.exact_layers} " if calibration is not None else ""
+    if rotation_depends_on_length(pair.target.config):
         raise SpecprefillError(
-            f"--mode {settings.mode}: this pair has no map of draft KV {what}yet; make it with "
-            f"{remedy(pair, settings.exact_layers)}"
+            f"--mode {mode}: {pair.target.name} rotates its keys by the length of the prompt, so that mapped KV would not "
+            "fit; use --mode select"
+        )
+    calibration = pair_calibration(pair)
+    kv_map = choose_map(list(calibration.maps.values()), request.exact_layers) if calibration is not None else None
+    if kv_map is None:
+        which = f"with --exact-layers {request.exact_layers} " if calibration is not None else ""
+        raise SpecprefillError(
+            f"--mode {mode}: this pair has no map of draft KV {which}yet; make it with "
+            f"{remedy(pair, request.exact_layers)}"
         )
     return kv_map
-
-
-def known_calibration(pair: LoadedPair) -> Calibration | None:
-    """The pair's maps, read from its folder the first time; None where there are none."""
-    if pair.calibration is None:
-        pair.calibration = load_calibration(calibration_folder(pair.pair), pair)
-    return pair.calibration
-
-
-def fall_back(request: ScoringRequest, settings: Settings, scores: Scores, risks: Tensor, fates: Tensor) -> Prefilled:
-    """Full prefill, with the reason as a warning."""
-    prefilled = FullMode().prefill(request, settings)
-    computed = float((fates == int_fate(Fate.RECOMPUTE)).float().mean())
-    reason = (
-        f"fell back to full prefill: with {computed:.0%} of the chunks recomputed a risk of "
-        f"{accepted_risk(risks, fates):.3f} would remain, above --accept-risk {settings.accept_risk:g}"
-    )
-    return replace(
-        prefilled,
-        importance=scores.importance,
-        neighbours=scores.neighbours,
-        draft_state=scores.draft_state,
-        draft_window=known_calibration(request.pair).window,
-        warnings=(*prefilled.warnings, reason),
-    )

@@ -7,36 +7,31 @@ from typing import TYPE_CHECKING
 import torch
 
 from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill.fates import full_plan
-from specprefill_cli.prefill.modes.base import Prefilled
-from specprefill_cli.prefill.prefix_cache import TARGET_STATE, open_state
-from specprefill_cli.prefill.scorers.base import ScoringRequest
+from specprefill_cli.prefill.modes.base import Mode, PrefillResult
+from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, open_prefix
 
 if TYPE_CHECKING:
-    from specprefill_cli.settings import Settings
+    from specprefill_cli.prefill.request import PrefillRequest
 
 
-class FullMode:
-    """Every token is computed by the target."""
+class FullMode(Mode):
+    """The target computes every token."""
 
     name = "full"
-    uses_draft = False
-    uses_keep = False
 
-    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        plan = full_plan(request.prompt.length, request.prompt.document)
-        target, prompt = request.pair.target, request.prompt
+    def prefill(self, request: PrefillRequest) -> PrefillResult:
+        target, prompt = request.target, request.prompt
+        layers = target.config.get_text_config().num_hidden_layers
         with request.clock.phase("target_prefill"):
-            state, keep = open_state(
-                request.target_states, target, prompt, target.config.get_text_config().num_hidden_layers
-            )
-            done = state.length
-            logits, _ = prefill(
-                target.model,
-                prompt.tokens[done:],
-                torch.arange(done, prompt.length),
-                request.prefill_chunk,
-                state=state,
-            )
+            state, keep = open_prefix(request.target_prefixes, target, prompt, layers)
+            cached = state.length
+            positions = torch.arange(cached, prompt.length)
+            logits, _ = prefill(target.model, prompt.tokens[cached:], positions, request.prefill_chunk, state=state)
             keep()
-        return Prefilled(logits, state, plan, reused=(TARGET_STATE,) if done else ())
+        plan = full_plan(prompt.length, prompt.document)
+        return PrefillResult(logits=logits, state=state, plan=plan, reused=(TARGET_PREFIX,) if cached else ())
+
+    def cost(self, request: PrefillRequest) -> float:
+        return cost_of(request.pair.target).prefill_with_overhead(request.prompt.length)

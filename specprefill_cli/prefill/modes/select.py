@@ -1,44 +1,52 @@
-"""Mode `select`: the target computes the most important chunks and the rest is dropped (arXiv 2502.02789)."""
+"""Mode `select`: the target computes the most important chunks, the rest is dropped (SpecPrefill, arXiv 2502.02789)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specprefill_cli.prefill.modes.base import Prefilled
+from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.cost import cost_of
+from specprefill_cli.prefill.modes.base import Mode, PrefillResult
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.scorers import agreed_scores
-from specprefill_cli.prefill.scorers.base import ScoringRequest
-from specprefill_cli.prefill.selection import select_scored
-from specprefill_cli.prefill.sparse import sparse_prefill
+from specprefill_cli.prefill.scorers.base import shared_scores
+from specprefill_cli.prefill.selection import expected_tokens, select_scored
 
 if TYPE_CHECKING:
-    from specprefill_cli.settings import Settings
+    from specprefill_cli.prefill.request import PrefillRequest
 
 
-class SelectMode:
-    """Score, choose chunks, prefill what was chosen at its original positions."""
+class SelectMode(Mode):
+    """Score, select chunks, and prefill the selected ones at their original positions."""
 
     name = "select"
     uses_draft = True
     uses_keep = True
+    automatic = True
 
-    def prefill(self, request: ScoringRequest, settings: Settings) -> Prefilled:
-        scores = agreed_scores(request, settings.scorer)
-        prompt, clock, ranks = request.prompt, request.clock, request.pair.ranks
-        with clock.phase("selection"):
-            # Processors that round otherwise could break a near-tie otherwise.
-            chosen = ranks.from_leader(lambda: select_scored(scores, prompt, settings.keep, request.chunk_size))
-        with clock.phase("target_prefill"):
-            logits, state = sparse_prefill(request.pair.target.model, prompt.tokens, chosen.plan, request.prefill_chunk)
-        warnings = (chosen.warning,) if chosen.warning else ()
-        return Prefilled(
-            logits,
-            state,
-            chosen.plan,
-            scores.importance,
-            warnings,
-            scores.draft_state,
-            scores.reused,
-            request.draft_window if SCORERS[settings.scorer].uses_draft else None,
-            scores.neighbours,
+    def prefill(self, request: PrefillRequest) -> PrefillResult:
+        scores = shared_scores(request)
+        with request.clock.phase("selection"):
+            # Rank 0 decides: processors that round differently could break a near-tie differently.
+            selection = request.pair.ranks.from_leader(lambda: select_scored(request, scores))
+        with request.clock.phase("target_prefill"):
+            positions = selection.plan.kept_positions()
+            tokens = request.prompt.tokens[positions]
+            logits, state = prefill(request.target.model, tokens, positions, request.prefill_chunk)
+        return PrefillResult(
+            logits=logits,
+            state=state,
+            plan=selection.plan,
+            importance=scores.importance,
+            neighbours=scores.neighbours,
+            draft_state=scores.draft_state,
+            draft_window=request.draft_window if SCORERS[request.scorer].uses_draft else None,
+            reused=scores.reused,
+            warnings=selection.warnings,
         )
+
+    def cost(self, request: PrefillRequest) -> float:
+        target = cost_of(request.pair.target).prefill_with_overhead(expected_tokens(request))
+        return SCORERS[request.scorer].cost(request, with_overhead=True) + target
+
+    def obstacle(self, request: PrefillRequest) -> str | None:
+        return SCORERS[request.scorer].obstacle(request)

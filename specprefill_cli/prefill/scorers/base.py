@@ -1,74 +1,32 @@
-"""What every scorer is given and gives back."""
+"""What every scorer declares, and what it returns."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.masks import LocalReading
-from specprefill_cli.prefill.phases import PhaseClock
-from specprefill_cli.prefill.prefix_cache import DocumentStates
+from specprefill_cli.prefill.registry import SCORERS
 
 if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedPair
-    from specprefill_cli.prompting import Prompt
+    from specprefill_cli.prefill.calibration import CalibratedPair
+    from specprefill_cli.prefill.request import PrefillRequest
 
-
-@dataclass(frozen=True)
-class ScoringRequest:
-    """One prompt to score: in the target's tokens, and in the draft's (the same object where they share a tokenizer).
-
-    document_text, question: the texts behind the tokens, for scorers that need no model
-    keep_draft: whether the draft's cache will be wanted for decoding
-    draft_window: how far back the draft sees while it reads the document, in tokens; None: to the start
-    draft_reach: the draft layer whose input will be wanted, so that a scorer must not stop below it
-    draft_states, target_states: what earlier questions left of the models' caches; None: start cold, leave nothing
-    reused: what was not done again before scoring, in words
-    """
-
-    pair: LoadedPair
-    prompt: Prompt
-    draft_prompt: Prompt
-    document_text: str
-    question: str
-    look_ahead: int
-    chunk_size: int
-    prefill_chunk: int
-    seed: int
-    clock: PhaseClock
-    keep_draft: bool = False
-    draft_window: int | None = None
-    draft_reach: int = 0
-    draft_states: DocumentStates | None = None
-    target_states: DocumentStates | None = None
-    reused: tuple[str, ...] = ()
-
-    @property
-    def local_reading(self) -> LocalReading | None:
-        """The draft's window as the adapter wants it: the tail sees everything."""
-        if self.draft_window is None:
-            return None
-        return LocalReading(self.draft_window, self.draft_prompt.document[1])
-
-
-# Weight of its neighbours in a chunk's score, for all scorers but the published one and chance. On 90 training questions
-# among 19 other contexts (earlier weights of the bundled pair), the answer's chunks were among the best 3 % in 88 % of the
-# cases instead of 72 (`heads`), and in 81 instead of 67 (`lexical`); a weight of 1, or neighbours further away, found no
-# more.
+# Weight of a chunk's two neighbours in its rank: an answer may straddle chunks, and its sentence often does.
 NEIGHBOURS = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scores:
     """Importance [n] of the target's document tokens.
 
     auto_mass: share of its sum that `--keep auto` holds; None for the usual share
-    neighbours: weight of the chunks beside it in a chunk's score
-    draft_state: the draft's cache of exactly the prompt, where the scorer ran the draft and decoding wants it
-    reused: what of earlier questions' work it stands on, in words
+    neighbours: weight of a chunk's two neighbours in its rank
+    draft_state: the draft's cache of the whole prompt, where the scorer ran the draft and decoding needs it
+    reused: work of earlier questions that it rests on, in words
     """
 
     importance: Tensor
@@ -78,11 +36,46 @@ class Scores:
     reused: tuple[str, ...] = ()
 
 
-class Scorer(Protocol):
-    """A scorer: its registered name, whether it runs the draft, whether that looks ahead, and the scoring itself."""
+class Scorer(ABC):
+    """A way to score document tokens, registered by `name` in `prefill/registry.py` or by a plugin.
 
-    name: str
-    uses_draft: bool
-    looks_ahead: bool
+    uses_draft: whether it runs the draft; looks_ahead: whether `--look-ahead` matters
+    """
 
-    def score(self, request: ScoringRequest) -> Scores: ...
+    name: ClassVar[str]
+    uses_draft: ClassVar[bool] = False
+    looks_ahead: ClassVar[bool] = False
+
+    @abstractmethod
+    def score(self, request: PrefillRequest) -> Scores:
+        """Score the document's tokens. Raises SpecprefillError where the pair does not allow this scorer."""
+
+    def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
+        """Operations of the draft; with_overhead: those that the fixed cost of its passes amounts to included."""
+        return 0.0
+
+    def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
+        """Tokens that the draft sees back while it reads, for a setting of `--draft-window`; None: all of them."""
+        return setting if isinstance(setting, int) else None
+
+    def obstacle(self, request: PrefillRequest) -> str | None:
+        """Why this scorer cannot score a prompt, or None."""
+        return None
+
+
+def shared_scores(request: PrefillRequest, on_every_rank: bool = False) -> Scores:
+    """Rank 0's scores, the same on every rank that prefills this prompt.
+
+    on_every_rank: every rank runs its own draft, because it needs the draft's states too
+    """
+    ranks, scorer = request.pair.ranks, SCORERS[request.scorer]
+    own: list[Scores] = []
+
+    def score() -> Scores:
+        own.append(scorer.score(request))
+        return replace(own[0], draft_state=None)
+
+    if on_every_rank and not ranks.leads:
+        score()
+    agreed = ranks.from_leader(score)
+    return replace(agreed, draft_state=own[0].draft_state) if own else agreed

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from specprefill_cli.prefill.bm25 import chunk_bm25
-from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scores, ScoringRequest
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scorer, Scores
+
+if TYPE_CHECKING:
+    from specprefill_cli.prefill.request import PrefillRequest
 
 
-class LexicalScorer:
+class LexicalScorer(Scorer):
     """Okapi BM25 with k1 = 1.2 and b = 0.75, over chunks."""
 
     name = "lexical"
-    uses_draft = False
-    looks_ahead = False
 
-    def score(self, request: ScoringRequest) -> Scores:
+    def score(self, request: PrefillRequest) -> Scores:
         with request.clock.phase("scoring"):
-            return Scores(lexical_importance(request), neighbours=NEIGHBOURS)
+            return Scores(importance=lexical_importance(request), neighbours=NEIGHBOURS)
 
 
-def lexical_importance(request: ScoringRequest) -> Tensor:
+def lexical_importance(request: PrefillRequest) -> Tensor:
     """BM25 of each document token's chunk, in the target's tokens: [n], float32."""
     offsets, size = request.prompt.offsets, request.chunk_size
     if not len(offsets):

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+from torch import Tensor
 
-from specprefill_cli.prefill.scorers.attention_scorer import score_with_queries
-from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
+from specprefill_cli.prefill.scorers.attention import AttentionScorer
+
+if TYPE_CHECKING:
+    from specprefill_cli.prefill.calibration import CalibratedPair
+    from specprefill_cli.prompting import Prompt
 
 
-class PaperScorer:
-    """Queries are the last prompt token and `look_ahead` - 1 decoded tokens."""
+class PaperScorer(AttentionScorer):
+    """Queries are the last prompt token and `look_ahead` - 1 decoded tokens; the draft reads without a window."""
 
     name = "paper"
-    uses_draft = True
-    looks_ahead = True
 
-    def score(self, request: ScoringRequest) -> Scores:
-        last = torch.tensor([request.draft_prompt.length - 1])
-        return score_with_queries(request, last, max(0, request.look_ahead - 1))
+    def query_tokens(self, prompt: Prompt) -> Tensor:
+        return torch.tensor([prompt.length - 1])
+
+    def decoded_queries(self, look_ahead: int) -> int:
+        return max(0, look_ahead - 1)
+
+    def window(self, pair: CalibratedPair, setting: str | int) -> None:
+        return None

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-from specprefill_cli.prefill.scorers.attention_scorer import score_with_queries
-from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scores, ScoringRequest
+from specprefill_cli.prefill.scorers.attention import AttentionScorer
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS
+
+if TYPE_CHECKING:
+    from specprefill_cli.prompting import Prompt
 
 
-class QuestionScorer:
-    """The question's own tokens, not the template's suffix behind it, and every look-ahead token ask for the document."""
+class QuestionScorer(AttentionScorer):
+    """The question's own tokens, without the chat template's suffix, and every look-ahead token are queries."""
 
     name = "question"
-    uses_draft = True
-    looks_ahead = True
+    neighbours = NEIGHBOURS
 
-    def score(self, request: ScoringRequest) -> Scores:
-        scores = score_with_queries(request, torch.arange(*request.draft_prompt.question), request.look_ahead)
-        return replace(scores, neighbours=NEIGHBOURS)
+    def query_tokens(self, prompt: Prompt) -> Tensor:
+        return torch.arange(*prompt.question)

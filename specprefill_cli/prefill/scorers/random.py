@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import zlib
+from typing import TYPE_CHECKING
 
 import torch
 
-from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
+from specprefill_cli.prefill.scorers.base import Scorer, Scores
+
+if TYPE_CHECKING:
+    from specprefill_cli.prefill.request import PrefillRequest
 
 
-def seed_of(request: ScoringRequest) -> int:
-    """Another one for each question, so that questions about one document do not all get the same chunks."""
-    return request.seed ^ zlib.crc32(request.question.encode("utf-8", "replace"))
-
-
-class RandomScorer:
+class RandomScorer(Scorer):
     """Uniform scores, one for each chunk, from the request's seed."""
 
     name = "random"
-    uses_draft = False
-    looks_ahead = False
 
-    def score(self, request: ScoringRequest) -> Scores:
+    def score(self, request: PrefillRequest) -> Scores:
         with request.clock.phase("scoring"):
-            tokens, size = len(request.prompt.offsets), request.chunk_size
-            generator = torch.Generator().manual_seed(seed_of(request))
+            tokens, size = request.document_tokens, request.chunk_size
+            generator = torch.Generator().manual_seed(question_seed(request))
             chunks = torch.rand(-(-tokens // size), generator=generator)
-            return Scores(chunks.repeat_interleave(size)[:tokens])
+            return Scores(importance=chunks.repeat_interleave(size)[:tokens])
+
+
+def question_seed(request: PrefillRequest) -> int:
+    """A seed of the question's own, so that questions about one document do not all get the same chunks."""
+    return request.seed ^ zlib.crc32(request.question.encode("utf-8", "replace"))

@@ -17,7 +17,6 @@ from specprefill_cli.lab.commands.bench import baselines
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.models import adapter, attention
 from specprefill_cli.models.loading import load_draft_side
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import build_model
 
@@ -61,7 +60,7 @@ def test_a_peer_reads_the_tokens_of_full_in_every_round_and_gets_a_row(random_se
     rows = bench_prefill(random_session, [300], wanted, 2, BASE, steps.append, [peer])
     assert [row.mode for row in rows] == ["full", "select", "other"]
     collection = prompt_of_length(random_session, 300, BASE)
-    expected = random_session.prepare(collection, QUESTION, BASE, PhaseClock()).prompt.tokens
+    expected = random_session.request(collection, QUESTION, BASE).prompt.tokens
     assert len(seen) == 3
     assert all(torch.equal(tokens, expected) for tokens in seen)
     row = rows[2]

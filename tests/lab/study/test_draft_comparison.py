@@ -44,7 +44,7 @@ def test_every_draft_is_held_against_the_same_target(random_pair, two_tokenizers
         yield replace(two_tokenizers[1], name="bytes")
 
     turns = []
-    own_calibration = random_pair.calibration
+    own_calibration = random_pair.kv_calibration
     found = kinship(random_pair, [text], others(), lambda words: turns.append((words, tuple(loaded))))
     assert [one.role for one in found] == [OWN, COMPARED, COMPARED, UNRELATED]
     own, cousin, foreign, unrelated = found
@@ -57,4 +57,4 @@ def test_every_draft_is_held_against_the_same_target(random_pair, two_tokenizers
     assert not foreign.same_tokenizer
     assert foreign.target_layers == ()
     assert "another tokenizer" in foreign.reason
-    assert random_pair.calibration is own_calibration
+    assert random_pair.kv_calibration is own_calibration

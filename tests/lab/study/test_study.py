@@ -16,7 +16,6 @@ from specprefill_cli.models.raw_kv import attention_module
 from specprefill_cli.prefill.checkpoints import checkpoint_slots, copy_slots
 from specprefill_cli.prefill.mapped_cache import inspect
 from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.settings import Settings
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
@@ -86,7 +85,7 @@ def test_stability_leaves_out_layers_that_are_exact():
 def test_watching_the_checkpoints_changes_nothing(random_session):
     """The second pass over what `inspect` computed writes the same KV, and sees every layer at every checkpoint."""
     item = items()[0]
-    request = random_session.prepare(item.collection, item.question, SETTINGS, PhaseClock())
+    request = random_session.request(item.collection, item.question, SETTINGS)
     scores, state = score_and_map(request, SETTINGS, find_map(request, SETTINGS))
     seen = inspect(request, state, scores.importance)
     everything = torch.arange(request.prompt.length)

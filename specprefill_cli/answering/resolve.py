@@ -1,0 +1,137 @@
+"""Settings with every `auto` made concrete, for one pair and one prompt: the only place where that happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specprefill_cli.decoding.options import DecodingOptions
+from specprefill_cli.decoding.speculation import draft_may_propose
+from specprefill_cli.models.adapter import turning_point
+from specprefill_cli.prefill.auto_mode import choose_mode, runs_draft
+from specprefill_cli.prefill.pass_size import pass_size
+from specprefill_cli.prefill.prefix_cache import TOKENS
+from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.scorers.heads import HeadsScorer
+from specprefill_cli.prefill.scorers.question import QuestionScorer
+from specprefill_cli.settings import AUTO, Settings
+
+if TYPE_CHECKING:
+    from specprefill_cli.prefill.calibration import CalibratedPair
+    from specprefill_cli.prefill.phases import PhaseClock
+    from specprefill_cli.prefill.prefix_cache import DocumentCache
+    from specprefill_cli.prompting import Prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedQuestion:
+    """A question and its documents as text and as tokens of both models.
+
+    draft_prompt: the target's own prompt where the draft has the same tokenizer or does not run
+    reused_tokens: whether the document's tokens were known from an earlier question
+    """
+
+    document_text: str
+    question: str
+    prompt: Prompt
+    draft_prompt: Prompt
+    reused_tokens: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """What will be done for one prompt.
+
+    mode_reason: why this mode, where `auto` chose it
+    """
+
+    request: PrefillRequest
+    mode: str
+    mode_reason: str | None
+    decoding: DecodingOptions
+    warnings: tuple[str, ...]
+
+
+def resolve_scorer(scorer: str, pair: CalibratedPair) -> str:
+    """The scorer behind a setting: `auto` is `heads` where calibration found heads that beat `question`."""
+    if scorer != AUTO:
+        return scorer
+    heads = pair.scoring_heads
+    return HeadsScorer.name if heads is not None and heads.default else QuestionScorer.name
+
+
+def needs_draft_prompt(settings: Settings, pair: CalibratedPair) -> bool:
+    """Whether the prompt is also needed in the draft's own tokens."""
+    runs = runs_draft(settings.mode, resolve_scorer(settings.scorer, pair))
+    return pair.draft is not None and runs and not pair.same_tokenizer
+
+
+def resolve_request(
+    settings: Settings,
+    pair: CalibratedPair,
+    encoded: EncodedQuestion,
+    clock: PhaseClock,
+    cache: DocumentCache | None = None,
+) -> PrefillRequest:
+    """The request of a prompt. cache: work of earlier questions about the same documents."""
+    prompt, draft_prompt = encoded.prompt, encoded.draft_prompt
+    start, end = prompt.document
+    scorer = resolve_scorer(settings.scorer, pair)
+    return PrefillRequest(
+        pair=pair,
+        prompt=prompt,
+        draft_prompt=draft_prompt,
+        document_text=encoded.document_text,
+        question=encoded.question,
+        scorer=scorer,
+        keep=settings.keep,
+        look_ahead=settings.look_ahead,
+        # A chunk larger than the document is the document: no tensor need be that long.
+        chunk_size=min(settings.chunk_size, max(1, end - start)),
+        prefill_chunk=pass_size(settings.prefill_chunk, pair, max(prompt.length, draft_prompt.length)),
+        draft_window=SCORERS[scorer].window(pair, settings.draft_window),
+        recompute=settings.recompute,
+        accept_risk=settings.accept_risk,
+        exact_layers=settings.exact_layers,
+        seed=settings.seed,
+        clock=clock,
+        keep_draft_state=draft_may_propose(settings, pair),
+        draft_prefixes=cache.draft if cache is not None else None,
+        target_prefixes=cache.target if cache is not None else None,
+        reused=(TOKENS,) if encoded.reused_tokens else (),
+    )
+
+
+def resolve(settings: Settings, request: PrefillRequest) -> Resolved:
+    """Mode and decoding options of a prompt. Raises PromptTooLong for one that does not fit the pair."""
+    mode, reason = choose_mode(settings.mode, request, settings.max_new_tokens)
+    max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
+    decoding = DecodingOptions(
+        max_new_tokens=max_new_tokens,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        seed=settings.seed,
+        speculate=settings.speculate,
+        proposer=settings.proposer,
+    )
+    return Resolved(request=request, mode=mode, mode_reason=reason, decoding=decoding, warnings=warnings)
+
+
+def cap_answer(max_new_tokens: int, request: PrefillRequest) -> tuple[int, tuple[str, ...]]:
+    """The longest answer that a `longrope` target can give without rotating the prompt's keys anew, and warnings.
+
+    Beyond its original context such a model rotates all keys differently, so that the whole cache would be recomputed.
+    """
+    target, length = request.pair.target, request.prompt.length
+    threshold = turning_point(target.config)
+    # The last token of an answer is never read.
+    if threshold is None or length > threshold or length + max_new_tokens - 1 <= threshold:
+        return max_new_tokens, ()
+    room = threshold - length + 1
+    warning = (
+        f"the answer may have {room} tokens: with the prompt's {length:,} it reaches {threshold:,}, beyond which "
+        f"{target.name} rotates its keys differently; shorten the documents by a little for a longer answer"
+    )
+    return room, (warning,)

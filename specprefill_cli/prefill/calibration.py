@@ -1,0 +1,76 @@
+"""What calibration stores about a pair: reading its files, and checking that they belong to the models at hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from safetensors import SafetensorError
+
+from specprefill_cli.distributed.ranks import ALONE, Ranks
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.files import write_whole
+from specprefill_cli.models.loading import LoadedPair
+
+if TYPE_CHECKING:
+    from specprefill_cli.prefill.projection import KvCalibration
+    from specprefill_cli.prefill.scoring_heads import ScoringHeads
+
+SCHEMA = 1
+Content = TypeVar("Content")
+
+
+@dataclass
+class CalibratedPair(LoadedPair):
+    """A loaded pair with what calibration found out about it.
+
+    scoring_heads: the draft's heads that point at answers; kv_calibration: maps from the draft's states to the
+    target's keys and values, loaded when a mode first needs them
+    """
+
+    scoring_heads: ScoringHeads | None = None
+    kv_calibration: KvCalibration | None = None
+
+
+def calibrated(pair: LoadedPair, ranks: Ranks = ALONE) -> CalibratedPair:
+    """The pair, with room for its calibration. ranks: the processes that share the target."""
+    return CalibratedPair(pair=pair.pair, target=pair.target, draft=pair.draft, ranks=ranks)
+
+
+def write_description(path: Path, values: Mapping[str, Any]) -> Path:
+    """Write a calibration file. Raises SpecprefillError where that is not possible."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n")
+    return path
+
+
+def read_description(path: Path, what: str, remedy: str, parse: Callable[[dict[str, Any]], Content]) -> Content | None:
+    """Read a calibration file with `parse`; None where there is no file.
+
+    what: the content, for messages; remedy: the command that makes it
+
+    Raises SpecprefillError for a damaged file.
+    """
+    if not path.is_file():
+        return None
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        values.pop("schema")
+        return parse(values)
+    except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
+        raise SpecprefillError(f"{path}: not a file of {what} ({error}); recreate it with {remedy}") from error
+
+
+def check_identity(
+    path: Path, stored: Mapping[str, str | int], actual: Mapping[str, str | int], owner: str, remedy: str
+) -> None:
+    """Raises SpecprefillError for a calibration of another `owner` ("draft", "pair") than the one at hand."""
+    for name, value in actual.items():
+        if stored.get(name) != value:
+            raise SpecprefillError(
+                f"{path}: made for another {owner} ({name} '{stored.get(name)}', this one has '{value}'); "
+                f"recreate it with {remedy}"
+            )

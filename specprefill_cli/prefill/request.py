@@ -1,0 +1,78 @@
+"""What a mode is given: one prompt, the pair that reads it, and every setting of prefill with `auto` resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specprefill_cli.models.masks import LocalReading
+
+if TYPE_CHECKING:
+    from specprefill_cli.models.loading import LoadedModel
+    from specprefill_cli.prefill.calibration import CalibratedPair
+    from specprefill_cli.prefill.phases import PhaseClock
+    from specprefill_cli.prefill.prefix_cache import PrefixCache
+    from specprefill_cli.prompting import Prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillRequest:
+    """One prompt to prefill: in the target's tokens, and in the draft's (the same object where they share a tokenizer).
+
+    document_text, question: the texts behind the tokens, for scorers that need no model
+    scorer: a registered name; keep: share of the prompt's tokens that the target computes, None for `auto`
+    look_ahead: tokens that the draft decodes before scoring; chunk_size: document tokens selected together
+    prefill_chunk: tokens of one forward pass
+    draft_window: tokens that the draft sees back while it reads the document; None: all of them
+    recompute: largest share of the prompt that draft KV recomputes; accept_risk: risk that may remain, None for any
+    exact_layers: lowest target layers that draft KV computes for all tokens
+    keep_draft_state: whether decoding will need the draft's cache of the prompt
+    last_draft_layer: layer up to which the draft must run whatever the scorer needs, because draft KV reads its input
+    draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold, keep nothing
+    reused: work of earlier questions that tokenisation reused, in words
+    """
+
+    pair: CalibratedPair
+    prompt: Prompt
+    draft_prompt: Prompt
+    document_text: str
+    question: str
+    scorer: str
+    keep: float | None
+    look_ahead: int
+    chunk_size: int
+    prefill_chunk: int
+    draft_window: int | None
+    recompute: float
+    accept_risk: float | None
+    exact_layers: int
+    seed: int
+    clock: PhaseClock
+    keep_draft_state: bool = False
+    last_draft_layer: int = 0
+    draft_prefixes: PrefixCache | None = None
+    target_prefixes: PrefixCache | None = None
+    reused: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> LoadedModel:
+        """The target. Raises SpecprefillError where its weights are not loaded."""
+        return self.pair.loaded_target
+
+    @property
+    def draft(self) -> LoadedModel:
+        """The draft. Raises SpecprefillError where none is loaded."""
+        return self.pair.loaded_draft
+
+    @property
+    def document_tokens(self) -> int:
+        """Tokens of the document in the target's prompt."""
+        start, end = self.prompt.document
+        return end - start
+
+    @property
+    def local_reading(self) -> LocalReading | None:
+        """The draft's window as the adapter takes it: tokens behind the document see everything."""
+        if self.draft_window is None:
+            return None
+        return LocalReading(self.draft_window, self.draft_prompt.document[1])
