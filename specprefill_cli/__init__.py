@@ -1,3 +1,3 @@
 """specprefill: answers about long documents, with the first token several times sooner."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
