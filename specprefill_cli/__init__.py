@@ -1,3 +1,34 @@
-"""specprefill: answers about long documents, with the first token several times sooner."""
+"""specprefill: answers about long documents, with the first token several times sooner.
+
+The Python API is what `__all__` names (docs/python.md); everything else is internal. Importing it loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specprefill_cli.answering.answer import Answer
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.documents import read_documents
+    from specprefill_cli.errors import SpecprefillError
+    from specprefill_cli.settings import Settings
 
 __version__ = "0.2.0"
+__all__ = ["Answer", "Settings", "SpecprefillError", "open_session", "read_documents"]
+
+MODULES = {
+    "Answer": "specprefill_cli.answering.answer",
+    "Settings": "specprefill_cli.settings",
+    "SpecprefillError": "specprefill_cli.errors",
+    "open_session": "specprefill_cli.answering.session",
+    "read_documents": "specprefill_cli.documents",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of the API when it is first used."""
+    if name not in MODULES:
+        raise AttributeError(f"module 'specprefill_cli' has no attribute '{name}'")
+    return getattr(import_module(MODULES[name]), name)

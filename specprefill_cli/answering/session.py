@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from specprefill_cli.answering.resolve import (
@@ -24,7 +24,7 @@ from specprefill_cli.distributed.launch import ranks_for
 from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Document, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.calibration import calibration_folder
@@ -103,7 +103,7 @@ def open_session(
         if pair.draft is not None and calibrated_pair:
             pair.scoring_heads = load_heads(calibration_folder(named), pair.draft)
     keep_freed_memory()
-    return Session(pair=pair, template=template)
+    return Session(pair=pair, template=template, settings=settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +131,7 @@ class Prepared:
 class Session:
     """Answers questions with one loaded pair and one template.
 
+    settings: those of a question that brings none of its own
     cache: what a question leaves for the next one about the same documents; None: every question starts cold. With a
         cache, an answer must have ended before the next question
     startup_seconds: time from the program's start until the session was ready; set by whoever measures it
@@ -140,6 +141,7 @@ class Session:
 
     pair: CalibratedPair
     template: Template
+    settings: Settings = field(default_factory=Settings)
     cache: DocumentCache | None = None
     startup_seconds: float = 0.0
     speculation: SpeculationState = field(default_factory=SpeculationState)
@@ -150,15 +152,23 @@ class Session:
         return replace(self, cache=cache)
 
     def ask(
-        self, collection: Collection, question: str, settings: Settings, identifier: str = "", opening: str = ""
+        self,
+        documents: Collection | Sequence[Document],
+        question: str,
+        settings: Settings | None = None,
+        identifier: str = "",
+        opening: str = "",
     ) -> AnswerStream:
         """Prefill for a question; iterating over the stream decodes the answer.
 
+        settings: for this question; None: the session's
         opening: text that the answer is made to begin with; it ends the prompt and is no part of the answer
 
         Raises UsageError for an empty question or a proposer that the pair cannot have, SpecprefillError when the
         prompt does not fit the pair.
         """
+        settings = self.settings if settings is None else settings
+        collection = documents if isinstance(documents, Collection) else Collection(tuple(documents))
         check_proposer(settings, self.pair)
         self.warm_up(settings)
         prepared = self.prepare(collection, question, settings, identifier, opening)
