@@ -57,7 +57,8 @@ class Batch:
     probes: ProbeTargets | None
 
     def to(self, device: torch.device | str) -> Batch:
-        return Batch(**{name: value if value is None else value.to(device) for name, value in vars(self).items()})
+        tensors = {name: getattr(self, name).to(device) for name in ("tokens", "positions", "answers", "texts")}
+        return Batch(**tensors, probes=self.probes.to(device) if self.probes else None)
 
 
 class BatchStream(IterableDataset):

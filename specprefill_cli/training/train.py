@@ -198,8 +198,13 @@ def train(
     trainer = Trainer(shape, settings, folder, start)
     # A resumed run continues with rows that it has not seen.
     stream.seed += trainer.steps
-    parallel = {"multiprocessing_context": "spawn", "prefetch_factor": 4} if settings.workers else {}
-    loader = DataLoader(stream, batch_size=None, num_workers=settings.workers, **parallel)
+    loader = DataLoader(
+        stream,
+        batch_size=None,
+        num_workers=settings.workers,
+        multiprocessing_context="spawn" if settings.workers else None,
+        prefetch_factor=4 if settings.workers else None,
+    )
     averages: dict[str, float] = {}
     saved = trainer.seconds
     clock = None
