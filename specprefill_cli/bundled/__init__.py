@@ -1,1 +1,1 @@
-"""The pair `tiny` that ships with the package: weights, model card, and the recipe that made them."""
+"""The pair `tiny` that ships with the package: weights, calibrations and model card."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,26 +13,40 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from specprefill_cli.training.network import ProbeTargets
-from specprefill_cli.training.rows import QUESTION_TOKENS, Row, RowMaker
+from specprefill_cli.training.questions import QUESTION_TOKENS, Row
+from specprefill_cli.training.rows import RowMaker
 
-# Progress of the run (0 to 1) at which each mixture starts: share of rows by length, share of copy rows, of text
-# rows, and of rows made of real questions. Short documents and copying first: without them the answer loss stays flat.
+
+class Stage(NamedTuple):
+    """A mixture of rows: from which progress of the run (0 to 1) on, weights by row length, and ratios by kind of row.
+
+    written: ratio of document rows with written questions
+    """
+
+    start: float
+    lengths: dict[int, float]
+    copy: float
+    text: float
+    written: float
+
+
+# Short documents and copying come first: without them the answer loss stays flat.
 CURRICULUM = (
-    (0.00, {256: 1.0}, 0.40, 0.10, 0.00),
-    (0.04, {256: 1.0}, 0.15, 0.10, 0.10),
-    (0.10, {256: 0.4, 512: 0.6}, 0.05, 0.05, 0.40),
-    (0.45, {256: 0.15, 512: 0.55, 1024: 0.3}, 0.03, 0.04, 0.45),
-    (0.53, {512: 0.25, 1024: 0.4, 2048: 0.25, 4096: 0.1}, 0.02, 0.03, 0.50),
-    (0.75, {512: 0.1, 1024: 0.15, 2048: 0.3, 4096: 0.43, 8192: 0.02}, 0.01, 0.02, 0.60),
+    Stage(0.00, {256: 1.0}, 0.40, 0.10, 0.00),
+    Stage(0.04, {256: 1.0}, 0.15, 0.10, 0.10),
+    Stage(0.10, {256: 0.4, 512: 0.6}, 0.05, 0.05, 0.40),
+    Stage(0.45, {256: 0.15, 512: 0.55, 1024: 0.3}, 0.03, 0.04, 0.45),
+    Stage(0.53, {512: 0.25, 1024: 0.4, 2048: 0.25, 4096: 0.1}, 0.02, 0.03, 0.50),
+    Stage(0.75, {512: 0.1, 1024: 0.15, 2048: 0.3, 4096: 0.43, 8192: 0.02}, 0.01, 0.02, 0.60),
 )
+# Most tokens of a batch that count in the loss: those of answers, and others of the text.
+ANSWER_RATIO = 1 / 7
+TEXT_RATIO = 1 / 4
+QUESTIONS_PER_ROW = 16
+POINTERS_PER_ROW = 96
 
 
-# Most tokens that count in the loss, as shares of a batch: those of answers, and others of the text.
-ANSWER_SHARE = 1 / 7
-TEXT_SHARE = 1 / 4
-
-
-@dataclass
+@dataclass(kw_only=True)
 class Batch:
     """tokens, positions: [B, S]; answers, texts: flat indices into B*S of tokens that predict their successor."""
 
@@ -42,17 +57,15 @@ class Batch:
     probes: ProbeTargets | None
 
     def to(self, device: torch.device | str) -> Batch:
-        moved = (
-            tensor.to(device, non_blocking=True) for tensor in (self.tokens, self.positions, self.answers, self.texts)
-        )
-        return Batch(*moved, self.probes.to(device) if self.probes else None)
+        tensors = {name: getattr(self, name).to(device) for name in ("tokens", "positions", "answers", "texts")}
+        return Batch(**tensors, probes=self.probes.to(device) if self.probes else None)
 
 
 class BatchStream(IterableDataset):
     """Endless batches; `progress` is shared with the training process, which moves it from 0 to 1."""
 
-    def __init__(self, maker: Callable[[int], RowMaker], tokens_per_batch: int, seed: int) -> None:
-        self.maker = maker
+    def __init__(self, source: Callable[[int], RowMaker], tokens_per_batch: int, seed: int) -> None:
+        self.source = source
         self.tokens_per_batch = tokens_per_batch
         self.seed = seed
         self.progress = multiprocessing.get_context("spawn").Value("d", 0.0)
@@ -60,42 +73,39 @@ class BatchStream(IterableDataset):
     def __iter__(self) -> Iterator[Batch]:
         info = torch.utils.data.get_worker_info()
         torch.set_num_threads(1)
-        maker = self.maker(self.seed * 1_000 + (info.id if info else 0))
+        maker = self.source(self.seed * 1_000 + (info.id if info else 0))
         while True:
             yield make_batch(maker, self.progress.value, self.tokens_per_batch)
 
 
 def make_batch(maker: RowMaker, progress: float, tokens_per_batch: int) -> Batch:
-    """One batch of the curriculum's mixture at `progress`; all its rows have one length."""
-    _, lengths, copies, plain, real = [stage for stage in CURRICULUM if stage[0] <= progress][-1]
-    length = maker.rng.choices(list(lengths), list(lengths.values()))[0]
+    """A batch of the curriculum's mixture at `progress`; all its rows have the same length."""
+    stage = [stage for stage in CURRICULUM if stage.start <= progress][-1]
+    length = maker.rng.choices(list(stage.lengths), list(stage.lengths.values()))[0]
     rows = []
     for _ in range(max(1, tokens_per_batch // length)):
         draw = maker.rng.random()
-        if draw < copies:
+        if draw < stage.copy:
             rows.append(maker.copy_row(length))
-        elif draw < copies + plain:
+        elif draw < stage.copy + stage.text:
             rows.append(maker.text_row(length))
         else:
-            rows.append(maker.document_row(length, real))
+            rows.append(maker.document_row(length, stage.written))
     return collate(rows, length, maker)
 
 
 def collate(rows: list[Row], length: int, maker: RowMaker) -> Batch:
-    """Stack rows; into the loss go at most ANSWER_SHARE of all tokens as answers, and TEXT_SHARE drawn from the text."""
+    """Stack rows, and draw the answer and text tokens that count in the loss."""
     tokens = np.array([row.tokens for row in rows], dtype=np.int64)
     flat = tokens.reshape(-1)
-    answers = np.array(
-        [number * length + place for number, row in enumerate(rows) for place in row.answers], dtype=np.int64
-    )
+    answers = np.array([number * length + index for number, row in enumerate(rows) for index in row.answers], np.int64)
     generator = np.random.default_rng(maker.rng.randrange(2**32))
-    budget = int(flat.size * ANSWER_SHARE)
-    text_budget = int(flat.size * TEXT_SHARE)
-    answers = answers if answers.size <= budget else generator.choice(answers, budget, replace=False)
+    most_answers = int(flat.size * ANSWER_RATIO)
+    answers = answers if answers.size <= most_answers else generator.choice(answers, most_answers, replace=False)
     candidates = np.nonzero((flat != maker.pad) & (np.roll(flat, -1) != maker.pad))[0]
     candidates = candidates[candidates % length != length - 1]
     candidates = np.setdiff1d(candidates, answers, assume_unique=True)
-    texts = generator.choice(candidates, min(text_budget, candidates.size), replace=False)
+    texts = generator.choice(candidates, min(int(flat.size * TEXT_RATIO), candidates.size), replace=False)
     return Batch(
         tokens=torch.from_numpy(tokens),
         positions=torch.from_numpy(np.stack([row.positions for row in rows])),
@@ -105,17 +115,20 @@ def collate(rows: list[Row], length: int, maker: RowMaker) -> Batch:
     )
 
 
-def probe_targets(rows: list[Row], maker: RowMaker, most_questions: int = 16, most_pointers: int = 96) -> ProbeTargets:
-    questions = torch.full((len(rows), most_questions, QUESTION_TOKENS), -1)
-    bounds = torch.zeros(len(rows), most_questions, 2, dtype=torch.long)
-    queries = torch.full((len(rows), most_pointers), -1)
-    targets = torch.full((len(rows), most_pointers), -1)
+def probe_targets(rows: list[Row], maker: RowMaker) -> ProbeTargets:
+    """The rows' regions and pointers as padded tensors, a random part of them if there are too many."""
+    questions = torch.full((len(rows), QUESTIONS_PER_ROW, QUESTION_TOKENS), -1)
+    bounds = torch.zeros(len(rows), QUESTIONS_PER_ROW, 2, dtype=torch.long)
+    queries = torch.full((len(rows), POINTERS_PER_ROW), -1)
+    targets = torch.full((len(rows), POINTERS_PER_ROW), -1)
     for number, row in enumerate(rows):
-        regions = maker.rng.sample(row.regions, min(most_questions, len(row.regions)))
-        for place, (indices, low, high) in enumerate(regions):
-            questions[number, place, : len(indices)] = torch.tensor(indices)
-            bounds[number, place] = torch.tensor([low, high])
-        pointers = maker.rng.sample(row.pointers, min(most_pointers, len(row.pointers)))
+        regions = maker.rng.sample(row.regions, min(QUESTIONS_PER_ROW, len(row.regions)))
+        for index, (tokens, start, end) in enumerate(regions):
+            questions[number, index, : len(tokens)] = torch.tensor(tokens)
+            bounds[number, index] = torch.tensor([start, end])
+        pointers = maker.rng.sample(row.pointers, min(POINTERS_PER_ROW, len(row.pointers)))
         if pointers:
             queries[number, : len(pointers)], targets[number, : len(pointers)] = torch.tensor(pointers).unbind(1)
-    return ProbeTargets(questions, bounds, queries, targets)
+    return ProbeTargets(
+        region_queries=questions, region_bounds=bounds, pointer_queries=queries, pointer_targets=targets
+    )

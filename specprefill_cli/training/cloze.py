@@ -1,4 +1,4 @@
-"""Questions made from ordinary text: a sentence loses a date, number, name or noun phrase, and is asked for it.
+"""Questions made from ordinary text: a date, number, name or noun phrase is taken out of a sentence and asked for.
 
 The idea is that of Lewis et al. (arXiv 1906.04980): a noisy, rearranged cloze with a question word that fits the kind
 of the missing piece teaches reading on any text, without written questions.
@@ -8,51 +8,56 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from specprefill_cli.training.synthesis import SENTENCE_END, Block, Question, capital
+from specprefill_cli.training.values import MONTHS
 
-MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
+MONTH = f"(?:{'|'.join(MONTHS)})"
 NUMBER_WORD = "(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|hundred)"
-CAPITALISED = r"[A-Z][\w'\u2019-]+"
-STOPS = r"(?=[,.;:)]| (?:of|in|on|for|to|and|or|that|which|who|by|with|from|at|is|was|are|were|has|had|can|as)\b)"
+NUMBER = r"\d[\d,]*(?:\.\d+)?"
+UNIT = "[a-zA-Z]+s|km|kg|m|mm|cm|MB|GB|bytes"
+ARTICLE = r"(?:(?<=\ba )|(?<=\ban )|(?<=\bthe ))"
+NAME = r"[A-Z][\w'\u2019-]+"
+NAMES = rf"{NAME}(?: {NAME}){{0,2}}"
+PHRASE_END = r"(?=[,.;:)]| (?:of|in|on|for|to|and|or|that|which|who|by|with|from|at|is|was|are|were|has|had|can|as)\b)"
 
 
-@dataclass(frozen=True)
-class Kind:
-    """One kind of answer: how it looks in text, and the question words that ask for it."""
+class AnswerKind(NamedTuple):
+    """A kind of answer: how it looks in text, how often it is chosen, and the question words that ask for it."""
 
-    pattern: re.Pattern
-    words: tuple[str, ...]
+    pattern: str
     weight: float
+    question_words: tuple[str, ...]
 
 
 KINDS = (
-    Kind(re.compile(rf"\b(?:\d{{1,2}} {MONTH}(?: \d{{4}})?|{MONTH} \d{{1,2}}(?:, \d{{4}})?|{MONTH} \d{{4}})\b"),
-         ("When", "When", "On what date", "What date"), 2.0),
-    Kind(re.compile(r"\b(?:1[4-9]\d\d|20[0-2]\d)\b"), ("When", "When", "In what year", "What year"), 1.5),
-    Kind(re.compile(r"[$£€]\d[\d,.]*\d(?: (?:million|billion|trillion))?"), ("How much", "What amount"), 2.0),
-    Kind(re.compile(r"\b\d[\d.,]*(?:%| per ?cent\b)"), ("What percentage", "How much", "What share"), 2.0),
-    Kind(re.compile(r"\b\d{1,2}[:.]\d\d(?: ?[ap]\.?m\.?)?|\b\d{1,2} ?[ap]\.m\."), ("When", "At what time"), 2.0),
-    Kind(re.compile(rf"\b(?:\d[\d,]*(?:\.\d+)?|{NUMBER_WORD})(?= [a-z])"), ("How many", "How many", "How much"), 1.5),
-    Kind(re.compile(r"\b\d[\d,]*(?:\.\d+)? (?:[a-zA-Z]+s|km|kg|m|mm|cm|MB|GB|bytes)\b"),
-         ("How long", "How much", "What", "How large"), 1.5),
-    Kind(re.compile(rf"(?<=by ){CAPITALISED}(?: {CAPITALISED}){{0,2}}"), ("Who", "By whom"), 1.5),
-    Kind(re.compile(rf"(?<=(?: in| at|rom) ){CAPITALISED}(?: {CAPITALISED}){{0,2}}"), ("Where", "In what place", "Where"), 1.0),
-    Kind(re.compile(rf"{CAPITALISED}(?: (?:(?:of|the|de|von|and) )?{CAPITALISED}){{1,3}}"), ("Who", "What", "Which", "Who"), 1.0),
-    Kind(re.compile(rf"(?<=[a-z,] ){CAPITALISED}"), ("Who", "What", "Which"), 0.6),
-    Kind(re.compile(r"(?<=[\"“])[^\"”]{3,50}(?=[\"”])"), ("What", "Which"), 1.0),
-    Kind(re.compile(rf"(?:(?<=\ba )|(?<=\ban )|(?<=\bthe ))(?:[a-z-]{{3,}} ){{0,2}}[a-z-]{{3,}}{STOPS}"),
-         ("What", "What", "Which"), 0.6),
-)  # fmt: skip
+    AnswerKind(
+        rf"\b(?:\d{{1,2}} {MONTH}(?: \d{{4}})?|{MONTH} \d{{1,2}}(?:, \d{{4}})?|{MONTH} \d{{4}})\b",
+        2.0,
+        ("When", "When", "On what date", "What date"),
+    ),
+    AnswerKind(r"\b(?:1[4-9]\d\d|20[0-2]\d)\b", 1.5, ("When", "When", "In what year", "What year")),
+    AnswerKind(r"[$£€]\d[\d,.]*\d(?: (?:million|billion|trillion))?", 2.0, ("How much", "What amount")),
+    AnswerKind(r"\b\d[\d.,]*(?:%| per ?cent\b)", 2.0, ("What percentage", "How much", "What share")),
+    AnswerKind(r"\b\d{1,2}[:.]\d\d(?: ?[ap]\.?m\.?)?|\b\d{1,2} ?[ap]\.m\.", 2.0, ("When", "At what time")),
+    AnswerKind(rf"\b(?:{NUMBER}|{NUMBER_WORD})(?= [a-z])", 1.5, ("How many", "How many", "How much")),
+    AnswerKind(rf"\b{NUMBER} (?:{UNIT})\b", 1.5, ("How long", "How much", "What", "How large")),
+    AnswerKind(rf"(?<=by ){NAMES}", 1.5, ("Who", "By whom")),
+    AnswerKind(rf"(?<=(?: in| at|rom) ){NAMES}", 1.0, ("Where", "In what place", "Where")),
+    AnswerKind(rf"{NAME}(?: (?:(?:of|the|de|von|and) )?{NAME}){{1,3}}", 1.0, ("Who", "What", "Which", "Who")),
+    AnswerKind(rf"(?<=[a-z,] ){NAME}", 0.6, ("Who", "What", "Which")),
+    AnswerKind(r"(?<=[\"“])[^\"”]{3,50}(?=[\"”])", 1.0, ("What", "Which")),
+    AnswerKind(rf"{ARTICLE}(?:[a-z-]{{3,}} ){{0,2}}[a-z-]{{3,}}{PHRASE_END}", 0.6, ("What", "What", "Which")),
+)
 UNREADABLE = re.compile(r"[_\\{}<>=|]")
 AUXILIARIES = frozenset("is are was were has had have can could will would may must should does did".split())
 LEADING = frozenset("in on at by for from to of the a an during until since about with".split())
 FILLERS = frozenset("the a an also then however therefore and but very this that it".split())
 
 
-def cloze_block(text: str, wanted: int, rng: random.Random) -> Block:
-    """`text` with up to `wanted` questions about its own sentences."""
+def cloze_block(text: str, count: int, rng: random.Random) -> Block:
+    """`text` with up to `count` questions about its own sentences."""
     questions: list[Question] = []
     offset = 0
     sentences: list[tuple[int, str]] = []
@@ -62,7 +67,7 @@ def cloze_block(text: str, wanted: int, rng: random.Random) -> Block:
         if 40 <= len(sentence) <= 320 and not UNREADABLE.search(sentence):
             sentences.append((start, sentence))
     rng.shuffle(sentences)
-    for start, sentence in sentences[:wanted]:
+    for start, sentence in sentences[:count]:
         question = cloze(sentence, rng)
         if question is not None:
             questions.append(question.moved(start))
@@ -70,52 +75,59 @@ def cloze_block(text: str, wanted: int, rng: random.Random) -> Block:
 
 
 def cloze(sentence: str, rng: random.Random) -> Question | None:
-    """A question about one piece of the sentence, or None where nothing in it can be asked for."""
-    found = [(kind, match) for kind in KINDS for match in kind.pattern.finditer(sentence)]
-    if not found:
+    """A question about a piece of the sentence, or None if nothing in it can be asked for."""
+    pieces = [(kind, match) for kind in KINDS for match in re.finditer(kind.pattern, sentence)]
+    if not pieces:
         return None
-    kind, match = rng.choices(found, [kind.weight for kind, _ in found])[0]
+    kind, match = rng.choices(pieces, [kind.weight for kind, _ in pieces])[0]
     before = words_of(sentence[: match.start()])
     after = words_of(sentence[match.end() :])
-    asked = rearranged(before, after, rng.choice(kind.words), rng)
-    # Fewer words than this fit every other sentence of a document.
-    if sum(len(word) > 3 for word in asked.split()[1:]) < 3:
+    text = rearranged(before, after, rng.choice(kind.question_words), rng)
+    # Fewer words would fit every other sentence of a document.
+    if sum(len(word) > 3 for word in text.split()[1:]) < 3:
         return None
-    return Question(capital(asked) + rng.choice(["?", "?", "?", ""]), match.group(), match.start())
+    return Question(capital(text) + rng.choice(["?", "?", "?", ""]), match.group(), match.start())
 
 
 def words_of(text: str) -> list[str]:
-    return [word.strip(',;:()"“”.') for word in text.split() if word.strip(',;:()"“”.')]
+    stripped = (word.strip(',;:()"“”.') for word in text.split())
+    return [word for word in stripped if word]
 
 
-def rearranged(before: list[str], after: list[str], asking: str, rng: random.Random) -> str:
-    """The words of a cloze as a question: noisy, shortened to those nearest to the gap, auxiliary verb moved forward."""
+def rearranged(before: list[str], after: list[str], question_word: str, rng: random.Random) -> str:
+    """The words of a cloze as a question: noisy, cut to those nearest to the gap, the auxiliary verb moved forward."""
     most = rng.randint(5, 12)
     if before and before[-1].lower() in LEADING and rng.random() < 0.8:
         before = before[:-1]
-    behind = after[: rng.randint(0, most // 2) if before else most]
-    ahead = before[-max(1, most - len(behind)) :] if before else []
+    after = after[: rng.randint(0, most // 2) if before else most]
+    before = before[-max(1, most - len(after)) :] if before else []
     noise = rng.choice([0.0, 0.0, 0.0, 0.1, 0.25])
-    ahead, behind = thinned(ahead, noise, rng), thinned(behind, noise, rng)
+    before, after = thin_words(before, noise, rng), thin_words(after, noise, rng)
     draw = rng.random()
     if draw < 0.12:
-        return " ".join([*ahead, asking.lower(), *behind])
+        return " ".join([*before, question_word.lower(), *after])
     if draw < 0.2:
-        keys = [word for word in ahead + behind if len(word) > 3]
-        rng.shuffle(keys)
-        return " ".join([asking, *keys[:5]])
-    place = next((place for place, word in enumerate(ahead) if word in AUXILIARIES), None)
-    if place is not None:
-        ahead = [ahead[place], *ahead[:place], *ahead[place + 1 :]]
-    elif ahead and rng.random() < 0.5:
-        ahead = ["did", *ahead]
-    if len(ahead) > 1 and ahead[1] in ("The", "A", "An", "In", "It", "This", "These"):
-        ahead[1] = ahead[1].lower()
-    # "How many" wants its noun at once: "How many rooms does the house have".
-    if asking == "How many" and behind:
-        return " ".join([asking, behind[0], *ahead, *behind[1:]])
-    return " ".join([asking, *ahead, *behind])
+        keywords = [word for word in before + after if len(word) > 3]
+        rng.shuffle(keywords)
+        return " ".join([question_word, *keywords[:5]])
+    before = auxiliary_first(before, rng)
+    # "How many" is followed by its noun: "How many rooms does the house have".
+    if question_word == "How many" and after:
+        return " ".join([question_word, after[0], *before, *after[1:]])
+    return " ".join([question_word, *before, *after])
 
 
-def thinned(words: list[str], noise: float, rng: random.Random) -> list[str]:
+def auxiliary_first(words: list[str], rng: random.Random) -> list[str]:
+    index = next((index for index, word in enumerate(words) if word in AUXILIARIES), None)
+    if index is not None:
+        words = [words[index], *words[:index], *words[index + 1 :]]
+    elif words and rng.random() < 0.5:
+        words = ["did", *words]
+    if len(words) > 1 and words[1] in ("The", "A", "An", "In", "It", "This", "These"):
+        words[1] = words[1].lower()
+    return words
+
+
+def thin_words(words: list[str], noise: float, rng: random.Random) -> list[str]:
+    """The words without a random part of them: fillers are dropped with twice the probability `noise`."""
     return [word for word in words if rng.random() >= (2 * noise if word.lower() in FILLERS else noise)]

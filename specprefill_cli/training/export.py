@@ -47,12 +47,12 @@ def export_pair(
     shape: PairShape,
     out: Path,
     average: Path | None = None,
-    share: float = 0.5,
+    weight: float = 0.5,
 ) -> None:
     """Write `out/target` and `out/draft`, and the tiktoken ranks to `out`.
 
-    average: folder of the exported pair that the run began with; what is written is the mean of both pairs' weights
-        (model soup, arXiv 2203.05482), in which the run's have the weight `share`
+    average: folder of the exported pair that the run started from; the mean of both pairs' weights is written
+        (model soup, arXiv 2203.05482), in which the run's count by `weight`
     """
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["models"]
     tokenizer = json.loads((tokenizer_folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -60,12 +60,11 @@ def export_pair(
     for name, model_shape in (("target", shape.target), ("draft", shape.draft)):
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
-        wanted = LanguageModel(model_shape).state_dict()
-        weights = {key: state[f"{name}.{key}"].float() for key in wanted}
+        weights = {key: state[f"{name}.{key}"].float() for key in LanguageModel(model_shape).state_dict()}
         if average is not None:
-            weights = mean_weights(weights, load_file(average / name / "model.safetensors"), share)
-        weights = {key: weight.to(torch.float16).contiguous() for key, weight in weights.items()}
-        # `save_file` would leave a file that nobody else may read.
+            weights = mean_weights(weights, load_file(average / name / "model.safetensors"), weight)
+        weights = {key: value.to(torch.float16).contiguous() for key, value in weights.items()}
+        # `save_file` would write a file that other users may not read.
         (folder / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
         config = json.dumps(llama_config(model_shape, token_ids), indent=2) + "\n"
         (folder / "config.json").write_text(config, encoding="utf-8")
@@ -74,6 +73,6 @@ def export_pair(
     shutil.copyfile(tokenizer_folder / "tokenizer.tiktoken", out / "tokenizer.tiktoken")
 
 
-def mean_weights(weights: dict[str, Tensor], others: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """`share` of one model's weights and the rest of another's, by name, in float32."""
-    return {key: share * weight.float() + (1 - share) * others[key].float() for key, weight in weights.items()}
+def mean_weights(weights: dict[str, Tensor], others: dict[str, Tensor], weight: float) -> dict[str, Tensor]:
+    """The weighted mean of two models' weights, by name, in float32."""
+    return {key: weight * value.float() + (1 - weight) * others[key].float() for key, value in weights.items()}

@@ -1,7 +1,7 @@
-"""Real questions under new names: numbers and proper names of a document are exchanged wherever they occur.
+"""Written questions under new names: numbers and proper names of a document are replaced wherever they occur.
 
-The few thousand contexts with written questions are seen many times. With names that change, an answer cannot be
-learnt by heart: it has to be found in the text (entity replacement, Longpre et al., arXiv 2109.05052).
+The few thousand contexts with written questions are seen many times. With changing names an answer cannot be
+memorised: it has to be found in the text (entity replacement, Longpre et al., arXiv 2109.05052).
 """
 
 from __future__ import annotations
@@ -17,68 +17,67 @@ from specprefill_cli.training.values import MONTHS, WEEKDAYS
 
 NAME_OR_NUMBER = re.compile(r"\b(?:[A-Z][a-z]{2,}|\d{2,})\b")
 NAME_INSIDE_SENTENCE = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
-ORDINARY_WORD = re.compile(r"\b[a-z]{3,}\b")
+LOWER_CASE_WORD = re.compile(r"\b[a-z]{3,}\b")
 KEPT = frozenset((*MONTHS, *WEEKDAYS))
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names to exchange others for, as often as they occur, and words that are no names when they are capitalised."""
+    """Names to replace others with, repeated by frequency, and words that are not names even when capitalised."""
 
     pool: Sequence[str]
     ordinary: frozenset[str]
 
 
-def names_in(passages: Sequence[str], most: int = 2_000) -> Names:
-    """Capitalised words from inside the sentences of about `most` passages that nowhere in them are written small."""
-    spread = passages[:: max(1, len(passages) // most)]
-    ordinary = ordinary_words(spread)
-    found = (name for passage in spread for name in NAME_INSIDE_SENTENCE.findall(passage))
-    return Names([name for name in found if name.lower() not in ordinary], ordinary)
+def names_in(passages: Sequence[str], sample: int = 2_000) -> Names:
+    """Words capitalised inside sentences and never written in lower case, from about `sample` of the passages."""
+    spread = passages[:: max(1, len(passages) // sample)]
+    ordinary = lower_case_words(spread)
+    names = (name for passage in spread for name in NAME_INSIDE_SENTENCE.findall(passage))
+    return Names([name for name in names if name.lower() not in ordinary], ordinary)
 
 
-def ordinary_words(texts: Iterable[str]) -> frozenset[str]:
-    return frozenset(word for text in texts for word in ORDINARY_WORD.findall(text))
+def lower_case_words(texts: Iterable[str]) -> frozenset[str]:
+    return frozenset(word for text in texts for word in LOWER_CASE_WORD.findall(text))
 
 
 def renamed(blocks: Sequence[Block], known: Names, rng: random.Random) -> list[Block]:
-    """The blocks of one document with other names and numbers, alike in all texts, questions and answers.
+    """The blocks of a document with other names and numbers, the same in all texts, questions and answers.
 
-    A question whose answer no longer stands where it stood is left out.
+    A question whose answer no longer stands at its place is dropped.
     """
-    pool = known.pool
-    # "In The Times" makes no name of every "The", nor ", When" of every question.
-    ordinary = known.ordinary | ordinary_words(block.text for block in blocks)
-    found_names = {name for block in blocks for name in NAME_INSIDE_SENTENCE.findall(block.text)} - KEPT
-    names = {name for name in found_names if name.lower() not in ordinary}
-    exchanged: dict[str, str] = {}
+    # "In The Times" does not make a name of every "The", nor ", When" of every question.
+    ordinary = known.ordinary | lower_case_words(block.text for block in blocks)
+    capitalised = {name for block in blocks for name in NAME_INSIDE_SENTENCE.findall(block.text)} - KEPT
+    names = {name for name in capitalised if name.lower() not in ordinary}
+    replacements: dict[str, str] = {}
 
-    def other(match: re.Match) -> str:
+    def replacement(match: re.Match) -> str:
         word = match.group()
-        if word not in exchanged and (word.isdigit() or (word in names and pool)):
-            draw = partial(other_number, word, rng) if word.isdigit() else partial(rng.choice, pool)
-            exchanged[word] = unused(draw, exchanged)
-        return exchanged.get(word, word)
+        if word not in replacements and (word.isdigit() or (word in names and known.pool)):
+            draw = partial(other_number, word, rng) if word.isdigit() else partial(rng.choice, known.pool)
+            replacements[word] = unused(draw, replacements)
+        return replacements.get(word, word)
 
-    def changed(text: str) -> str:
-        return NAME_OR_NUMBER.sub(other, text)
+    def replaced(text: str) -> str:
+        return NAME_OR_NUMBER.sub(replacement, text)
 
-    found = []
+    result = []
     for block in blocks:
-        text = changed(block.text)
+        text = replaced(block.text)
         questions = []
         for question in block.questions:
-            answer = changed(question.answer)
-            start = len(changed(block.text[: question.start]))
+            answer = replaced(question.answer)
+            start = len(replaced(block.text[: question.start]))
             if text[start : start + len(answer)] == answer:
-                questions.append(Question(changed(question.text), answer, start))
-        found.append(Block(text, tuple(questions)))
-    return found
+                questions.append(Question(replaced(question.text), answer, start))
+        result.append(Block(text, tuple(questions)))
+    return result
 
 
-def unused(draw: Callable[[], str], exchanged: Mapping[str, str], tries: int = 8) -> str:
-    """What is drawn, and not yet another name's: two people of a document must not become one. Gives up after `tries`."""
-    taken = set(exchanged.values())
+def unused(draw: Callable[[], str], replacements: Mapping[str, str], tries: int = 8) -> str:
+    """Draw until the word replaces no other yet, at most `tries` times: two people must not become the same person."""
+    taken = set(replacements.values())
     return next((word for word in (draw() for _ in range(tries)) if word not in taken), draw())
 
 

@@ -1,10 +1,10 @@
-"""The pair's report: every quality figure of the model card, measured in one run and kept as JSON and Markdown."""
+"""The quality figures of the model card, measured in a single run and written as JSON and Markdown."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -12,108 +12,98 @@ from tokenizers import Tokenizer
 from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.lab.evaluation.datasets import Item, read_items
 from specprefill_cli.lab.evaluation.runner import Configuration, Row, rows, run
+from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.reporting.table import keep_text
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from specprefill_cli.training.corpus import dev_grams, stream_text
-from specprefill_cli.training.needles import needle_rows, write_rows
+from specprefill_cli.training.needles import needle_rows
 
 NEEDLE_TOKENS = (7_900, 15_900)
 NEEDLE_SEED = 977
-SHORT_ANSWER = 32
+MAX_NEW_TOKENS = 32
+QuestionSet = tuple[str, Sequence[Item], Sequence[Configuration]]
+HEADINGS = ("measure", "mode", "keep", "scorer", "n", "right", "EM", "F1 [95 %]", "F1 - full [95 %]", "TTFT, x full")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line of the report: what was asked, and the figures of one configuration."""
+    """The figures of a configuration on a question set."""
 
     measure: str
     row: Row
 
 
-@dataclass(frozen=True)
-class QuestionSet:
-    """A question set, and the configurations it is asked in."""
-
-    measure: str
-    items: Sequence[Item]
-    configurations: Sequence[Configuration]
-
-
 def question_sets(data: Path, tokenizer: Tokenizer, work: Path, limit: int, needles: int) -> Iterator[QuestionSet]:
-    """The sets of the report; `limit` questions of the dev set, `needles` of each length (0: none)."""
+    """Name, questions and configurations of each set; `limit` dev questions, `needles` of each length (0: none)."""
     full, select = Configuration("full"), Configuration("select", 0.2, "auto")
     samples = packaged_folder("sample_docs") / "questions.jsonl"
-    yield QuestionSet("sample questions", read_items(samples, None, 0, 0), [full, select])
+    yield ("sample questions", read_items(samples, None, 0, 0), [full, select])
     dev = data / "dev" / "squad11_dev.jsonl.xz"
-    yield QuestionSet("dev, one paragraph", read_items(dev, limit, 0, 0), [full])
+    yield ("dev, one paragraph", read_items(dev, limit, 0, 0), [full])
     scorers = ("auto", "question", "lexical", "random")
     chosen = [Configuration("select", keep, scorer) for keep in (0.1, 0.2) for scorer in scorers]
-    yield QuestionSet("dev, 20 paragraphs", read_items(dev, limit, 19, 0), [full, *chosen])
+    yield ("dev, 20 paragraphs", read_items(dev, limit, 19, 0), [full, *chosen])
     if not needles:
         return
     prose = list(stream_text(data, 1_000_000, dev_grams(data)))
     for tokens in NEEDLE_TOKENS:
         path = work / f"needles-{tokens}.jsonl"
-        write_rows(needle_rows(prose, tokenizer, tokens, NEEDLE_SEED), path)
-        yield QuestionSet(
-            f"needles in {tokens:,} tokens",
-            read_items(path, needles, 0, 0),
-            [full, Configuration("select", 0.1, "auto")],
-        )
+        lines = [json.dumps(row, ensure_ascii=False) for row in needle_rows(prose, tokenizer, tokens, NEEDLE_SEED)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        items = read_items(path, needles, 0, 0)
+        yield (f"needles in {tokens:,} tokens", items, [full, Configuration("select", 0.1, "auto")])
 
 
 def score_pair(
-    data: Path, pair: Path, tokenizer: Tokenizer, out: Path, limit: int, needles: int, step: Callable[[str], None]
+    data: Path, pair: Path, tokenizer: Tokenizer, out: Path, limit: int, needles: int, progress: Callable[[str], None]
 ) -> list[Measurement]:
-    """Measure an exported pair (folders `target` and `draft`, and `heads.json` where it was calibrated).
+    """Measure an exported pair (folders `target` and `draft`, and `heads.json` if it was calibrated).
 
-    Writes `out/scores.json` after every set, so that nothing measured is lost, and `out/scores.md` at the end.
+    Writes `out/scores.json` after every set, so that an interrupted run keeps its figures, and `out/scores.md`.
     """
-    base = Settings(max_new_tokens=SHORT_ANSWER)
+    base = Settings(max_new_tokens=MAX_NEW_TOKENS)
     session = open_pair(pair, base)
-    found: list[Measurement] = []
-    for questions in question_sets(data, tokenizer, out, limit, needles):
-        wanted = [one.named(session) for one in questions.configurations]
-        wanted = list(dict.fromkeys(wanted))
+    measurements: list[Measurement] = []
+    for measure, items, configurations in question_sets(data, tokenizer, out, limit, needles):
+        named = list(dict.fromkeys(configuration.named(session) for configuration in configurations))
 
-        def told(number: int, *_: object, questions: QuestionSet = questions) -> None:
-            step(f"{questions.measure}: {number + 1} of {len(questions.items)}")
+        def step(number: int, *_: object, text: str = f"{measure}: {{}} of {len(items)}") -> None:
+            progress(text.format(number + 1))
 
-        results = run(session, questions.items, wanted, base, told).complete()
-        found += [Measurement(questions.measure, row) for row in rows(results)]
-        (out / "scores.json").write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
-    (out / "scores.md").write_text(markdown(found), encoding="utf-8")
-    return found
+        results = run(session, items, named, base, step).complete()
+        measurements += [Measurement(measure, row) for row in rows(results)]
+        record = [asdict(measurement) for measurement in measurements]
+        (out / "scores.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (out / "scores.md").write_text(markdown(measurements), encoding="utf-8")
+    return measurements
 
 
 def open_pair(pair: Path, base: Settings) -> Session:
     """A session with an exported pair and the bundled prompt."""
-    from dataclasses import replace
-
-    from specprefill_cli.prefill.scoring_heads import load_heads
-
     settings = replace(base, draft=str(pair / "draft"), target=str(pair / "target"), prompt="tiny", offline=True)
     session = open_session(settings, draft=True, calibrated=False)
+    assert session.pair.draft is not None
     session.pair.scoring_heads = load_heads(pair, session.pair.draft)
     return session
 
 
-def markdown(found: Sequence[Measurement]) -> str:
+def markdown(measurements: Sequence[Measurement]) -> str:
     """The measurements as a table for the model card."""
-    lines = [
-        "| measure | mode | keep | scorer | n | right | EM | F1 [95 %] | F1 - full [95 %] | TTFT, x full |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for one in found:
-        row = one.row
-        delta = (
-            "" if row.f1_delta is None else f"{row.f1_delta:+.1f} [{row.f1_delta_low:+.1f}, {row.f1_delta_high:+.1f}]"
-        )
-        ratio = "" if row.ttft_ratio is None else f"{row.ttft_ratio:.2f}"
-        lines.append(
-            f"| {one.measure} | {row.mode} | {keep_text(row.mode, row.keep)} | {row.scorer or ''} "
-            f"| {row.n} | {row.right} | {row.em:.1f} "
-            f"| {row.f1:.1f} [{row.f1_low:.1f}, {row.f1_high:.1f}] | {delta} | {ratio} |"
-        )
+    lines = [cells(HEADINGS), cells(["---"] * len(HEADINGS))]
+    for measurement in measurements:
+        row = measurement.row
+        delta = ratio = ""
+        if row.f1_delta is not None:
+            delta = f"{row.f1_delta:+.1f} [{row.f1_delta_low:+.1f}, {row.f1_delta_high:+.1f}]"
+        if row.ttft_ratio is not None:
+            ratio = f"{row.ttft_ratio:.2f}"
+        f1 = f"{row.f1:.1f} [{row.f1_low:.1f}, {row.f1_high:.1f}]"
+        keep = keep_text(row.mode, row.keep)
+        figures = (row.n, row.right, f"{row.em:.1f}", f1, delta, ratio)
+        lines.append(cells([measurement.measure, row.mode, keep, row.scorer or "", *figures]))
     return "\n".join(lines) + "\n"
+
+
+def cells(values: Sequence[object]) -> str:
+    return f"| {' | '.join(map(str, values))} |"

@@ -1,99 +1,43 @@
-"""The sizes of target and draft, for a run on CPU and for one on a GPU."""
+"""The sizes of target and draft, for a run on a CPU, for one on a GPU, and for a smoke test (see shapes.json)."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """Sizes of a Llama-architecture model, and the layers of the heads that training guides (see `network.ProbeTargets`)."""
+    """Sizes of a Llama-architecture model, and the layers whose heads training guides (see `network.ProbeTargets`)."""
 
     hidden_size: int
     layers: int
     heads: int
-    key_value_heads: int
-    head_size: int
     intermediate_size: int
-    region_layers: tuple[int, ...]
-    pointer_layers: tuple[int, ...]
+    region_layers: Sequence[int]
+    pointer_layers: Sequence[int]
+    head_size: int = 64
     vocabulary: int = 8_192
     rope_theta: float = 500_000.0
     context: int = 16_384
     norm_epsilon: float = 1e-5
 
+    @property
+    def key_value_heads(self) -> int:
+        return max(1, self.heads // 2)
+
 
 @dataclass(frozen=True)
 class PairShape:
+    """The shapes of a pair's target and draft."""
+
     target: ModelShape
     draft: ModelShape
 
 
+SHAPES = json.loads((resources.files("specprefill_cli.training") / "shapes.json").read_text(encoding="utf-8"))
 PAIR_SHAPES = {
-    "cpu": PairShape(
-        target=ModelShape(
-            hidden_size=256,
-            layers=6,
-            heads=4,
-            key_value_heads=2,
-            head_size=64,
-            intermediate_size=704,
-            region_layers=(2, 3),
-            pointer_layers=(4, 5),
-        ),
-        draft=ModelShape(
-            hidden_size=128,
-            layers=3,
-            heads=2,
-            key_value_heads=1,
-            head_size=64,
-            intermediate_size=352,
-            region_layers=(2,),
-            pointer_layers=(2,),
-        ),
-    ),
-    "gpu": PairShape(
-        target=ModelShape(
-            hidden_size=512,
-            layers=8,
-            heads=8,
-            key_value_heads=4,
-            head_size=64,
-            intermediate_size=1_408,
-            region_layers=(3, 4),
-            pointer_layers=(6, 7),
-        ),
-        draft=ModelShape(
-            hidden_size=192,
-            layers=3,
-            heads=3,
-            key_value_heads=1,
-            head_size=64,
-            intermediate_size=512,
-            region_layers=(2,),
-            pointer_layers=(2,),
-        ),
-    ),
-    "smoke": PairShape(
-        target=ModelShape(
-            hidden_size=64,
-            layers=2,
-            heads=2,
-            key_value_heads=1,
-            head_size=32,
-            intermediate_size=128,
-            region_layers=(1,),
-            pointer_layers=(1,),
-        ),
-        draft=ModelShape(
-            hidden_size=32,
-            layers=2,
-            heads=1,
-            key_value_heads=1,
-            head_size=32,
-            intermediate_size=64,
-            region_layers=(1,),
-            pointer_layers=(1,),
-        ),
-    ),
+    name: PairShape(ModelShape(**pair["target"]), ModelShape(**pair["draft"])) for name, pair in SHAPES.items()
 }

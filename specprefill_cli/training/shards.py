@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Iterable, Iterator
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -15,109 +16,93 @@ from torch.utils.data import IterableDataset
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.training.batches import Batch
-from specprefill_cli.training.tokenizer import BOS, EOS
+from specprefill_cli.training.positions import skipped_positions
+from specprefill_cli.training.tokenizer import BOS, EOS, token_id
 
 # 2^24 ids of two bytes: a shard of 32 MiB.
 SHARD_TOKENS = 1 << 24
-ENCODED_AT_ONCE = 2_000
+TEXTS_PER_CALL = 2_000
+ROW_TOKENS = 512
+# Part of the tokens whose successor counts in the loss: the logits are the largest cost of a small model on a CPU.
+LOSS_RATIO = 0.25
 
 
 def write_shards(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, shard_tokens: int = SHARD_TOKENS) -> dict:
-    """Tokenise passages, each followed by the end token, into `folder/NNN.bin`; returns and writes what was counted.
+    """Tokenise passages, each followed by the end token, into `folder/NNN.bin`; returns and writes the counts.
 
-    A passage that was seen before, byte for byte, is left out.
+    A passage that was seen before, byte for byte, is dropped.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.bin"):
         old.unlink()
-    end = tokenizer.token_to_id(EOS)
+    end = token_id(tokenizer, EOS)
     counts = {"passages": 0, "repeated": 0, "characters": 0, "tokens": 0, "shards": 0}
     pending: list[np.ndarray] = []
     seen: set[int] = set()
     stream = iter(texts)
-    while block := list(islice(stream, ENCODED_AT_ONCE)):
+    while block := list(islice(stream, TEXTS_PER_CALL)):
         fresh = [text for text in dict.fromkeys(block) if hash(text) not in seen]
         seen.update(map(hash, fresh))
         counts["repeated"] += len(block) - len(fresh)
         counts["passages"] += len(fresh)
         counts["characters"] += sum(map(len, fresh))
-        for encoding in tokenizer.encode_batch(fresh, add_special_tokens=False):
-            pending.append(np.array([*encoding.ids, end], dtype=np.uint16))
+        encodings = tokenizer.encode_batch(fresh, add_special_tokens=False)
+        pending += [np.array([*encoding.ids, end], dtype=np.uint16) for encoding in encodings]
         if sum(map(len, pending)) >= shard_tokens:
-            pending = flush(pending, folder, counts)
-    flush(pending, folder, counts)
+            write_shard(pending, folder, counts)
+            pending = []
+    if pending:
+        write_shard(pending, folder, counts)
     (folder / "counts.json").write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
     return counts
 
 
-def flush(pending: list[np.ndarray], folder: Path, counts: dict) -> list[np.ndarray]:
-    """Write the collected tokens as the next shard."""
-    if pending:
-        tokens = np.concatenate(pending)
-        tokens.tofile(folder / f"{counts['shards']:03d}.bin")
-        counts["tokens"] += len(tokens)
-        counts["shards"] += 1
-    return []
+def write_shard(pending: Sequence[np.ndarray], folder: Path, counts: dict[str, int]) -> None:
+    tokens = np.concatenate(pending)
+    tokens.tofile(folder / f"{counts['shards']:03d}.bin")
+    counts["tokens"] += len(tokens)
+    counts["shards"] += 1
 
 
 class ShardStream(IterableDataset):
     """Endless batches of text rows drawn at random places of the shards, some with skips in their positions.
 
-    text_share: share of the tokens whose successor counts in the loss (a whole vocabulary of logits for each is the
-    largest cost of a small model on a CPU)
-
     Raises SpecprefillError for a folder without shards.
     """
 
-    def __init__(
-        self, folder: Path, tokenizer: Tokenizer, tokens_per_batch: int, length: int, context: int, text_share: float,
-        seed: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, tokenizer: Tokenizer, tokens_per_batch: int, context: int, seed: int) -> None:
         self.files = sorted(folder.glob("*.bin"))
         if not self.files:
             raise SpecprefillError(f"{folder}: holds no shards; make them with the step `corpus`")
-        self.begin = tokenizer.token_to_id(BOS)
-        self.tokens_per_batch = tokens_per_batch
-        self.length = length
+        self.begin = token_id(tokenizer, BOS)
+        self.rows = max(1, tokens_per_batch // ROW_TOKENS)
         self.context = context
-        self.text_share = text_share
         self.seed = seed
         self.progress = multiprocessing.get_context("spawn").Value("d", 0.0)
 
     def __iter__(self) -> Iterator[Batch]:
         info = torch.utils.data.get_worker_info()
-        generator = np.random.default_rng([self.seed, info.id if info else 0])
+        worker = info.id if info else 0
+        generator = np.random.default_rng([self.seed, worker])
+        position_rng = random.Random(self.seed * 1_000 + worker)
         shards = [np.memmap(file, dtype=np.uint16, mode="r") for file in self.files]
-        sizes = np.array([len(shard) for shard in shards], dtype=float)
         while True:
-            yield self.batch(shards, sizes / sizes.sum(), generator)
+            yield self.batch(shards, generator, position_rng)
 
-    def batch(self, shards: list[np.ndarray], shares: np.ndarray, generator: np.random.Generator) -> Batch:
-        rows = max(1, self.tokens_per_batch // self.length)
-        tokens = np.full((rows, self.length), self.begin, dtype=np.int64)
+    def batch(self, shards: Sequence[np.ndarray], generator: np.random.Generator, position_rng: random.Random) -> Batch:
+        sizes = np.array([len(shard) for shard in shards], dtype=float)
+        tokens = np.full((self.rows, ROW_TOKENS), self.begin, dtype=np.int64)
         for row in tokens:
-            shard = shards[generator.choice(len(shards), p=shares)]
-            piece = shard[generator.integers(max(1, len(shard) - self.length)) :][: self.length - 1]
+            shard = shards[generator.choice(len(shards), p=sizes / sizes.sum())]
+            piece = shard[generator.integers(max(1, len(shard) - ROW_TOKENS)) :][: ROW_TOKENS - 1]
             row[1 : 1 + len(piece)] = piece
-        predicting = np.arange(rows * self.length).reshape(rows, self.length)[:, :-1].reshape(-1)
-        texts = generator.choice(predicting, max(1, int(self.text_share * predicting.size)), replace=False)
+        predicting = np.arange(tokens.size).reshape(tokens.shape)[:, :-1].reshape(-1)
+        texts = generator.choice(predicting, max(1, int(LOSS_RATIO * predicting.size)), replace=False)
+        positions = [skipped_positions(ROW_TOKENS, 1, self.context, position_rng) for _ in tokens]
         return Batch(
             tokens=torch.from_numpy(tokens),
-            positions=torch.from_numpy(skipped_positions(rows, self.length, self.context, generator)),
+            positions=torch.from_numpy(np.stack(positions)),
             answers=torch.empty(0, dtype=torch.long),
             texts=torch.from_numpy(np.sort(texts)),
             probes=None,
         )
-
-
-def skipped_positions(rows: int, length: int, context: int, generator: np.random.Generator) -> np.ndarray:
-    """Positions [rows, length] below `context`; in half of the rows a few skips make gaps and far positions familiar."""
-    steps = np.ones((rows, length), dtype=np.int64)
-    steps[:, 0] = 0
-    free = context - length
-    for row in steps:
-        if free > 0 and generator.random() < 0.5:
-            places = generator.integers(1, length, size=generator.integers(1, 5))
-            cuts = np.sort(generator.integers(0, int(free * generator.random() ** 2) + 1, size=len(places)))
-            np.add.at(row, places, np.diff(cuts, prepend=0))
-    return steps.cumsum(1)

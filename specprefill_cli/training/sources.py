@@ -7,18 +7,19 @@ from pathlib import Path
 
 from specprefill_cli.prompting import load_template
 from specprefill_cli.training.corpus import dev_grams, question_groups, stream_text
-from specprefill_cli.training.rows import Format, RowMaker
+from specprefill_cli.training.questions import PromptFormat
+from specprefill_cli.training.rows import RowMaker
 from specprefill_cli.training.tokenizer import load_tokenizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RowSource:
-    """Calling it with a seed loads text, questions and tokenizer and gives a maker of rows."""
+    """Loads text, questions and tokenizer when called with a seed, and returns a maker of rows."""
 
     data: Path
     tokenizer: Path
     characters_per_file: int
-    skipped_characters: int
+    skipped_characters: int = 0
     context: int
 
     def __call__(self, seed: int) -> RowMaker:
@@ -33,8 +34,8 @@ class RowSource:
         return RowMaker(load_tokenizer(self.tokenizer), prompt_format(), passages, groups, self.context, seed)
 
 
-def prompt_format() -> Format:
+def prompt_format() -> PromptFormat:
     """The fixed texts of the template `tiny`, so that training sees the product's own prompts."""
-    head, before, after = load_template("tiny").text_parts()
+    prefix, before, after = load_template("tiny").text_parts()
     # The blank before the question belongs to the question's first token.
-    return Format(head, before.removesuffix(" "), after)
+    return PromptFormat(prefix, before.removesuffix(" "), after)

@@ -1,4 +1,4 @@
-"""Blocks of training documents: prose with synthesised facts hidden in it, tables, and lists of keys and values."""
+"""Blocks of training documents: prose with synthesised facts in it, tables, and lists of keys and values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 
-from specprefill_cli.training.values import draw, invented, place_name
+from specprefill_cli.training.values import WORDS, draw, invented, place_name
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"(])")
 NOT_FOUND = "not found"
@@ -19,7 +19,7 @@ NOT_FOUND = "not found"
 class Question:
     """A question with its answer and the answer's character position in the block or document (-1: not there).
 
-    fact: group of relations and subject that it asks for, where it was synthesised
+    fact: (group of relations, subject) that it asks about, if it was synthesised
     """
 
     text: str
@@ -33,12 +33,16 @@ class Question:
 
 @dataclass(frozen=True)
 class Block:
+    """A piece of a document with the questions that it answers."""
+
     text: str
     questions: tuple[Question, ...] = ()
 
 
 @dataclass(frozen=True)
 class Statement:
+    """A sentence that states a fact, and the question for its value."""
+
     text: str
     question: Question
 
@@ -50,16 +54,16 @@ class FactBook:
         source = resources.files("specprefill_cli.training") / "facts.json"
         book = json.loads(source.read_text(encoding="utf-8"))
         self.relations: Sequence[Mapping] = book["relations"]
-        self.pools: Mapping[str, Sequence[str]] = book["pools"]
+        self.pools: Mapping[str, Sequence[str]] = book["pools"] | WORDS["pools"]
         self.domains = sorted({relation["domain"] for relation in self.relations})
 
     def relations_of(self, domain: str) -> list[Mapping]:
         return [relation for relation in self.relations if relation["domain"] == domain]
 
     def statements(self, relation: Mapping, count: int, rng: random.Random, stated: set) -> list[Statement]:
-        """Up to `count` statements of one relation about different subjects (one where it has no subject).
+        """Up to `count` statements of a relation about different subjects (a single one if it has no subject).
 
-        stated: the (group, subject) that the document states already; a second value would contradict the first
+        stated: the (group, subject) pairs that the document already states; a second value would contradict the first
         """
         subjects = {draw(relation["subject"], self.pools, rng) if relation["subject"] else "" for _ in range(count)}
         fresh = sorted(subject for subject in subjects if (group_of(relation), subject) not in stated)
@@ -67,18 +71,19 @@ class FactBook:
         return [self.state(relation, subject, rng) for subject in fresh]
 
     def state(self, relation: Mapping, subject: str, rng: random.Random) -> Statement:
+        """A statement of the relation about `subject`, with a random value."""
         value = draw(relation["value"], self.pools, rng)
         text = rng.choice(relation["statements"])
         question = rng.choice(relation["questions"]).replace("{subject}", subject)
         text = text.replace("{subject_cap}", capital(subject)).replace("{subject}", subject)
         answer = capital(value) if "{value_cap}" in text else value
-        start = min(place for place in (text.find("{value_cap}"), text.find("{value}")) if place >= 0)
+        start = min(index for index in (text.find("{value_cap}"), text.find("{value}")) if index >= 0)
         text = text.replace("{value_cap}", answer).replace("{value}", answer)
         return Statement(text, Question(capital(question), answer, start, (group_of(relation), subject)))
 
 
 def group_of(relation: Mapping) -> str:
-    """The relations of a group answer each other's questions: "on Mondays" tells when and how often."""
+    """The group of relations that answer each other's questions: "on Mondays" says both when and how often."""
     return relation.get("group", relation["name"])
 
 
@@ -87,30 +92,28 @@ def capital(text: str) -> str:
 
 
 def weave(prose: str, statements: Sequence[Statement], rng: random.Random) -> Block:
-    """Insert each statement between two sentences of the prose, at random places."""
+    """Insert each statement between two random sentences of the prose."""
     pieces: list[str | Statement] = [sentence for sentence in SENTENCE_END.split(prose) if sentence]
     for statement in statements:
         pieces.insert(rng.randint(0, len(pieces)), statement)
-    return assemble(pieces, " ")
+    return join(pieces)
 
 
-def assemble(pieces: Sequence[str | Statement], separator: str) -> Block:
+def join(pieces: Sequence[str | Statement]) -> Block:
     text, questions = "", []
     for piece in pieces:
-        if text:
-            text += separator
+        text += " " if text else ""
         if isinstance(piece, Statement):
             questions.append(piece.question.moved(len(text)))
-            text += piece.text
-        else:
-            text += piece
+        text += piece.text if isinstance(piece, Statement) else piece
     return Block(text, tuple(questions))
 
 
 def fact_block(book: FactBook, domain: str, prose: str, count: int, rng: random.Random, stated: set) -> Block:
-    """Prose with about `count` facts of one domain; half of the relations are stated of several subjects.
+    """Prose with about `count` facts of one domain; half of the relations are stated for several subjects.
 
-    stated: what the document states already (see `FactBook.statements`); grows by what this block states or hides
+    stated: what the document already states (see `FactBook.statements`); updated with the facts of this block, also
+        those that it withholds
     """
     relations = book.relations_of(domain)
     statements: list[Statement] = []
@@ -119,14 +122,11 @@ def fact_block(book: FactBook, domain: str, prose: str, count: int, rng: random.
         if len(statements) >= count:
             break
     rng.shuffle(statements)
-    # Facts of the same kind that are left out: only a reader who looks for them can say that they are not there.
-    hidden = [statement for statement in statements if rng.random() < 0.12] if len(statements) > 2 else []
-    statements = [statement for statement in statements if statement not in hidden]
-    absent = tuple(replace(statement.question, answer=NOT_FOUND, start=-1) for statement in hidden)
-    if statements and rng.random() < 0.35:
-        block = assemble(statements, " ")
-    else:
-        block = weave(prose, statements, rng)
+    # Only a reader who searches among facts of the same kind can tell that a withheld fact is not there.
+    withheld = [statement for statement in statements if rng.random() < 0.12] if len(statements) > 2 else []
+    statements = [statement for statement in statements if statement not in withheld]
+    absent = tuple(replace(statement.question, answer=NOT_FOUND, start=-1) for statement in withheld)
+    block = join(statements) if statements and rng.random() < 0.35 else weave(prose, statements, rng)
     if rng.random() < 0.3:
         heading = f"{rng.choice(['', '# ', '## ', '3.2 '])}{capital(rng.choice(relations)['name'].replace('_', ' '))}\n"
         block = Block(heading + block.text, tuple(question.moved(len(heading)) for question in block.questions))
@@ -134,63 +134,49 @@ def fact_block(book: FactBook, domain: str, prose: str, count: int, rng: random.
 
 
 def table_block(book: FactBook, rng: random.Random) -> Block:
-    """A Markdown or plain table; its questions ask for the cell at a row's name and a column's name."""
-    kinds = ["money", "percent", "integer", "large_number", "date", "weight", "length", "code", "duration", "person"]
-    columns = rng.sample(kinds, rng.randint(1, 3))
-    names = {
-        "money": ["price", "cost", "fee", "budget"], "percent": ["share", "rate", "growth"],
-        "integer": ["number of units", "count", "staff"], "large_number": ["visitors", "sales", "members"],
-        "date": ["start date", "deadline"], "weight": ["weight", "harvest"], "length": ["length", "height"],
-        "code": ["part number", "order code"], "duration": ["interval", "duration"], "person": ["contact", "manager"],
-    }  # fmt: skip
-    heads = [rng.choice(names[column]) for column in columns]
+    """A Markdown or plain-text table; its questions name a row and a column and ask for the cell."""
+    columns = rng.sample(list(WORDS["columns"]), rng.randint(1, 3))
+    headers = [rng.choice(WORDS["columns"][column]) for column in columns]
     row_kind = rng.choice(["city", "product", "machine_part", "project", "company"])
     rows = sorted({draw(row_kind, book.pools, rng).removeprefix("the ") for _ in range(rng.randint(3, 7))})
     rng.shuffle(rows)
-    piped = rng.random() < 0.6
-    separator = " | " if piped else rng.choice(["  ", " ", "\t"])
-    edge = ("| ", " |") if piped else ("", "")
-    lines = [edge[0] + separator.join(["Item", *map(capital, heads)]) + edge[1]]
-    if piped:
-        lines.append("| " + " | ".join(["---"] * (len(heads) + 1)) + " |")
-    text, questions = "\n".join(lines), []
+    markdown = rng.random() < 0.6
+    separator = " | " if markdown else rng.choice(["  ", " ", "\t"])
+    left, right = ("| ", " |") if markdown else ("", "")
+    text = left + separator.join(["Item", *map(capital, headers)]) + right
+    if markdown:
+        text += "\n| " + " | ".join(["---"] * (len(headers) + 1)) + " |"
+    questions = []
     for row in rows:
-        text += "\n" + edge[0] + capital(row)
-        for head, column in zip(heads, columns, strict=True):
+        text += "\n" + left + capital(row)
+        for header, column in zip(headers, columns, strict=True):
             value = draw(column, book.pools, rng)
             text += separator
             form = rng.choice(["What is the {head} of {row}?", "What {head} is given for {row}?", "{head} for {row}?"])
-            questions.append(Question(capital(form.format(head=head, row=row)), value, len(text)))
+            questions.append(Question(capital(form.format(head=header, row=row)), value, len(text)))
             text += value
-        text += edge[1]
+        text += right
     return Block(text, tuple(questions))
 
 
 def key_value_block(book: FactBook, rng: random.Random) -> Block:
-    """Lines `key: value`, or needle sentences with codes."""
+    """Lines `key: value`, or sentences with codes such as needle tests use."""
     text, questions = "", []
-    needle = rng.random() < 0.5
+    needles = rng.random() < 0.5
     for _ in range(rng.randint(2, 6)):
-        kind = rng.choice(["code", "integer", "person", "city", "date", "money", "version", "email", "room"])
+        kind = rng.choice(list(WORDS["labels"]))
         value = draw(kind, book.pools, rng)
         owner = rng.choice([invented, place_name])(rng)
-        label = rng.choice({
-            "code": ["access code", "serial number", "secret code", "reference"], "integer": ["magic number", "lot size"],
-            "person": ["contact person", "owner"], "city": ["location", "home town"], "date": ["expiry date", "due date"],
-            "money": ["deposit", "balance"], "version": ["version", "firmware"], "email": ["address", "mailbox"],
-            "room": ["meeting place", "storage room"],
-        }[kind])  # fmt: skip
-        if needle:
-            lead = rng.choice(["The {label} for {owner} is ", "The {owner} {label} is ", "For {owner} the {label} is "])
-            question = rng.choice(["What is the {label} for {owner}?", "What is the {owner} {label}?"])
-            close = ". "
+        label = rng.choice(WORDS["labels"][kind])
+        if needles:
+            leads = ["The {label} for {owner} is ", "The {owner} {label} is ", "For {owner} the {label} is "]
+            forms, end = ["What is the {label} for {owner}?", "What is the {owner} {label}?"], ". "
         else:
-            lead = rng.choice(["{owner} {label}: ", "{label} ({owner}): ", "- {owner} {label}: "])
-            question = rng.choice(
-                ["What is the {owner} {label}?", "{owner} {label}?", "What {label} does {owner} have?"]
-            )
-            close = "\n"
+            leads = ["{owner} {label}: ", "{label} ({owner}): ", "- {owner} {label}: "]
+            forms = ["What is the {owner} {label}?", "{owner} {label}?", "What {label} does {owner} have?"]
+            end = "\n"
+        lead, form = rng.choice(leads), rng.choice(forms)
         text += capital(lead.format(label=label, owner=owner))
-        questions.append(Question(capital(question.format(label=label, owner=owner)), value, len(text)))
-        text += value + close
+        questions.append(Question(capital(form.format(label=label, owner=owner)), value, len(text)))
+        text += value + end
     return Block(text.rstrip(), tuple(questions))

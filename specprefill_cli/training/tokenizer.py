@@ -1,4 +1,4 @@
-"""Byte-level BPE with the Qwen2 splitting pattern, exported for transformers and, with the same ids, for tiktoken."""
+"""Byte-level BPE with Qwen2's splitting pattern, exported for transformers and, with the same ids, for tiktoken."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.tokenizers import SPLIT_PATTERN
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 SPECIAL_TOKENS = (BOS, EOS, PAD)
 
 
-def train_tokenizer(texts: Iterator[str], vocabulary: int = 8_192) -> Tokenizer:
+def train_tokenizer(texts: Iterator[str], vocabulary: int) -> Tokenizer:
     """Train the BPE on texts; the special tokens take the last ids of the vocabulary."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -38,18 +39,16 @@ def train_tokenizer(texts: Iterator[str], vocabulary: int = 8_192) -> Tokenizer:
 def byte_alphabet() -> dict[str, int]:
     """The printable character that stands for each byte in a byte-level vocabulary (GPT-2's table)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if byte not in set(printable))
-    table.update({chr(256 + place): byte for place, byte in enumerate(others)})
-    return table
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
 def tiktoken_ranks(tokenizer: Tokenizer) -> dict[bytes, int]:
-    """Every mergeable token's bytes and its id; tiktoken merges by rank, and the ids were given in merge order."""
-    table = byte_alphabet()
+    """Every mergeable token's bytes and its id; tiktoken merges by rank, and the ids are in merge order."""
+    alphabet = byte_alphabet()
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     return {
-        bytes(table[character] for character in token): number
+        bytes(alphabet[character] for character in token): number
         for token, number in sorted(vocabulary.items(), key=lambda item: item[1])
         if token not in SPECIAL_TOKENS
     }
@@ -75,3 +74,11 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int) -> None:
 def load_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer that `save_tokenizer` wrote."""
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    """The id of a special token. Raises SpecprefillError for a tokenizer without it."""
+    number = tokenizer.token_to_id(token)
+    if number is None:
+        raise SpecprefillError(f"the tokenizer has no {token}; make one with the step `tokenizer`")
+    return number

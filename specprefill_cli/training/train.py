@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,24 +21,25 @@ from specprefill_cli.training.network import LanguageModel
 from specprefill_cli.training.shapes import PairShape
 from specprefill_cli.training.shards import ShardStream
 
+WEIGHT_DECAY = 0.05
+SECONDS_BETWEEN_SAVES = 300.0
+# Of the batch's text tokens every third counts in the draft's loss, because its logits cost more than its layers.
+DRAFT_TEXT_EVERY = 3
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """`minutes` is the length of the whole run, resumed parts included; the schedule follows the clock.
+    """How a run trains.
 
-    The clock runs from batch to batch: what a start or a resume takes to load and compile is not counted.
-
-    warmup: steps in which the rate rises; cooldown: share of the run, at its end, in which it falls (0: it stays)
-    draft_every: the draft, which learns its part sooner, is updated at every n-th step only; 0 leaves it as it is
-    draft_text_every: of the batch's text tokens every n-th counts in the draft's loss; its logits cost more than its layers
-    curriculum_from: progress at which the curriculum of rows begins; later for weights that have learnt to copy
+    minutes: length of the whole run, resumed parts included; the clock runs from batch to batch, so that the time to
+        load and compile is not counted
+    rate: highest learning rate; warmup: steps in which it rises; cooldown: part of the run, at its end, in which it falls
+    draft_every: the draft, which learns its part sooner, is updated at every n-th step only; 0 leaves it unchanged
+    curriculum_from: progress at which the curriculum of rows begins; later for weights that can already copy
     """
 
     minutes: float
-    tokens_per_batch: int = 8_192
-    matrix_rate: float = 4e-3
-    vector_rate: float = 4e-3
-    weight_decay: float = 0.05
+    rate: float = 4e-3
     warmup: int = 30
     cooldown: float = 0.35
     text_weight: float = 0.4
@@ -46,17 +47,20 @@ class TrainSettings:
     pointer_weight: float = 1.0
     distill_weight: float = 0.5
     draft_every: int = 3
-    draft_text_every: int = 3
     curriculum_from: float = 0.0
     workers: int = 1
     seed: int = 1
     device: str = "cpu"
     compile: bool = True
-    save_every: float = 300.0
 
 
 class Trainer:
-    """Holds models, optimisers and the clock of one run; state lives in `folder/checkpoint.pt`."""
+    """Holds models, optimisers and the clock of a run; its state is saved in `folder/checkpoint.pt`.
+
+    start: see `train`
+
+    Raises SpecprefillError for a torch without Muon.
+    """
 
     def __init__(self, shape: PairShape, settings: TrainSettings, folder: Path, start: Path | None = None) -> None:
         if not hasattr(torch.optim, "Muon"):
@@ -66,15 +70,15 @@ class Trainer:
         torch.manual_seed(settings.seed)
         self.settings = settings
         self.folder = folder
-        self.models = nn.ModuleDict({"target": LanguageModel(shape.target), "draft": LanguageModel(shape.draft)})
-        self.models.to(settings.device)
-        matrices = [p for name, p in self.models.named_parameters() if p.dim() == 2 and "embed" not in name]
-        others = [p for name, p in self.models.named_parameters() if p.dim() != 2 or "embed" in name]
-        self.optimizers = [
-            torch.optim.Muon(matrices, lr=settings.matrix_rate, weight_decay=settings.weight_decay,
-                             adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=settings.vector_rate, weight_decay=0.0, betas=(0.9, 0.95)),
-        ]  # fmt: skip
+        self.pair = {"target": LanguageModel(shape.target), "draft": LanguageModel(shape.draft)}
+        self.models = nn.ModuleDict(self.pair).to(settings.device)
+        parameters = dict(self.models.named_parameters())
+        matrices = [p for name, p in parameters.items() if p.dim() == 2 and "embed" not in name]
+        others = [p for name, p in parameters.items() if p.dim() != 2 or "embed" in name]
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(matrices, lr=settings.rate, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=settings.rate, weight_decay=0.0, betas=(0.9, 0.95)),
+        ]
         self.seconds = 0.0
         self.steps = 0
         self.tokens = 0
@@ -82,21 +86,22 @@ class Trainer:
             self.start_from(start)
         self.resume()
         if settings.compile:
-            for model in self.models.values():
-                for block in model.model.layers:
-                    block.compile(dynamic=False)
+            for model in self.pair.values():
+                for layer in model.model.layers:
+                    layer.compile(dynamic=False)
 
     def start_from(self, source: Path) -> None:
-        """Take the weights of another run's checkpoint, or of an exported pair; the optimisers begin afresh."""
+        """Load the weights of another run's checkpoint, or of an exported pair; the optimisers begin afresh."""
         if source.is_file():
             state = torch.load(source, map_location=self.settings.device, weights_only=True)
             self.models.load_state_dict(state["models"])
             return
-        for name, model in self.models.items():
+        for name, model in self.pair.items():
             weights = load_file(source / name / "model.safetensors", device=self.settings.device)
             model.load_state_dict({key: value.float() for key, value in weights.items()})
 
     def resume(self) -> None:
+        """Load the run's checkpoint if there is one."""
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return
@@ -107,6 +112,7 @@ class Trainer:
         self.seconds, self.steps, self.tokens = state["seconds"], state["steps"], state["tokens"]
 
     def save(self) -> None:
+        """Write the checkpoint, whole or not at all."""
         state = {
             "models": self.models.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -122,56 +128,54 @@ class Trainer:
     def progress(self) -> float:
         return min(1.0, self.seconds / (60 * self.settings.minutes))
 
-    def rate(self) -> float:
+    def rate_factor(self) -> float:
         """Learning-rate factor: linear warm-up, constant, linear cool-down to a twentieth."""
         rising = (self.steps + 1) / max(1, self.settings.warmup)
         falling = (1 - self.progress) / self.settings.cooldown if self.settings.cooldown else 1.0
         return max(0.05, min(1.0, rising, falling))
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """One update of both models; returns the losses by name."""
-        settings = self.settings
-        batch = batch.to(settings.device)
+        """Update both models with a batch; returns the losses by name."""
+        batch = batch.to(self.settings.device)
         with self.autocast():
-            found = {"target": self.losses("target", batch, None)}
-            if settings.draft_every and self.steps % settings.draft_every == 0:
-                found["draft"] = self.losses("draft", batch, found["target"]["logits"].detach())
-        sum(losses["total"] for losses in found.values()).backward()
-        for name in found:
-            nn.utils.clip_grad_norm_(self.models[name].parameters(), 1.0)
-        for optimizer, base in zip(self.optimizers, (settings.matrix_rate, settings.vector_rate), strict=True):
+            losses = {"target": self.losses("target", batch, None)}
+            if self.settings.draft_every and self.steps % self.settings.draft_every == 0:
+                losses["draft"] = self.losses("draft", batch, losses["target"]["logits"].detach())
+        torch.stack([model_losses["total"] for model_losses in losses.values()]).sum().backward()
+        for name in losses:
+            nn.utils.clip_grad_norm_(self.pair[name].parameters(), 1.0)
+        for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = base * self.rate()
+                group["lr"] = self.settings.rate * self.rate_factor()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         self.tokens += batch.tokens.numel()
-        named = {f"{name}_{key}": losses[key] for name, losses in found.items()
-                 for key in ("answer", "text", "region", "pointer")}  # fmt: skip
-        return {key: value.item() for key, value in named.items()}
+        kinds = ("answer", "text", "region", "pointer")
+        return {f"{name}_{kind}": model_losses[kind].item() for name, model_losses in losses.items() for kind in kinds}
 
-    def autocast(self):
+    def autocast(self) -> AbstractContextManager:
         device = torch.device(self.settings.device).type
         return torch.autocast(device, dtype=torch.bfloat16) if self.settings.compile else nullcontext()
 
     def losses(self, name: str, batch: Batch, teacher: Tensor | None) -> dict[str, Tensor]:
-        """Losses of one model; with a teacher's logits [N, V], their KL divergence is added to the total."""
+        """Losses of a model, and its logits [N, V]; with a teacher's logits, the distillation loss is in the total."""
         settings = self.settings
-        model = self.models[name]
+        model = self.pair[name]
         states, region, pointer = model(batch.tokens, batch.positions, batch.probes)
-        texts = batch.texts if teacher is None else batch.texts[:: settings.draft_text_every]
-        chosen = torch.cat([batch.answers, texts])
-        logits = model.logits(states.flatten(0, 1)[chosen]).float()
-        each = F.cross_entropy(logits, batch.tokens.flatten()[chosen + 1], reduction="none")
-        size = batch.answers.numel()
-        answer = each[:size].mean() if size else each.new_zeros(())
-        text = each[size:].mean() if each.numel() > size else each.new_zeros(())
-        total = (
-            answer + settings.text_weight * text + settings.region_weight * region + settings.pointer_weight * pointer
-        )
-        if teacher is not None and size:
-            # Cross-entropy against the target's answer distribution; weighted in once it is worth imitating.
-            imitation = -(teacher[:size].softmax(-1) * logits[:size].log_softmax(-1)).sum(-1).mean()
+        texts = batch.texts if teacher is None else batch.texts[::DRAFT_TEXT_EVERY]
+        predicting = torch.cat([batch.answers, texts])
+        logits = model.logits(states.flatten(0, 1)[predicting]).float()
+        token_losses = F.cross_entropy(logits, batch.tokens.flatten()[predicting + 1], reduction="none")
+        answers = batch.answers.numel()
+        zero = token_losses.new_zeros(())
+        answer = token_losses[:answers].mean() if answers else zero
+        text = token_losses[answers:].mean() if token_losses.numel() > answers else zero
+        guided = settings.region_weight * region + settings.pointer_weight * pointer
+        total = answer + settings.text_weight * text + guided
+        if teacher is not None and answers:
+            # Cross-entropy against the target's distribution, with a weight that grows while the target learns.
+            imitation = -(teacher[:answers].softmax(-1) * logits[:answers].log_softmax(-1)).sum(-1).mean()
             total = total + settings.distill_weight * min(1.0, 4 * self.progress) * imitation
         return {"total": total, "answer": answer, "text": text, "region": region, "pointer": pointer, "logits": logits}
 
@@ -183,7 +187,7 @@ def train(
     folder: Path,
     start: Path | None = None,
 ) -> Trainer:
-    """Train until the clock of the run is full; resumes from `folder/checkpoint.pt`, logs to `folder/train.jsonl`.
+    """Train until the run's clock is full; resumes from `folder/checkpoint.pt`, logs to `folder/train.jsonl`.
 
     start: another run's checkpoint, or the folder of an exported pair, whose weights a new run begins with
 
@@ -192,17 +196,20 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.json").write_text(json.dumps({"shape": asdict(shape), "settings": asdict(settings)}, indent=2))
     trainer = Trainer(shape, settings, folder, start)
-    # A resumed run goes on with rows that it has not seen.
+    # A resumed run continues with rows that it has not seen.
     stream.seed += trainer.steps
     loader = DataLoader(
-        stream, batch_size=None, num_workers=settings.workers, multiprocessing_context="spawn" if settings.workers else None,
+        stream,
+        batch_size=None,
+        num_workers=settings.workers,
+        multiprocessing_context="spawn" if settings.workers else None,
         prefetch_factor=4 if settings.workers else None,
-    )  # fmt: skip
+    )
     averages: dict[str, float] = {}
     saved = trainer.seconds
     clock = None
     stream.progress.value = max(settings.curriculum_from, trainer.progress)
-    # A run that is complete has nothing to add.
+    # A complete run takes no further step.
     for batch in loader if trainer.progress < 1 else ():
         losses = trainer.step(batch)
         now = time.perf_counter()
@@ -211,12 +218,12 @@ def train(
         stream.progress.value = max(settings.curriculum_from, trainer.progress)
         if not math.isfinite(sum(losses.values())):
             raise SpecprefillError(
-                f"step {trainer.steps}: a loss is not finite: {losses}; go on from the checkpoint at a lower rate"
+                f"step {trainer.steps}: a loss is not finite: {losses}; resume from the checkpoint at a lower rate"
             )
         averages |= {key: 0.96 * averages.get(key, value) + 0.04 * value for key, value in losses.items()}
         if trainer.steps % 20 == 0:
             log(folder, trainer, averages)
-        if trainer.seconds - saved > settings.save_every:
+        if trainer.seconds - saved > SECONDS_BETWEEN_SAVES:
             trainer.save()
             saved = trainer.seconds
         if trainer.progress >= 1:
@@ -233,6 +240,7 @@ def log(folder: Path, trainer: Trainer, averages: dict[str, float]) -> None:
         "tokens_per_second": round(trainer.tokens / max(trainer.seconds, 1e-9)),
         **{key: round(value, 3) for key, value in averages.items()},
     }
+    line = json.dumps(row)
     with (folder / "train.jsonl").open("a", encoding="utf-8") as out:
-        out.write(json.dumps(row) + "\n")
-    print(json.dumps(row), flush=True)
+        out.write(line + "\n")
+    print(line, flush=True)

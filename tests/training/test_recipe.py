@@ -1,4 +1,4 @@
-"""The recipe in its dry run: rows that make sense, guided losses, a training that resumes, an export that loads."""
+"""The recipe end to end: batches that make sense, guided losses, a run that resumes, an export that loads."""
 
 import json
 import lzma
@@ -32,6 +32,7 @@ from specprefill_cli.training.sources import RowSource
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
 from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from specprefill_cli.training.train import Trainer, TrainSettings, train
+from specprefill_cli.training.values import GENERATORS
 
 PROSE = (
     "The mill stands by the river and has done so for many years. Farmers brought their grain along the old road. "
@@ -70,20 +71,24 @@ def run(data, tmp_path_factory):
     return folder
 
 
-def test_rows_that_share_eight_words_with_dev_are_dropped(data):
+def row_source(data, run):
+    return RowSource(data=data, tokenizer=run / "tokenizer", characters_per_file=100_000, context=16_384)
+
+
+def test_drops_questions_that_share_eight_words_with_dev(data):
     groups, dropped = corpus.question_groups(data, corpus.dev_grams(data))
     assert dropped == 1
     assert [group.context for group in groups] == [PROSE]
     assert groups[0].questions == (("Where does the mill stand?", "by the river", PROSE.index("by the river")),)
 
 
-def test_text_that_shares_eight_words_with_dev_is_dropped(data):
+def test_drops_text_that_shares_eight_words_with_dev(data):
     forbidden = corpus.word_grams(PROSE)
     assert not any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, forbidden))
     assert any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, set()))
 
 
-def test_skipped_text_is_not_used(data):
+def test_skips_characters_of_each_text_file(data):
     passages = list(corpus.stream_text(data, 100_000, set()))
     rest = list(corpus.stream_text(data, 100_000, set(), skip=1))
     assert passages[0] not in rest
@@ -91,7 +96,7 @@ def test_skipped_text_is_not_used(data):
     assert rest == passages[-len(rest) :]
 
 
-def test_every_synthesised_answer_stands_where_it_is_said_to():
+def test_synthesised_answers_stand_at_their_positions():
     book, rng = FactBook(), random.Random(0)
     seen = absent = 0
     for number in range(300):
@@ -111,10 +116,8 @@ def test_every_synthesised_answer_stands_where_it_is_said_to():
     assert 5 < absent < 0.1 * seen
 
 
-def test_every_relation_has_its_slots_and_pools():
+def test_relations_have_valid_slots_and_kinds():
     book = FactBook()
-    from specprefill_cli.training.values import GENERATORS
-
     for relation in book.relations:
         assert relation["value"] in {*GENERATORS, *book.pools}
         assert relation["subject"] is None or relation["subject"] in {*GENERATORS, *book.pools}
@@ -124,8 +127,8 @@ def test_every_relation_has_its_slots_and_pools():
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.2, 0.6, 0.9])
-def test_batches_point_at_what_they_predict(data, run, progress):
-    maker = RowSource(data, run / "tokenizer", 100_000, 0, 16_384)(1)
+def test_pointers_lead_to_the_predicted_token(data, run, progress):
+    maker = row_source(data, run)(1)
     copied = asked = 0
     for _ in range(4):
         batch = make_batch(maker, progress, 2_048)
@@ -145,11 +148,16 @@ def test_batches_point_at_what_they_predict(data, run, progress):
     assert copied > 0.5 * asked
 
 
-def test_guided_losses_are_zero_where_attention_is_right_and_large_where_wrong():
+def test_guided_losses_are_small_only_for_right_attention():
     keys = torch.eye(8)[None] * 40
     queries = torch.zeros(1, 8, 8)
     queries[0, 6, 2] = 40
-    probes = ProbeTargets(torch.tensor([[[6]]]), torch.tensor([[[2, 4]]]), torch.tensor([[6]]), torch.tensor([[2]]))
+    probes = ProbeTargets(
+        region_queries=torch.tensor([[[6]]]),
+        region_bounds=torch.tensor([[[2, 4]]]),
+        pointer_queries=torch.tensor([[6]]),
+        pointer_targets=torch.tensor([[2]]),
+    )
     assert region_loss(queries, keys, probes) < 1e-3
     assert pointer_loss(queries, keys, probes) < 1e-3
     probes.region_bounds[:] = torch.tensor([4, 6])
@@ -159,10 +167,11 @@ def test_guided_losses_are_zero_where_attention_is_right_and_large_where_wrong()
 
 
 @needs_muon
-def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_path):
+@pytest.mark.slow
+def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_path):
     shape = PAIR_SHAPES["smoke"]
-    source = RowSource(data, run / "tokenizer", 100_000, 0, 16_384)
-    settings = TrainSettings(minutes=0.02, tokens_per_batch=1_024, workers=0, compile=False)
+    source = row_source(data, run)
+    settings = TrainSettings(minutes=0.02, workers=0, compile=False)
     folder = run / "tune"
     first = train(shape, settings, BatchStream(source, 1_024, 1), folder)
     assert first.steps > 0
@@ -214,9 +223,10 @@ def test_a_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp
 
 
 @needs_muon
-def test_a_draft_that_is_not_trained_stays_as_it_is(data, run, tmp_path):
-    source = RowSource(data, run / "tokenizer", 100_000, 0, 16_384)
-    settings = TrainSettings(minutes=0.01, tokens_per_batch=1_024, workers=0, compile=False, draft_every=0)
+@pytest.mark.slow
+def test_draft_without_updates_stays_unchanged(data, run, tmp_path):
+    source = row_source(data, run)
+    settings = TrainSettings(minutes=0.01, workers=0, compile=False, draft_every=0)
     before = Trainer(PAIR_SHAPES["smoke"], settings, tmp_path / "before").models.state_dict()
     after = train(PAIR_SHAPES["smoke"], settings, BatchStream(source, 1_024, 1), tmp_path / "run").models.state_dict()
     same = {name for name, value in after.items() if torch.equal(value, before[name])}
@@ -232,54 +242,54 @@ def test_blocked_attention_equals_the_fused_kernel():
     )
 
 
-def test_questions_from_text_ask_for_what_stands_there():
+def test_cloze_questions_ask_for_pieces_of_the_text():
     text = (
         "The bridge over the Tamar was opened by Prince Albert in 1859 after six years of work. It cost £225,000 and "
         "carried two tracks. Trains from Plymouth crossed it at 10:30 on 2 May 1859 for the first time."
     )
     rng = random.Random(0)
-    asked = [question for _ in range(60) for question in cloze_block(text, 3, rng).questions]
-    assert {"1859", "Prince Albert", "£225,000", "2 May 1859"} <= {question.answer for question in asked}
-    for question in asked:
+    questions = [question for _ in range(60) for question in cloze_block(text, 3, rng).questions]
+    assert {"1859", "Prince Albert", "£225,000", "2 May 1859"} <= {question.answer for question in questions}
+    for question in questions:
         assert text[question.start : question.start + len(question.answer)] == question.answer
         assert question.answer not in question.text or question.answer in text[: question.start]
     assert cloze("Nothing here can be asked for, it seems to me.", rng) is None
 
 
-def test_noun_phrases_are_asked_for_behind_their_article_and_verbs_are_not():
+def test_cloze_asks_for_noun_phrases_but_not_for_verbs():
     rng = random.Random(1)
     sentence = "Many people came from far away to look at the old stone mill of this quiet valley."
-    asked = [question for _ in range(40) if (question := cloze(sentence, rng))]
-    assert {question.answer for question in asked} == {"old stone mill"}
+    questions = [question for _ in range(40) if (question := cloze(sentence, rng))]
+    assert {question.answer for question in questions} == {"old stone mill"}
     assert cloze("Long before anybody knew him well he was living in this quiet valley.", rng) is None
 
 
 @needs_muon
-def test_rates_rise_by_steps_and_fall_by_the_clock(tmp_path):
+def test_learning_rate_rises_by_steps_and_falls_by_the_clock(tmp_path):
     settings = TrainSettings(minutes=1, warmup=10, cooldown=0.0, compile=False)
     trainer = Trainer(PAIR_SHAPES["smoke"], settings, tmp_path)
     rates = []
     for trainer.steps in range(12):
-        rates.append(trainer.rate())
+        rates.append(trainer.rate_factor())
     assert rates == pytest.approx([min(1, (step + 1) / 10) for step in range(12)])
     trainer.settings = TrainSettings(minutes=1, warmup=10, cooldown=0.5, compile=False)
     trainer.seconds = 45
-    assert trainer.rate() == pytest.approx(0.5)
+    assert trainer.rate_factor() == pytest.approx(0.5)
 
 
-def test_shards_hold_the_text_and_give_rows_of_it(data, run, tmp_path):
+def test_shards_hold_the_text_and_yield_rows_of_it(data, run, tmp_path):
     tokenizer = load_tokenizer(run / "tokenizer")
     counts = write_shards([PROSE, "Another passage.", PROSE], tokenizer, tmp_path, shard_tokens=50)
     assert (counts["passages"], counts["repeated"]) == (2, 1)
-    stream = ShardStream(tmp_path, tokenizer, 256, 64, 1_024, 0.25, seed=3)
+    stream = ShardStream(tmp_path, tokenizer, 2_048, 1_024, seed=3)
     batch = next(iter(stream))
-    assert batch.tokens.shape == (4, 64)
+    assert batch.tokens.shape == (4, 512)
     assert tokenizer.decode(batch.tokens[0].tolist()[1:40]) in PROSE + "Another passage." + PROSE
     assert batch.positions.max() < 1_024
     assert (batch.positions.diff(dim=1) >= 1).all()
-    assert (batch.texts % 64 != 63).all()
+    assert (batch.texts % 512 != 511).all()
     with pytest.raises(SpecprefillError, match="corpus"):
-        ShardStream(tmp_path / "none", tokenizer, 256, 64, 1_024, 0.25, seed=3)
+        ShardStream(tmp_path / "none", tokenizer, 2_048, 1_024, seed=3)
 
 
 def test_needles_lie_at_their_depths(run):
@@ -293,7 +303,8 @@ def test_needles_lie_at_their_depths(run):
 
 
 @needs_muon
-def test_the_dry_run_goes_through_all_steps(data, tmp_path):
+@pytest.mark.slow
+def test_dry_run_goes_through_all_steps(data, tmp_path):
     from typer.testing import CliRunner
 
     result = CliRunner().invoke(app, ["dry-run", "--data", str(data), "--run", str(tmp_path), "--minutes", "0.05"])
@@ -303,7 +314,8 @@ def test_the_dry_run_goes_through_all_steps(data, tmp_path):
     assert (tmp_path / "exported" / "target" / "model.safetensors").is_file()
 
 
-def test_the_score_measures_every_set_and_writes_them_down(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_score_measures_and_writes_every_question_set(tmp_path, monkeypatch):
     (tmp_path / "dev").mkdir()
     (tmp_path / "pretrain").mkdir()
     rows = [
@@ -325,16 +337,15 @@ def test_the_score_measures_every_set_and_writes_them_down(tmp_path, monkeypatch
     monkeypatch.setattr(score, "packaged_folder", lambda _name: samples)
     monkeypatch.setattr(score, "NEEDLE_TOKENS", (500,))
     pair = Path(model_source("tiny:target")).parent
-    found = score.score_pair(tmp_path, pair, load_tokenizer(pair / "target"), tmp_path, 2, 1, lambda _text: None)
-    counts = Counter(one.measure for one in found)
+    measurements = score.score_pair(tmp_path, pair, load_tokenizer(pair / "target"), tmp_path, 2, 1, lambda _text: None)
+    counts = Counter(measurement.measure for measurement in measurements)
     assert counts == {
         "sample questions": 2,
         "dev, one paragraph": 1,
         "dev, 20 paragraphs": 9,
         "needles in 500 tokens": 2,
     }
-    assert {one.row.n for one in found if one.measure.startswith("dev")} == {2}
-    assert [one["measure"] for one in json.loads((tmp_path / "scores.json").read_text())] == [
-        one.measure for one in found
-    ]
-    assert (tmp_path / "scores.md").read_text().count("\n") == len(found) + 2
+    assert {item.row.n for item in measurements if item.measure.startswith("dev")} == {2}
+    written = json.loads((tmp_path / "scores.json").read_text())
+    assert [record["measure"] for record in written] == [measurement.measure for measurement in measurements]
+    assert (tmp_path / "scores.md").read_text().count("\n") == len(measurements) + 2

@@ -1,4 +1,4 @@
-"""Real questions under other names: alike in text, question and answer."""
+"""Written questions under other names, replaced alike in text, question and answer."""
 
 import random
 
@@ -26,14 +26,14 @@ BLOCK = Block(
 )
 
 
-def test_answers_still_stand_where_their_questions_say():
+def test_answers_still_stand_at_their_positions():
     for seed in range(50):
         block = renamed([BLOCK], names("Byron", "Kalmar", "Oslo"), random.Random(seed))[0]
         for question in block.questions:
             assert block.text[question.start : question.start + len(question.answer)] == question.answer
 
 
-def test_names_and_numbers_change_alike_and_months_stay():
+def test_replaces_names_and_numbers_alike_but_not_months():
     block = renamed([BLOCK], names("Byron"), random.Random(1))[0]
     assert "Rossi" not in block.text
     assert "Lisbon" not in block.text
@@ -46,7 +46,7 @@ def test_names_and_numbers_change_alike_and_months_stay():
     assert block.text.startswith("In ")
 
 
-def test_two_names_do_not_become_one():
+def test_different_names_stay_different():
     text = "In May the bridge of Ana was sold to Bo by Cy, and the mill of Dora to Eve."
     pool = [f"Name{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
     for seed in range(30):
@@ -55,24 +55,24 @@ def test_two_names_do_not_become_one():
         assert len(drawn) == len(set(drawn)) > 2
 
 
-def test_a_year_stays_a_year_and_a_number_keeps_its_length():
+def test_years_stay_years_and_numbers_keep_their_length():
     rng = random.Random(3)
     assert all(1700 <= int(other_number("1987", rng)) < 2030 for _ in range(50))
     assert {len(other_number("250", rng)) for _ in range(50)} == {3}
 
 
-def test_the_pool_holds_names_from_inside_sentences():
-    found = names_in(["Rain fell on Oslo and on Bergen.", "Nobody came to The Hague.", "the rain"])
-    assert found.pool == ["Oslo", "Bergen", "Hague"]
-    assert {"rain", "the", "came"} <= found.ordinary
+def test_pool_holds_names_from_inside_sentences():
+    known = names_in(["Rain fell on Oslo and on Bergen.", "Nobody came to The Hague.", "the rain"])
+    assert known.pool == ["Oslo", "Bergen", "Hague"]
+    assert {"rain", "the", "came"} <= known.ordinary
 
 
-def test_words_that_are_no_names_stay():
+def test_keeps_words_that_are_not_names():
     text = "The mill closed. It was sold, the papers say, in The Times, and, When asked, Byron wrote to Rossi."
     block = Block(text, (Question("When was the mill of Rossi sold?", "Byron", text.index("Byron")),))
-    (found,) = renamed([block], Names(["Kalmar", "Oslo"], frozenset({"when"})), random.Random(1))
-    assert found.text.startswith("The mill closed. It was sold, the papers say, in The ")
-    assert "When asked" in found.text
-    (question,) = found.questions
+    (result,) = renamed([block], Names(["Kalmar", "Oslo"], frozenset({"when"})), random.Random(1))
+    assert result.text.startswith("The mill closed. It was sold, the papers say, in The ")
+    assert "When asked" in result.text
+    (question,) = result.questions
     assert question.text.startswith("When was the mill of ")
     assert "Rossi" not in question.text

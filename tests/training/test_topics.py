@@ -1,4 +1,4 @@
-"""What documents are made of: blocks from all over, or neighbours of one topic whose facts never contradict each other."""
+"""Sources of blocks: scattered, or neighbours of a single topic whose facts never contradict each other."""
 
 import itertools
 import random
@@ -6,9 +6,9 @@ import random
 import pytest
 
 from specprefill_cli.training.corpus import ContextQuestions
-from specprefill_cli.training.rows import unambiguous
+from specprefill_cli.training.questions import unambiguous
 from specprefill_cli.training.synthesis import FactBook, Question, fact_block
-from specprefill_cli.training.topics import Material, OneTopic, Scattered
+from specprefill_cli.training.topics import Material, Scattered, SingleTopic
 
 
 def context(name: str, source: str) -> ContextQuestions:
@@ -24,16 +24,16 @@ def material():
     return Material(passages, groups, FactBook())
 
 
-def test_one_topic_takes_neighbouring_passages_and_one_domain(material):
-    topic = OneTopic(material, random.Random(1))
+def test_single_topic_takes_consecutive_passages_and_one_domain(material):
+    topic = SingleTopic(material, random.Random(1))
     numbers = [int(topic.passage().split()[1]) for _ in range(60)]
     assert all((after - before) % 50 == 1 for before, after in itertools.pairwise(numbers))
     assert len({topic.domain() for _ in range(30)}) == 1
 
 
-def test_one_topic_takes_neighbouring_contexts_until_their_set_ends(material):
+def test_single_topic_takes_consecutive_contexts_until_their_set_ends(material):
     for seed in range(20):
-        topic = OneTopic(material, random.Random(seed))
+        topic = SingleTopic(material, random.Random(seed))
         names = [topic.group().context for _ in range(12)]
         # Questions of policyqa fit many paragraphs of a topic.
         assert not any(name.startswith("p") for name in names)
@@ -42,9 +42,9 @@ def test_one_topic_takes_neighbouring_contexts_until_their_set_ends(material):
             assert last or (after[0] == before[0] and int(after[1]) == int(before[1]) + 1)
 
 
-def test_without_neighbours_contexts_come_from_all_over():
+def test_contexts_without_neighbours_are_drawn_at_random():
     material = Material(["a"], [context("x", ""), context("y", "")], FactBook())
-    topic = OneTopic(material, random.Random(2))
+    topic = SingleTopic(material, random.Random(2))
     assert {topic.group().context for _ in range(30)} == {"x", "y"}
 
 
@@ -55,34 +55,34 @@ def test_scattered_blocks_share_no_order(material):
     assert len({scattered.domain() for _ in range(30)}) > 3
 
 
-def test_a_document_gives_a_fact_one_value_only():
+def test_document_gives_a_fact_a_single_value():
     book, rng = FactBook(), random.Random(4)
     for relation in book.relations:
         stated: set = set()
         rounds = [book.statements(relation, 3, rng, stated) for _ in range(40)]
         # A pool of subjects runs out, and a relation without a subject is stated once.
         assert sum(map(len, rounds)) == len(stated)
-        assert relation["subject"] or [len(found) for found in rounds] == [1] + [0] * 39
+        assert relation["subject"] or [len(statements) for statements in rounds] == [1] + [0] * 39
 
 
-def test_what_a_document_states_is_never_asked_for_as_absent():
+def test_questions_name_the_facts_that_a_document_states():
     book, rng = FactBook(), random.Random(6)
     alone = next(relation for relation in book.relations if relation["subject"] is None)
-    (asked,) = book.statements(alone, 1, rng, set())
+    (statement,) = book.statements(alone, 1, rng, set())
     stated: set = set()
     book.statements(alone, 1, rng, stated)
-    assert asked.question.fact in stated
-    assert asked.question.moved(7).fact == asked.question.fact
+    assert statement.question.fact in stated
+    assert statement.question.moved(7).fact == statement.question.fact
 
 
-def test_prose_stays_where_its_facts_are_used_up():
+def test_prose_remains_when_its_facts_are_used_up():
     book, rng = FactBook(), random.Random(5)
     stated: set = set()
     blocks = [fact_block(book, "letter", "A plain sentence.", 4, rng, stated) for _ in range(10)]
     assert all("A plain sentence." in block.text for block in blocks[3:])
 
 
-def test_a_question_with_two_answers_in_a_document_is_not_asked():
+def test_drops_questions_with_two_answers_in_a_document():
     questions = [
         Question("Who leads it?", "Ana", 0),
         Question("who leads it?", "Bo", 40),

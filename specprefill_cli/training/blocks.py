@@ -1,0 +1,98 @@
+"""The blocks of a training document: written questions with their contexts, prose, facts, tables and lists."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specprefill_cli.training.cloze import cloze_block, thin_words
+from specprefill_cli.training.corpus import ContextQuestions
+from specprefill_cli.training.renaming import Names, renamed
+from specprefill_cli.training.synthesis import Block, Question, fact_block, key_value_block, table_block
+from specprefill_cli.training.topics import Material, Scattered, SingleTopic
+
+CLOZE_RATIO = 0.5
+RENAMED_RATIO = 0.4
+NOISY_RATIO = 0.15
+WRITTEN_RATIO = 0.8
+
+
+@dataclass(frozen=True)
+class BlockMaker:
+    """Draws the blocks of documents; `rng` is the random stream of the rows."""
+
+    material: Material
+    names: Names
+    rng: random.Random
+
+    def blocks(self, characters: int, written: bool, topic: Scattered) -> tuple[list[Block], list[Question] | None]:
+        """Blocks of about `characters` characters, and questions on the same topic that they do not answer (None: no topic).
+
+        written: whether most blocks are contexts with written questions, else all are prose, facts, tables and lists
+        """
+        contexts: list[Block] = []
+        others: list[Block] = []
+        size = 0
+        while size < characters:
+            draw = self.rng.random()
+            if written and draw < WRITTEN_RATIO:
+                block = self.context_block(topic.group())
+                contexts.append(block)
+            else:
+                block = self.other_block(draw, topic, characters - size)
+                others.append(block)
+            size += len(block.text) + 2
+        neighbours = self.neighbours(topic, written) if isinstance(topic, SingleTopic) else []
+        if self.rng.random() < RENAMED_RATIO:
+            # Together, so that a name is replaced alike in the document and in its neighbours' questions.
+            changed = renamed([*contexts, *neighbours], self.names, self.rng)
+            contexts, neighbours = changed[: len(contexts)], changed[len(contexts) :]
+        blocks = contexts + others
+        self.rng.shuffle(blocks)
+        unanswered = [question for block in neighbours for question in block.questions]
+        return blocks, unanswered if neighbours else None
+
+    def other_block(self, draw: float, topic: Scattered, room: int) -> Block:
+        """A table, a list or prose; draw: a random number from 0 to 1 that decides which."""
+        if draw < 0.07:
+            return table_block(self.material.book, self.rng)
+        if draw < 0.17:
+            return key_value_block(self.material.book, self.rng)
+        return self.prose_block(topic, room)
+
+    def prose_block(self, topic: Scattered, room: int) -> Block:
+        """A passage of ordinary text with questions about itself, or with synthesised facts woven in."""
+        prose = topic.passage()
+        shortest = min(len(prose), self.rng.randint(100, 1_400), max(100, room))
+        end = prose.find(" ", shortest)
+        prose = prose[:end] if end > 0 else prose
+        count = max(1, round(len(prose) / self.rng.choice([50, 90, 160])))
+        if self.rng.random() < CLOZE_RATIO:
+            return cloze_block(prose, count, self.rng)
+        return fact_block(self.material.book, topic.domain(), prose, count, self.rng, topic.stated)
+
+    def context_block(self, group: ContextQuestions) -> Block:
+        """A context with its written questions, some of them with words left out."""
+        questions = [Question(*question) for question in group.questions]
+        for index, question in enumerate(questions):
+            if self.rng.random() < NOISY_RATIO:
+                words = thin_words(question.text.split(), 0.15, self.rng)
+                questions[index] = Question(" ".join(words) or question.text, question.answer, question.start)
+        return Block(group.context, tuple(questions))
+
+    def neighbours(self, topic: SingleTopic, written: bool) -> list[Block]:
+        """What follows the document in its source: its questions are on the topic, but the document does not answer them."""
+        if written:
+            return [self.context_block(topic.group()) for _ in range(2)]
+        return [cloze_block(topic.passage(), 4, self.rng) for _ in range(3)]
+
+
+def joined(blocks: Sequence[Block], separator: str) -> Block:
+    """A document of the blocks, with all their questions."""
+    text, questions = "", []
+    for block in blocks:
+        text += separator if text else ""
+        questions += [question.moved(len(text)) for question in block.questions]
+        text += block.text
+    return Block(text, tuple(questions))
