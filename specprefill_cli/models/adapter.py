@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.attention import LayerReached, QueryCapture
+from specprefill_cli.models.attention import LayerReached
+from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import PrefillState, device_of, new_state
 from specprefill_cli.models.last_layer import only_last_token
-from specprefill_cli.models.masks import LocalReading, PositionContext
+from specprefill_cli.models.masks import PositionContext
+from specprefill_cli.models.query_capture import QueryCapture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -61,19 +63,19 @@ def run(
     logits: bool = True,
     last_layer: int | None = None,
     rows: int | None = None,
-    local: LocalReading | None = None,
+    local_window: LocalWindow | None = None,
 ) -> Tensor | None:
     """One forward pass of tokens [N] at positions [N] behind the state, which grows by N.
 
     last_layer: end the pass when this layer has its queries, keys and values; those above it get none for these tokens
-    local: how far back a document's tokens see (None: to the start)
+    local_window: limits what the document's tokens see (None: all before them)
 
     Returns the logits [V] of the last token in float32; those of the last `rows` tokens [rows, V] where `rows` is
     given; or None where `logits` is false or the pass ends early: then the head over the vocabulary is not computed.
     """
     slots = torch.arange(state.length, state.length + len(tokens))
     state.positions = torch.cat([state.positions, positions])
-    return forward(model, tokens, positions, state, slots, capture, logits, last_layer, rows, local)
+    return forward(model, tokens, positions, state, slots, capture, logits, last_layer, rows, local_window)
 
 
 @torch.inference_mode()
@@ -87,13 +89,13 @@ def forward(
     logits: bool,
     last_layer: int | None = None,
     rows: int | None = None,
-    local: LocalReading | None = None,
+    local_window: LocalWindow | None = None,
 ) -> Tensor | None:
     """The pass behind `run` and `recompute`; the state knows the positions of all slots already."""
     captured = None
     if capture is not None:
         # The tokens that a capture wants are named by their slots: in a cache of the whole prompt, their positions.
-        captured = torch.isin(slots, capture.wanted).nonzero()[:, 0]
+        captured = torch.isin(slots, capture.positions).nonzero()[:, 0]
     device = device_of(model.get_input_embeddings())
     whole = logits and last_layer is None
     call = model if whole else model.base_model
@@ -105,7 +107,7 @@ def forward(
                 position_ids=positions[None].to(device),
                 past_key_values=state.cache,
                 use_cache=True,
-                context=PositionContext(positions, state.positions, capture, captured, last_layer, local),
+                context=PositionContext(positions, state.positions, capture, captured, last_layer, local_window),
                 **({"logits_to_keep": rows or 1} if whole else {}),
             )
     except LayerReached:
@@ -122,7 +124,7 @@ def prefill(
     chunk: int,
     capture: QueryCapture | None = None,
     state: PrefillState | None = None,
-    local: LocalReading | None = None,
+    local_window: LocalWindow | None = None,
 ) -> tuple[Tensor, PrefillState]:
     """Run tokens [N] at positions [N] through the model, `chunk` at a time; logits [V] of the last one, and the state.
 
@@ -133,8 +135,8 @@ def prefill(
     # What the last pass reads begins where a pass over all would begin its last part.
     before = (len(tokens) - 1) // chunk * chunk
     last_layer = model.config.get_text_config().num_hidden_layers - 1
-    read_keys(model, tokens[:before], positions[:before], chunk, last_layer, capture, state, local)
-    return run(model, tokens[before:], positions[before:], state, capture, local=local), state
+    read_keys(model, tokens[:before], positions[:before], chunk, last_layer, capture, state, local_window)
+    return run(model, tokens[before:], positions[before:], state, capture, local_window=local_window), state
 
 
 def read_keys(
@@ -145,11 +147,19 @@ def read_keys(
     last_layer: int,
     capture: QueryCapture | None,
     state: PrefillState,
-    local: LocalReading | None = None,
+    local_window: LocalWindow | None = None,
 ) -> None:
     """Run tokens [N] as far as the queries, keys and values of `last_layer`; the layers above stay without them."""
     for start, end in chunked(len(tokens), chunk):
-        run(model, tokens[start:end], positions[start:end], state, capture, last_layer=last_layer, local=local)
+        run(
+            model,
+            tokens[start:end],
+            positions[start:end],
+            state,
+            capture,
+            last_layer=last_layer,
+            local_window=local_window,
+        )
 
 
 def pass_overhead(device_type: str) -> int:

@@ -46,7 +46,7 @@ def only_last_token(model: PreTrainedModel, state: PrefillState, slots: Tensor) 
             """Keys, values and the queries that somebody wants to see are in their places."""
         cached = state.cache.layers[number]
         cached.slots = torch.full((1,), int(slots[-1]), device=cached.keys.device)
-        last = PositionContext(context.query_positions[-1:], context.key_positions, local=context.local)
+        last = PositionContext(context.query_positions[-1:], context.key_positions, local_window=context.local_window)
         shorter = {name: last_row(keywords[name]) for name in ROWS if name in keywords}
         return (arguments[0][:, -1:],), {**keywords, **shorter, "context": last}
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import write_whole
-from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.importance import check_finite, pool, queries_at_once
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def layer_attention(
     queries = capture.layer(layer)
     group = queries.shape[0] // keys.shape[0]
     rows, total = queries.shape[1], keys.shape[1]
-    places = capture.wanted.to(keys.device)
+    places = capture.positions.to(keys.device)
     block = queries_at_once(total, keys.device)
     summed = torch.zeros(len(heads), document[1] - document[0], device=keys.device)
     for first in range(0, rows, block):

@@ -5,10 +5,11 @@ import torch
 import transformers
 
 from specprefill_cli.models.adapter import forward, prefill, run
-from specprefill_cli.models.attention import ATTENTION, QueryCapture
+from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
 from specprefill_cli.models.last_layer import known, last_row, only_last_token
-from specprefill_cli.models.masks import LocalReading
+from specprefill_cli.models.query_capture import QueryCapture
 from tests.helpers.architectures import build_model
 
 LENGTH = 120
@@ -71,9 +72,11 @@ def test_queries_of_the_last_layer_are_captured_once():
 
 def test_a_last_token_that_reads_locally_keeps_its_window():
     model, ids = build_model("llama"), tokens(LENGTH)
-    local = LocalReading(20, LENGTH)
-    logits = run(model, ids, torch.arange(LENGTH), new_state(), local=local)
-    torch.testing.assert_close(logits, whole(model, ids, torch.arange(LENGTH), local=local)[0], atol=1e-5, rtol=1e-5)
+    local_window = LocalWindow(20, LENGTH)
+    logits = run(model, ids, torch.arange(LENGTH), new_state(), local_window=local_window)
+    torch.testing.assert_close(
+        logits, whole(model, ids, torch.arange(LENGTH), local_window=local_window)[0], atol=1e-5, rtol=1e-5
+    )
     assert (logits - whole(model, ids, torch.arange(LENGTH))[0]).abs().max() > 1e-3
 
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill, run, window_layers
-from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, rollback
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_STATE, open_state
 from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
@@ -66,6 +66,6 @@ def look_ahead(request: ScoringRequest, logits: Tensor, state: PrefillState, cap
         if token in draft.stop_tokens:
             break
         position = request.draft_prompt.length + step
-        capture.wanted = torch.tensor([position])
+        capture.positions = torch.tensor([position])
         more = step + 1 < steps
         logits = run(draft.model, torch.tensor([token]), torch.tensor([position]), state, capture, logits=more)

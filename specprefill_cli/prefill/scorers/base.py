@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.masks import LocalReading
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import DocumentStates
 
@@ -47,11 +47,11 @@ class ScoringRequest:
     reused: tuple[str, ...] = ()
 
     @property
-    def local_reading(self) -> LocalReading | None:
+    def local_reading(self) -> LocalWindow | None:
         """The draft's window as the adapter wants it: the tail sees everything."""
         if self.draft_window is None:
             return None
-        return LocalReading(self.draft_window, self.draft_prompt.document[1])
+        return LocalWindow(self.draft_window, self.draft_prompt.document[1])
 
 
 # Weight of its neighbours in a chunk's score, for all scorers but the published one and chance. On 90 training questions

@@ -9,8 +9,8 @@ import torch
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import read_keys, window_layers
-from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.importance import transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_STATE, open_state
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scores, ScoringRequest
