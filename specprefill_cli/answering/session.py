@@ -21,7 +21,7 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.loading import LoadedPair, load_pair
-from specprefill_cli.models.memory import PeakMemory, keep_freed_memory, touch_memory
+from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.pairs import BUNDLED, Pair, find_pair
 from specprefill_cli.models.placement import Placement, choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
@@ -118,9 +118,6 @@ class Session:
     speculation: SpeculationMemory = field(default_factory=SpeculationMemory)
     shared: SharedWork | None = None
     warmed: set[str] = field(default_factory=set, init=False)
-
-    def __post_init__(self) -> None:
-        keep_freed_memory()
 
     def ask(
         self,
@@ -234,8 +231,6 @@ class Session:
     def warm_up(self, settings: Settings) -> None:
         """Run the pair once in this mode on a short prompt, so that no first question pays for lazy initialisation.
 
-        On a CPU memory is mapped, too, for a longer one.
-
         Where the pace of speculation adapts, it is measured there what a pass over one token and over several costs.
         """
         if settings.mode in self.warmed:
@@ -257,5 +252,3 @@ class Session:
                 draft = ModelReader(self.pair.draft.model, prefilled.draft_state or new_state(), length)
             target = ModelReader(self.pair.target.model, prefilled.state, length, self.pair.ranks)
             measure_costs(self.speculation.costs, target, draft, int(request.prompt.tokens[-1]))
-        if any(device.type == "cpu" for device in self.pair.devices):
-            touch_memory()

@@ -99,7 +99,6 @@ def batch(
     from specprefill_cli.batching.interrupts import Interrupts
     from specprefill_cli.batching.loop import NOTHING_FINISHED, run_batch
     from specprefill_cli.batching.output import RowWriter, finished_rows, open_output
-    from specprefill_cli.models.memory import loaded_for_good
 
     interrupts = Interrupts()
     with ExitStack() as stack:
@@ -110,7 +109,6 @@ def batch(
         stack.enter_context(interrupts.caught())
         try:
             answer = answerer(settings, names, cache_dir, cache_limit, notes, context.obj["started"])
-            stack.enter_context(loaded_for_good())
             started = time.perf_counter()
             # Rows that are shown as they come would be written into the line of progress.
             progress = notes if out is not None else Notes(quiet=True)
@@ -174,7 +172,7 @@ def answerer(
         with notes.progress("reading documents"):
             own = read_collection(names)
     store = DiskStates(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
-    with notes.loading("loading the models"):
+    with notes.progress("loading the models"):
         session = open_session(settings)
         session.shared = SharedWork(draft=DocumentStates(store))
         session.warm_up(settings)

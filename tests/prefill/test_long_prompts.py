@@ -1,13 +1,10 @@
 """Memory on long prompts: nothing as large as the square of the prompt's length, and peaks that belong to one row."""
 
-import mmap
-import subprocess
 import sys
 
 import pytest
 import torch
 
-from specprefill_cli.models import memory
 from specprefill_cli.models.adapter import prefill, read_keys
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import PeakMemory, return_freed_memory
@@ -82,24 +79,3 @@ def test_a_peak_belongs_to_its_own_row():
     assert after_large - small.bytes() > 150 * 2**20
     assert 10 * 2**20 < small.growth() < 60 * 2**20
     assert large.before + 250 * 2**20 < after_large
-
-
-TENSOR_BYTES, TENSORS = 8 * 2**20, 4
-TENSOR_PAGES = TENSORS * TENSOR_BYTES // mmap.PAGESIZE
-FAULTS = f"""
-import resource
-import torch
-from specprefill_cli.models import memory
-memory.keep_freed_memory()
-memory.touch_memory()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-tensors = [torch.empty({TENSOR_BYTES}, dtype=torch.uint8).fill_(0) for _ in range({TENSORS})]
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(not hasattr(memory.c_library(), "mallopt"), reason="the C library cannot be told to keep memory")
-def test_memory_is_mapped_before_the_first_question_and_stays():
-    """Tensors of the size that was touched take no new pages afterwards: seen in a process whose heap has no holes."""
-    faults = subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True)
-    assert int(faults.stdout) < TENSOR_PAGES // 4

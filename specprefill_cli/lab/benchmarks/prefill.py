@@ -18,7 +18,7 @@ from specprefill_cli.lab.benchmarks.peers import Peer
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
 from specprefill_cli.models.cost import compute_limit
-from specprefill_cli.models.memory import PeakMemory, loaded_for_good, return_freed_memory
+from specprefill_cli.models.memory import PeakMemory, return_freed_memory
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.auto_mode import cost_of, scoring_flops
 from specprefill_cli.prefill.phases import PhaseClock
@@ -73,7 +73,6 @@ def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Colle
     return Collection((one_page_document("bench", text, "text/plain"),))
 
 
-@loaded_for_good()
 def bench_prefill(
     session: Session,
     lengths: Sequence[int],
