@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,7 @@ class LayerReached(Exception):
 
 
 def attend(
-    module: torch.nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -40,8 +41,7 @@ def attend(
     if context is None or attention_mask is not None or unknown:
         raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unknown) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if context.capture is not None and context.rows is not None and len(context.rows):
-        context.capture.keep(module, query, context.rows_on(query.device), scaling)
+    context.capture_queries(module.layer_idx, query, scaling)
     if context.last_layer == module.layer_idx:
         raise LayerReached
     plan = context.plan(sliding_window, describe(query.device, query.dtype, query.shape[-1]))
@@ -64,15 +64,14 @@ def attend_segment(
     """Attention [1, heads, N, d] of the N queries of a segment."""
     first, last = segment.queries
     query = query[:, :, first:last]
-    banded = segment.mask is Mask.BANDED
-    if banded:
+    if segment.mask is Mask.BANDED and segment.window is not None:
         query = query_blocks(query, segment.window)
         key, value = (key_bands(states, *segment.keys, segment.window, segment.sinks) for states in (key, value))
     else:
         key, value = segment_states(key, segment), segment_states(value, segment)
     if plan.heads is Heads.REPEATED_PER_SEGMENT:
         key, value = repeat_heads(query, key), repeat_heads(query, value)
-    mask = None
+    mask: Any = None
     if segment.mask is Mask.LOWER_RIGHT:
         mask = causal_lower_right(last - first, key.shape[2])
     elif segment.mask not in (Mask.NONE, Mask.CAUSAL):
@@ -86,7 +85,7 @@ def attend_segment(
         scale=scaling,
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    return join_blocks(output) if banded else output
+    return join_blocks(output) if segment.mask is Mask.BANDED else output
 
 
 def segment_states(states: Tensor, segment: Segment) -> Tensor:

@@ -109,13 +109,13 @@ def attended_pairs(tokens: int, past: int, window: int | None, local_window: Loc
 
     window: of the layer, in tokens; local_window: of a pass over a whole prompt (`past` is 0)
     """
-    size = local_window.size if local_window is not None else None
-    if size is None or min(tokens, local_window.until) <= size or (window is not None and window <= size):
+    limited = min(tokens, local_window.until) if local_window is not None else 0
+    size = local_window.size if local_window is not None else 0
+    if limited <= size or (window is not None and window <= size):
         if window is None:
             return tokens * past + tokens * (tokens + 1) / 2
         growing = min(max(0, window - past), tokens)
         return growing * past + growing * (growing + 1) / 2 + (tokens - growing) * window
-    limited = min(tokens, local_window.until)
     beyond = limited - size
     sinks = min(SINKS, beyond)
     inside = size * (size + 1) / 2 + beyond * (size + sinks) - sinks * (sinks - 1) / 2

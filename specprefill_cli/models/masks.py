@@ -60,11 +60,14 @@ class PositionContext:
             )
         return self.plans[key]
 
-    def rows_on(self, device: torch.device) -> Tensor:
-        """The captured rows on a device; every copy waits for it."""
-        if device not in self.moved_rows:
-            self.moved_rows[device] = self.rows.to(device)
-        return self.moved_rows[device]
+    def capture_queries(self, layer: int, queries: Tensor, scaling: float) -> None:
+        """Keep what the capture asks for of a layer's queries [1, heads, Q, d]."""
+        if self.capture is None or self.rows is None or not len(self.rows):
+            return
+        # One copy per device, because every copy waits for it.
+        if queries.device not in self.moved_rows:
+            self.moved_rows[queries.device] = self.rows.to(queries.device)
+        self.capture.keep(layer, queries, self.moved_rows[queries.device], scaling)
 
     def positions_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Query and key positions on a device."""
@@ -79,7 +82,7 @@ class PositionContext:
         key = (segment, like.device)
         if key in self.masks:
             return self.masks[key]
-        if segment.mask is Mask.BANDED:
+        if segment.mask is Mask.BANDED and segment.window is not None:
             mask = additive(band_visibility(segment.window, segment.sinks), like)
         else:
             queries, keys = self.positions_on(like.device)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass
@@ -25,9 +21,8 @@ class QueryCapture:
     queries: dict[int, list[Tensor]] = field(default_factory=dict)
     scaling: dict[int, float] = field(default_factory=dict)
 
-    def keep(self, module: nn.Module, queries: Tensor, rows: Tensor, scaling: float) -> None:
+    def keep(self, layer: int, queries: Tensor, rows: Tensor, scaling: float) -> None:
         """Keep `rows` of a layer's queries [1, heads, Q, head_size]."""
-        layer = module.layer_idx
         self.queries.setdefault(layer, []).append(queries[0].index_select(1, rows))
         self.scaling[layer] = scaling
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specprefill_cli.errors import PromptTooLong
-from specprefill_cli.models.adapter import turning_point, window_layers
+from specprefill_cli.models.adapter import longrope_threshold, window_layers
 from specprefill_cli.models.cost import WORTHWHILE, ModelCost, promised_speedup
 from specprefill_cli.prefill.importance import usable_layers
 from specprefill_cli.prefill.registry import MODES, SCORERS
@@ -106,7 +106,7 @@ def before_turning(settings: Settings, request: ScoringRequest) -> tuple[Setting
     Beyond its original context such a model turns all keys otherwise; those in the cache would have to be computed again.
     """
     target, length = request.pair.target, request.prompt.length
-    turn = turning_point(target.config)
+    turn = longrope_threshold(target.config)
     # The last token of an answer is not read.
     if turn is None or length > turn or length + settings.max_new_tokens - 1 <= turn:
         return settings, ()
