@@ -1,6 +1,5 @@
 """Fixtures: no network, tiny random models of every architecture, the bundled pair."""
 
-import gc
 import os
 import signal
 import socket
@@ -40,13 +39,6 @@ def no_network(monkeypatch):
         raise OSError("tests have no network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-
-
-@pytest.fixture(autouse=True)
-def unfrozen():
-    """Commands spare what they loaded from the garbage collector, for good: here another one follows."""
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(params=sorted(ARCHITECTURES))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.decoding.options import DecodingOptions
 from specprefill_cli.decoding.speculation import draft_may_propose
-from specprefill_cli.models.adapter import turning_point
+from specprefill_cli.models.adapter import longrope_threshold
 from specprefill_cli.prefill.auto_mode import choose_mode, runs_draft
 from specprefill_cli.prefill.pass_size import pass_size
 from specprefill_cli.prefill.prefix_cache import TOKENS
@@ -125,7 +125,7 @@ def cap_answer(max_new_tokens: int, request: PrefillRequest) -> tuple[int, tuple
     Beyond its original context such a model rotates all keys differently, so that the whole cache would be recomputed.
     """
     target, length = request.pair.target, request.prompt.length
-    threshold = turning_point(target.config)
+    threshold = longrope_threshold(target.config)
     # The last token of an answer is never read.
     if threshold is None or length > threshold or length + max_new_tokens - 1 <= threshold:
         return max_new_tokens, ()

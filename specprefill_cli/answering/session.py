@@ -29,7 +29,7 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.loading import LoadedPair, load_pair
-from specprefill_cli.models.memory import PeakMemory, keep_freed_memory
+from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.pairs import BUNDLED, Pair, find_pair
 from specprefill_cli.models.placement import Placement, choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
@@ -102,7 +102,6 @@ def open_session(
         )
         if pair.draft is not None and calibrated_pair:
             pair.scoring_heads = load_heads(calibration_folder(named), pair.draft)
-    keep_freed_memory()
     return Session(pair=pair, template=template, settings=settings)
 
 

@@ -78,7 +78,7 @@ def ask(
     from specprefill_cli.models.tokenizers import count_tokens
 
     size = count_tokens(collection.text)
-    with notes.loading(f"loading the models; the documents have about {size:,} tokens"):
+    with notes.progress(f"loading the models; the documents have about {size:,} tokens"):
         from specprefill_cli.answering.session import open_session
         from specprefill_cli.cli.idle_options import without_effect
 

@@ -99,7 +99,6 @@ def batch(
     from specprefill_cli.batching.interrupts import Interrupts
     from specprefill_cli.batching.loop import NOTHING_FINISHED, run_batch
     from specprefill_cli.batching.output import RowWriter, finished_rows, open_output
-    from specprefill_cli.models.memory import loaded_for_good
 
     interrupts = Interrupts()
     with ExitStack() as stack:
@@ -110,7 +109,6 @@ def batch(
         stack.enter_context(interrupts.caught())
         try:
             answer = answerer(settings, names, cache_dir, cache_limit, notes, context.obj["started"])
-            stack.enter_context(loaded_for_good())
             started = time.perf_counter()
             # Rows that are shown as they come would be written into the line of progress.
             progress = notes if out is not None else Notes(quiet=True)
@@ -164,8 +162,8 @@ def answerer(
     from specprefill_cli.answering.session import check_names, open_session
     from specprefill_cli.batching.answerer import SessionAnswerer, Shelf
     from specprefill_cli.documents import read_collection
-    from specprefill_cli.prefill.disk_cache import DiskStates
-    from specprefill_cli.prefill.prefix_cache import DocumentStates, SharedWork
+    from specprefill_cli.prefill.disk_cache import DiskCache
+    from specprefill_cli.prefill.prefix_cache import PrefixCache, DocumentCache
 
     check_names(settings)
 
@@ -173,10 +171,10 @@ def answerer(
     if names:
         with notes.progress("reading documents"):
             own = read_collection(names)
-    store = DiskStates(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
-    with notes.loading("loading the models"):
+    store = DiskCache(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
+    with notes.progress("loading the models"):
         session = open_session(settings)
-        session.shared = SharedWork(draft=DocumentStates(store))
+        session.shared = DocumentCache(draft=PrefixCache(store))
         session.warm_up(settings)
     session.startup_seconds = time.perf_counter() - program_started
     return SessionAnswerer(session, settings, Shelf(read_collection), own)

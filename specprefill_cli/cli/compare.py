@@ -99,13 +99,12 @@ def compare(
     with notes.progress("reading documents"):
         collection = read_collection(names)
     options.check_no_document(html, collection)
-    with notes.loading("loading the models"):
+    with notes.progress("loading the models"):
         from dataclasses import replace
 
         from specprefill_cli.answering.comparison import Comparison
         from specprefill_cli.answering.session import loads_draft, open_session
         from specprefill_cli.cli.idle_options import without_effect
-        from specprefill_cli.models.memory import loaded_for_good
         from specprefill_cli.prefill.registry import MODES
 
         wanted = parse_modes(modes, settings)
@@ -131,8 +130,7 @@ def compare(
         if typed:
             notes.tell("Ask about the documents; /help lists commands, /exit leaves.")
         lines = prompted_lines(open_history()) if typed else echoed(iter(sys.stdin.readline, ""), out)
-        with loaded_for_good():
-            run_repl(repl, lines, out, notes)
+        run_repl(repl, lines, out, notes)
         return
     try:
         with notes.progress("answering") as update:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from specprefill_cli.models.memory import loading
-
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -63,12 +61,6 @@ class Notes:
 
         with self.console.status(plain(text)) as status:
             yield lambda newer: status.update(plain(newer))
-
-    @contextmanager
-    def loading(self, text: str) -> Iterator[None]:
-        """`progress` while what a command needs is imported and loaded, once and for good."""
-        with self.progress(text), loading():
-            yield
 
 
 def print_json(values: Mapping[str, Any]) -> None:

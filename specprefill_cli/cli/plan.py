@@ -58,7 +58,7 @@ def plan(
     with notes.progress("reading documents"):
         collection = read_collection(documents)
     options.check_no_document(html, collection)
-    with notes.loading("loading the draft, and the target's tokenizer"):
+    with notes.progress("loading the draft, and the target's tokenizer"):
         from specprefill_cli.answering.dry_run import PLANNED_MODE, dry_run
         from specprefill_cli.answering.session import check_names, open_session
         from specprefill_cli.distributed.ranks import ALONE

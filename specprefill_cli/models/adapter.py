@@ -1,7 +1,6 @@
-"""Forward passes. All that touches transformers' internals is here and in the modules beside it: `attention.py`, `masks.py`,
-`cache.py`, `keys.py` and `last_layer.py`.
+"""Forward passes: the adapter to transformers, with `attention`, `cache`, `last_layer` and `raw_kv` beside it.
 
-`tests/models/test_adapter.py` pins what they rely on (seen in transformers 5.23, 2026-11).
+No other module touches transformers' internals; `tests/models/test_adapter.py` pins what these rely on.
 """
 
 from __future__ import annotations
@@ -13,17 +12,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.attention import LayerReached, QueryCapture
+from specprefill_cli.models.attention import LayerReached
+from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import PrefillState, device_of, new_state
 from specprefill_cli.models.last_layer import only_last_token
-from specprefill_cli.models.masks import LocalReading, PositionContext
+from specprefill_cli.models.masks import PositionContext
+from specprefill_cli.models.query_capture import QueryCapture
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
-# A forward pass costs at least as much as this many tokens do, however short it is: Python and kernel launches on a CPU
-# (one token against 1,024, on two cores: 46 tokens for the target of `tiny`, 65 for its draft), and on a GPU reading all
-# weights besides (memory bandwidth against arithmetic of current cards; calculated, not measured).
+# Every forward pass costs at least as much as this many tokens do: Python and kernel launches on a CPU (measured), and
+# on a GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
 PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
 
 
@@ -35,20 +35,20 @@ def recompute(
     capture: QueryCapture | None = None,
     logits: bool = True,
 ) -> Tensor | None:
-    """One forward pass of tokens [N] whose keys and values replace those in slots [N], ascending, of a filled cache.
+    """Run tokens [N] whose keys and values replace those in slots [N], ascending, of a filled cache.
 
-    Each token sees the keys at positions up to its own, whatever lies in slots behind it. Returns the logits [V] of the
-    last token, or None without `logits`: then the pass ends with the keys and values of the last layer.
+    Each token sees the keys at positions up to its own. Returns the logits [V] of the last token in float32, or None
+    without `logits`: then the pass ends with the keys and values of the last layer.
     """
     last_layer = None if logits else model.config.get_text_config().num_hidden_layers - 1
-    # Moved once: a copy to the device in every layer would wait for it each time.
-    moved = {place: slots.to(place) for place in {layer.keys.device for layer in state.cache.layers}}
-    for layer in state.cache.layers:
+    # One copy per device, because every copy waits for it.
+    moved = {device: slots.to(device) for device in {layer.keys.device for layer in state.layers}}
+    for layer in state.layers:
         layer.slots = moved[layer.keys.device]
     try:
         return forward(model, tokens, state.positions[slots], state, slots, capture, logits, last_layer)
     finally:
-        for layer in state.cache.layers:
+        for layer in state.layers:
             layer.slots = None
 
 
@@ -61,19 +61,19 @@ def run(
     logits: bool = True,
     last_layer: int | None = None,
     rows: int | None = None,
-    local: LocalReading | None = None,
+    local_window: LocalWindow | None = None,
 ) -> Tensor | None:
-    """One forward pass of tokens [N] at positions [N] behind the state, which grows by N.
+    """Run tokens [N] at positions [N] behind the state, which grows by N.
 
-    last_layer: end the pass when this layer has its queries, keys and values; those above it get none for these tokens
-    local: how far back a document's tokens see (None: to the start)
+    last_layer: end the pass when this layer has its queries, keys and values; the layers above get none for these tokens
+    local_window: limits what the document's tokens see (None: all before them)
 
-    Returns the logits [V] of the last token in float32; those of the last `rows` tokens [rows, V] where `rows` is
-    given; or None where `logits` is false or the pass ends early: then the head over the vocabulary is not computed.
+    Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` ones; None where `logits` is false or
+    the pass ends early, and then the head over the vocabulary is not computed.
     """
     slots = torch.arange(state.length, state.length + len(tokens))
     state.positions = torch.cat([state.positions, positions])
-    return forward(model, tokens, positions, state, slots, capture, logits, last_layer, rows, local)
+    return forward(model, tokens, positions, state, slots, capture, logits, last_layer, rows, local_window)
 
 
 @torch.inference_mode()
@@ -87,13 +87,13 @@ def forward(
     logits: bool,
     last_layer: int | None = None,
     rows: int | None = None,
-    local: LocalReading | None = None,
+    local_window: LocalWindow | None = None,
 ) -> Tensor | None:
-    """The pass behind `run` and `recompute`; the state knows the positions of all slots already."""
+    """The pass behind `run` and `recompute`; the state holds the positions of all slots already."""
     captured = None
     if capture is not None:
-        # The tokens that a capture wants are named by their slots: in a cache of the whole prompt, their positions.
-        captured = torch.isin(slots, capture.wanted).nonzero()[:, 0]
+        # In a cache of the whole prompt, a token's slot is its position.
+        captured = torch.isin(slots, capture.positions).nonzero()[:, 0]
     device = device_of(model.get_input_embeddings())
     whole = logits and last_layer is None
     call = model if whole else model.base_model
@@ -105,7 +105,7 @@ def forward(
                 position_ids=positions[None].to(device),
                 past_key_values=state.cache,
                 use_cache=True,
-                context=PositionContext(positions, state.positions, capture, captured, last_layer, local),
+                context=PositionContext(positions, state.positions, capture, captured, last_layer, local_window),
                 **({"logits_to_keep": rows or 1} if whole else {}),
             )
     except LayerReached:
@@ -122,19 +122,20 @@ def prefill(
     chunk: int,
     capture: QueryCapture | None = None,
     state: PrefillState | None = None,
-    local: LocalReading | None = None,
+    local_window: LocalWindow | None = None,
 ) -> tuple[Tensor, PrefillState]:
-    """Run tokens [N] at positions [N] through the model, `chunk` at a time; logits [V] of the last one, and the state.
+    """Run tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last one, and the state.
 
-    Only the last token needs an output of the last layer; the others leave there nothing but keys and values, save in a
-    last pass so short that leaving them out would cost more than it saves.
+    Of the other tokens the last layer computes keys and values only, except in a last pass so short that skipping the
+    rest would cost more than it saves.
     """
     state = new_state(len(tokens)) if state is None else state
-    # What the last pass reads begins where a pass over all would begin its last part.
     before = (len(tokens) - 1) // chunk * chunk
     last_layer = model.config.get_text_config().num_hidden_layers - 1
-    read_keys(model, tokens[:before], positions[:before], chunk, last_layer, capture, state, local)
-    return run(model, tokens[before:], positions[before:], state, capture, local=local), state
+    read_keys(model, tokens[:before], positions[:before], chunk, last_layer, capture, state, local_window)
+    logits = run(model, tokens[before:], positions[before:], state, capture, local_window=local_window)
+    assert logits is not None
+    return logits, state
 
 
 def read_keys(
@@ -145,11 +146,19 @@ def read_keys(
     last_layer: int,
     capture: QueryCapture | None,
     state: PrefillState,
-    local: LocalReading | None = None,
+    local_window: LocalWindow | None = None,
 ) -> None:
-    """Run tokens [N] as far as the queries, keys and values of `last_layer`; the layers above stay without them."""
+    """Run tokens [N] up to the queries, keys and values of `last_layer`; the layers above get none."""
     for start, end in chunked(len(tokens), chunk):
-        run(model, tokens[start:end], positions[start:end], state, capture, last_layer=last_layer, local=local)
+        run(
+            model,
+            tokens[start:end],
+            positions[start:end],
+            state,
+            capture,
+            last_layer=last_layer,
+            local_window=local_window,
+        )
 
 
 def pass_overhead(device_type: str) -> int:
@@ -158,10 +167,11 @@ def pass_overhead(device_type: str) -> int:
 
 
 def chunked(length: int, size: int) -> Iterator[tuple[int, int]]:
+    """Split `length` into ranges [start, end) of at most `size`."""
     return ((start, min(start + size, length)) for start in range(0, length, size))
 
 
-def window_layers(config) -> Sequence[int | None]:
+def window_layers(config: PretrainedConfig) -> Sequence[int | None]:
     """Per layer, the sliding window in tokens, or None for full attention."""
     text = config.get_text_config()
     window = getattr(text, "sliding_window", None)
@@ -171,17 +181,18 @@ def window_layers(config) -> Sequence[int | None]:
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def rotation_depends_on_length(config) -> bool:
+def rotation_depends_on_length(config: PretrainedConfig) -> bool:
     """Whether the rotary embedding of a token changes with the length of its prompt, as with `longrope` and `dynamic`."""
-    found = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    kinds = [found, *(part for part in found.values() if isinstance(part, dict))]
+    parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [parameters, *(part for part in parameters.values() if isinstance(part, dict))]
     return any(kind.get("rope_type") in ("longrope", "dynamic") for kind in kinds)
 
 
-def turning_point(config) -> int | None:
-    """The length beyond which `longrope` turns all keys of a prompt otherwise; None for other rotary embeddings."""
-    found = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    return found.get("original_max_position_embeddings") if found.get("rope_type") == "longrope" else None
+def longrope_threshold(config: PretrainedConfig) -> int | None:
+    """The prompt length beyond which `longrope` switches to its long factors, for all keys; None for other embeddings."""
+    parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    is_longrope = parameters.get("rope_type") == "longrope"
+    return parameters.get("original_max_position_embeddings") if is_longrope else None
 
 
 def devices(model: PreTrainedModel) -> frozenset[torch.device]:
@@ -189,9 +200,9 @@ def devices(model: PreTrainedModel) -> frozenset[torch.device]:
     return frozenset(parameter.device for parameter in model.parameters() if not parameter.is_meta)
 
 
-def synchronize(used: Iterable[torch.device]) -> None:
-    """Wait until devices have finished their work, so that a clock around it tells the truth."""
-    for device in used:
+def synchronize(used_devices: Iterable[torch.device]) -> None:
+    """Wait until devices have finished their work, so that it is inside the time measured."""
+    for device in used_devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         elif device.type == "mps":
@@ -199,10 +210,10 @@ def synchronize(used: Iterable[torch.device]) -> None:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that new tensors can have on a device, those included that torch holds ready."""
+    """Bytes available to new tensors on a device, torch's cached blocks included."""
     if device.type == "cuda":
-        ready = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + ready
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
     import psutil
 
     return psutil.virtual_memory().available

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,13 +30,21 @@ class PrefillState:
     def length(self) -> int:
         return len(self.positions)
 
+    @property
+    def layers(self) -> Sequence[BufferedLayer]:
+        """The layers of the cache."""
+        return cast("Sequence[BufferedLayer]", self.cache.layers)
+
 
 class BufferedLayer(DynamicLayer):
-    """A cache layer that writes into a buffer with room to spare, so that decoding does not copy the cache each token.
+    """A cache layer that writes into a buffer with spare room, so that decoding does not copy the cache for each token.
 
-    expected: tokens to allocate for at once; slots: where the next keys and values go instead of behind the others, on
-        the layer's device
+    expected: tokens to allocate at once
+    slots: where the next keys and values go instead of behind the others, on the layer's device
     """
+
+    keys: Tensor
+    values: Tensor
 
     def __init__(self, expected: int) -> None:
         super().__init__()
@@ -56,11 +64,10 @@ class BufferedLayer(DynamicLayer):
         needed = length + key_states.shape[-2]
         if self.buffers is None or needed > self.buffers[0].shape[-2]:
             room = max(self.expected, needed) + max(HEADROOM, length // 4)
-            grown = tuple(new.new_empty(*new.shape[:-2], room, new.shape[-1]) for new in (key_states, value_states))
+            keys, values = (new.new_empty(*new.shape[:-2], room, new.shape[-1]) for new in (key_states, value_states))
             if length:
-                for buffer, old in zip(grown, (self.keys, self.values), strict=True):
-                    buffer[..., :length, :] = old
-            self.buffers = grown
+                keys[..., :length, :], values[..., :length, :] = self.keys, self.values
+            self.buffers = keys, values
         for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[..., length:needed, :] = new
         self.keys, self.values = (buffer[..., :needed, :] for buffer in self.buffers)
@@ -70,19 +77,16 @@ class BufferedLayer(DynamicLayer):
 def new_state(expected: int = 0) -> PrefillState:
     """An empty cache for about `expected` tokens.
 
-    All its layers grow, those with a sliding window too: they are masked by position, not by what a cache forgets.
+    Layers with a sliding window grow like the others: attention masks them by position.
     """
     cache = DynamicCache()
-    cache.layer_class_to_replicate = partial(BufferedLayer, expected)
+    cache.layer_class_to_replicate = cast("type[BufferedLayer]", partial(BufferedLayer, expected))
     return PrefillState(cache, torch.empty(0, dtype=torch.long))
 
 
 def rollback(state: PrefillState, length: int) -> None:
-    """Keep the first `length` slots of every layer and of the positions; the slots behind them are forgotten.
-
-    Also mends a state whose last pass was broken off between two layers.
-    """
-    for layer in state.cache.layers:
+    """Keep the first `length` slots of every layer and of the positions, also after a pass that was interrupted."""
+    for layer in state.layers:
         layer.slots = None
         layer.crop(min(0, length - layer.get_seq_length()))
     state.positions = state.positions[:length]
@@ -90,7 +94,7 @@ def rollback(state: PrefillState, length: int) -> None:
 
 def layer_tensors(state: PrefillState, length: int, layers: int) -> list[tuple[Tensor, Tensor]]:
     """Keys and values [1, kv_heads, length, head_size] of the first `length` slots in the lower `layers` layers."""
-    return [(layer.keys[..., :length, :], layer.values[..., :length, :]) for layer in list(state.cache.layers)[:layers]]
+    return [(layer.keys[..., :length, :], layer.values[..., :length, :]) for layer in list(state.layers)[:layers]]
 
 
 def restore_state(model: PreTrainedModel, tensors: Sequence[tuple[Tensor, Tensor]]) -> PrefillState:
@@ -98,26 +102,26 @@ def restore_state(model: PreTrainedModel, tensors: Sequence[tuple[Tensor, Tensor
     length = tensors[0][0].shape[-2]
     state = new_state(length)
     for number, (keys, values) in enumerate(tensors):
-        place = device_of(model.get_decoder().layers[number])
-        state.cache.update(keys.to(place), values.to(place), number)
+        device = device_of(model.get_decoder().layers[number])
+        state.cache.update(keys.to(device), values.to(device), number)
     state.positions = torch.arange(length)
     return state
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where a module computes: on the device of its weights, or where accelerate brings them for each pass."""
-    place = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
-    if place is None:
+    """Where a module computes: on the device of its weights, or where accelerate moves them for each pass."""
+    device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    if device is None:
         return next(module.parameters()).device
-    return torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
+    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
 
 
 def state_bytes(state: PrefillState) -> int:
-    """Memory that a state takes, with the room it keeps for growing."""
-    tensors = (tensor for layer in state.cache.layers if layer.is_initialized for tensor in (layer.keys, layer.values))
+    """Bytes of a state, with its spare room."""
+    tensors = (tensor for layer in state.layers if layer.is_initialized for tensor in (layer.keys, layer.values))
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
 def layer_keys(state: PrefillState, layer: int) -> Tensor:
     """The keys of one cache layer as attention uses them: [kv_heads, K, head_size], rotated."""
-    return state.cache.layers[layer].keys[0]
+    return state.layers[layer].keys[0]

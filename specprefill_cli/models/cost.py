@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specprefill_cli.models.adapter import pass_overhead, window_layers
-from specprefill_cli.models.masks import SINKS, LocalReading
+from specprefill_cli.models.attention_plan import SINKS, LocalWindow
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -59,42 +59,42 @@ class ModelCost:
         return 2.0 * tokens * self.layers * self.layer_weights
 
     def attention_flops(
-        self, tokens: int, past: int = 0, local: LocalReading | None = None, layers: int | None = None
+        self, tokens: int, past: int = 0, local_window: LocalWindow | None = None, layers: int | None = None
     ) -> float:
         """Causal attention of `tokens` queries behind `past` keys: two products, each 2 operations per pair and size.
 
         layers: of the lowest so many layers; None: of all
         """
         kinds = Counter(self.windows[:layers])
-        pairs = sum(count * attended_pairs(tokens, past, window, local) for window, count in kinds.items())
+        pairs = sum(count * attended_pairs(tokens, past, window, local_window) for window, count in kinds.items())
         return 4.0 * pairs * self.heads * self.head_size
 
-    def reading_flops(self, tokens: int, last_layer: int, local: LocalReading | None = None) -> float:
+    def reading_flops(self, tokens: int, last_layer: int, local_window: LocalWindow | None = None) -> float:
         """A pass over `tokens` that ends with queries, keys and values of `last_layer` (`adapter.read_keys`)."""
         below = last_layer / self.layers
         projections = self.hidden_size * self.head_size * (self.heads + 2 * self.key_value_heads)
-        attention = self.attention_flops(tokens, 0, local, last_layer)
+        attention = self.attention_flops(tokens, 0, local_window, last_layer)
         return below * self.linear_flops(tokens) + attention + 2.0 * tokens * projections
 
-    def pass_flops(self, tokens: int, past: int = 0, local: LocalReading | None = None) -> float:
+    def pass_flops(self, tokens: int, past: int = 0, local_window: LocalWindow | None = None) -> float:
         """One whole forward pass over `tokens`, with the vocabulary's logits for the last one."""
-        attention = self.attention_flops(tokens, past, local)
+        attention = self.attention_flops(tokens, past, local_window)
         return self.linear_flops(tokens) + attention + 2.0 * self.hidden_size * self.vocabulary
 
-    def prefill_flops(self, tokens: int, local: LocalReading | None = None) -> float:
+    def prefill_flops(self, tokens: int, local_window: LocalWindow | None = None) -> float:
         """Prefill as `adapter.prefill` does it: where it pays, only the last token runs through the whole last layer."""
         if tokens <= self.overhead_tokens:
-            return self.pass_flops(tokens, 0, local)
+            return self.pass_flops(tokens, 0, local_window)
         last = replace(self, layers=1, windows=self.windows[-1:])
-        return self.reading_flops(tokens, self.layers - 1, local) + last.pass_flops(1, tokens - 1)
+        return self.reading_flops(tokens, self.layers - 1, local_window) + last.pass_flops(1, tokens - 1)
 
     def overhead_flops(self) -> float:
         """What the fixed cost of a pass amounts to in operations."""
         return self.linear_flops(self.overhead_tokens)
 
-    def prefill_with_overhead(self, tokens: int, local: LocalReading | None = None) -> float:
+    def prefill_with_overhead(self, tokens: int, local_window: LocalWindow | None = None) -> float:
         """`prefill_flops`, and the fixed cost of its pass in operations."""
-        return self.prefill_flops(tokens, local) + self.overhead_flops()
+        return self.prefill_flops(tokens, local_window) + self.overhead_flops()
 
 
 def active_width(text: PretrainedConfig) -> int:
@@ -106,21 +106,22 @@ def active_width(text: PretrainedConfig) -> int:
     return width + (getattr(text, "shared_expert_intermediate_size", None) or 0)
 
 
-def attended_pairs(tokens: int, past: int, window: int | None, local: LocalReading | None = None) -> float:
+def attended_pairs(tokens: int, past: int, window: int | None, local_window: LocalWindow | None = None) -> float:
     """Pairs of query and key in causal attention of `tokens` queries behind `past` keys.
 
-    window: of the layer, in tokens; local: reading of a whole prompt (`past` is 0) that sees less far back
+    window: of the layer, in tokens; local_window: of a pass over a whole prompt (`past` is 0)
     """
-    if local is None or min(tokens, local.until) <= local.window or (window is not None and window <= local.window):
+    limited = min(tokens, local_window.until) if local_window is not None else 0
+    size = local_window.size if local_window is not None else 0
+    if limited <= size or (window is not None and window <= size):
         if window is None:
             return tokens * past + tokens * (tokens + 1) / 2
         growing = min(max(0, window - past), tokens)
         return growing * past + growing * (growing + 1) / 2 + (tokens - growing) * window
-    reading = min(tokens, local.until)
-    near = reading - local.window
-    sinks = min(SINKS, near)
-    inside = local.window * (local.window + 1) / 2 + near * (local.window + sinks) - sinks * (sinks - 1) / 2
-    return inside + attended_pairs(tokens - reading, reading, window)
+    beyond = limited - size
+    sinks = min(SINKS, beyond)
+    inside = size * (size + 1) / 2 + beyond * (size + sinks) - sinks * (sinks - 1) / 2
+    return inside + attended_pairs(tokens - limited, limited, window)
 
 
 def promised_speedup(target: ModelCost, scoring: float, prompt_tokens: int, kept_tokens: int) -> float:

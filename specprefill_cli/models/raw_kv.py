@@ -1,15 +1,15 @@
-"""Keys and values outside a forward pass: the second half of the adapter, beside `adapter.py`, that knows transformers.
+"""Keys and values outside a forward pass, for draft KV.
 
-Attention modules turn the normalised input of their layer into raw keys and values; raw keys then pass the layer's norm
-(where it has one) and the rotary embedding. Draft KV replaces the first step by a linear map.
+Attention modules project the normalised input of their layer to raw keys and values; raw keys then pass the layer's norm
+(where it has one) and the rotary embedding. Draft KV replaces the projection by a linear map.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +17,17 @@ from torch import Tensor, nn
 from specprefill_cli.models.cache import PrefillState, device_of, new_state
 
 if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
     from transformers import PretrainedConfig, PreTrainedModel
 
 
 class StateCapture:
-    """Keeps the normalised inputs of chosen layers' attention while it is entered: what raw keys and values come from."""
+    """Keeps the inputs of chosen layers' attention while it is entered: normalised hidden states."""
 
     def __init__(self, model: PreTrainedModel, layers: Sequence[int]) -> None:
         self.modules = {layer: attention_module(model, layer) for layer in layers}
         self.pieces: dict[int, list[Tensor]] = {layer: [] for layer in layers}
-        self.handles: list = []
+        self.handles: list[RemovableHandle] = []
 
     def __enter__(self) -> StateCapture:
         for layer, module in self.modules.items():
@@ -38,7 +39,9 @@ class StateCapture:
             handle.remove()
         self.handles = []
 
-    def keeper(self, layer: int):
+    def keeper(self, layer: int) -> Callable[[nn.Module, tuple, dict], None]:
+        """The hook that keeps a layer's inputs."""
+
         def keep(_module: nn.Module, arguments: tuple, keywords: dict) -> None:
             states = keywords["hidden_states"] if "hidden_states" in keywords else arguments[0]
             self.pieces[layer].append(states[0])
@@ -50,11 +53,13 @@ class StateCapture:
         return torch.cat(self.pieces[layer])[:count]
 
 
-def attention_module(model: PreTrainedModel, layer: int) -> nn.Module:
+def attention_module(model: PreTrainedModel, layer: int) -> Any:
+    """The attention module of a layer."""
     return model.get_decoder().layers[layer].self_attn
 
 
 def layer_count(model: PreTrainedModel) -> int:
+    """Layers of a model."""
     return model.config.get_text_config().num_hidden_layers
 
 
@@ -70,18 +75,18 @@ def key_value_heads(model: PreTrainedModel) -> int:
 
 
 def heads_shards(model: PreTrainedModel) -> int:
-    """Among how many ranks the heads are divided: 1 without tensor parallel, and where attention runs whole on each."""
+    """Ranks that share a layer's heads: 1 without tensor parallelism, and where every rank runs attention whole."""
     return (getattr(model, "_tp_size", None) or 1) if divides_heads(model.config) else 1
 
 
 def divides_heads(config: PretrainedConfig) -> bool:
-    """Whether tensor parallelism divides a model's attention heads; with fused projections (Phi-3) it does not."""
+    """Whether tensor parallelism splits a model's attention heads; with fused projections (Phi-3) it does not."""
     plan = getattr(config.get_text_config(), "base_model_tp_plan", None) or {}
     return any(style == "colwise" and name.endswith(("k_proj", "qkv_proj")) for name, style in plan.items())
 
 
 def own_columns(model: PreTrainedModel, layer: int, rank: int) -> slice:
-    """Which of the columns [kv_heads * head_size] of raw keys, or values, belong to the heads of a rank."""
+    """The columns of raw keys or values [N, kv_heads * head_size] that belong to the heads of a rank."""
     heads, size = key_value_size(model, layer)
     first = rank % heads_shards(model) * heads * size
     return slice(first, first + heads * size)
@@ -90,7 +95,7 @@ def own_columns(model: PreTrainedModel, layer: int, rank: int) -> slice:
 @torch.inference_mode()
 def embedded_states(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     """Normalised input [N, hidden_size] of the first layer, which depends on the tokens [N] alone."""
-    decoder = model.get_decoder()
+    decoder: Any = model.get_decoder()
     embedded = decoder.embed_tokens(tokens.to(device_of(decoder.embed_tokens))[None])
     return decoder.layers[0].input_layernorm(embedded)[0]
 
@@ -101,14 +106,14 @@ def raw_keys_values(model: PreTrainedModel, layer: int, states: Tensor) -> tuple
     module = attention_module(model, layer)
     heads, size = key_value_size(model, layer)
     if hasattr(module, "qkv_proj"):
-        # The queries too: weights that are quantised, or divided among ranks, cannot be cut into rows.
+        # The queries too: quantised or sharded weights cannot be cut into rows.
         return module.qkv_proj(states)[:, -2 * heads * size :].chunk(2, dim=-1)
     return module.k_proj(states), module.v_proj(states)
 
 
 @torch.inference_mode()
 def finished_keys(model: PreTrainedModel, layer: int, raw: Tensor, positions: Tensor) -> Tensor:
-    """Keys [kv_heads, N, head_size] as the cache holds them: raw keys [N, kv_heads * head_size] normed and rotated."""
+    """Keys [kv_heads, N, head_size] as the cache holds them: raw keys [N, kv_heads * head_size], normalised and rotated."""
     module = attention_module(model, layer)
     keys = split_heads(raw, *key_value_size(model, layer))
     if hasattr(module, "k_norm"):
@@ -120,15 +125,13 @@ def finished_keys(model: PreTrainedModel, layer: int, raw: Tensor, positions: Te
 
 def rotary_factors(model: PreTrainedModel, layer: int, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Cos and sin of the model's own rotary module at absolute positions [N]."""
-    rotary = model.get_decoder().rotary_emb
-    places = positions[None].to(like.device)
+    rotary: Any = model.get_decoder().rotary_emb
+    arguments = [like[None], positions[None].to(like.device)]
     if "layer_type" in inspect.signature(rotary.forward).parameters:
-        # Gemma 3 turns its windowed layers at another pace than the others.
-        factors = rotary(like[None], places, model.config.get_text_config().layer_types[layer])
-    else:
-        factors = rotary(like[None], places)
-    # Over several GPUs the rotary module lives on one of them, the layer perhaps on another.
-    cos, sin = (factor.to(like.device) for factor in factors)
+        # Gemma 3 has another base frequency in its sliding-window layers.
+        arguments.append(model.config.get_text_config().layer_types[layer])
+    # On several GPUs, the rotary module and the layer may be on different ones.
+    cos, sin = (factor.to(like.device) for factor in rotary(*arguments))
     return cos, sin
 
 
@@ -138,7 +141,7 @@ def split_heads(flat: Tensor, heads: int, size: int) -> Tensor:
 
 
 def state_of(keys_values: Sequence[tuple[Tensor, Tensor]], positions: Tensor) -> PrefillState:
-    """A cache filled from outside: per layer, keys and values [kv_heads, K, head_size] of slots at positions [K]."""
+    """A state from given keys and values [kv_heads, K, head_size], one pair per layer, at positions [K]."""
     state = new_state(len(positions))
     for number, (keys, values) in enumerate(keys_values):
         state.cache.update(keys[None], values[None], number)

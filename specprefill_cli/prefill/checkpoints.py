@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.scoring_heads import layer_attention
 
 # Document tokens for each regular checkpoint; 1.6 % of them.

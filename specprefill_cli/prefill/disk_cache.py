@@ -20,7 +20,7 @@ from torch import Tensor
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.cache import layer_tensors, restore_state
 from specprefill_cli.models.calibration import weights_fingerprint
-from specprefill_cli.models.masks import SINKS
+from specprefill_cli.models.attention_plan import SINKS
 from specprefill_cli.prefill.prefix_cache import CachedPrefix, token_hash
 
 if TYPE_CHECKING:

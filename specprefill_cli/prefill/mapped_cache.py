@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.models.adapter import read_keys, recompute, window_layers
-from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState, device_of, new_state
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import (
     StateCapture,
     embedded_states,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specprefill_cli.models.masks import LocalReading
+from specprefill_cli.models.attention_plan import LocalWindow
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedModel
@@ -71,8 +71,8 @@ class PrefillRequest:
         return end - start
 
     @property
-    def local_reading(self) -> LocalReading | None:
+    def local_window(self) -> LocalWindow | None:
         """The draft's window as the adapter takes it: tokens behind the document see everything."""
         if self.draft_window is None:
             return None
-        return LocalReading(self.draft_window, self.draft_prompt.document[1])
+        return LocalWindow(self.draft_window, self.draft_prompt.document[1])

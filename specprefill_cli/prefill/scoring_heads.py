@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.attention import QueryCapture
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.prefill.calibration import check_identity, read_description, write_description
@@ -133,7 +133,7 @@ def layer_attention(
     queries = capture.layer(layer)
     group = queries.shape[0] // keys.shape[0]
     rows, total = queries.shape[1], keys.shape[1]
-    positions = capture.wanted.to(keys.device)
+    positions = capture.positions.to(keys.device)
     block = query_block(total, keys.device)
     summed = torch.zeros(len(heads), document[1] - document[0], device=keys.device)
     for first in range(0, rows, block):

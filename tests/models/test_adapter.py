@@ -5,9 +5,10 @@ import torch
 from transformers import DynamicCache
 
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
-from specprefill_cli.models.attention import ATTENTION, QueryCapture, trailing_attention
+from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.attention_plan import SINKS, LocalWindow
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
-from specprefill_cli.models.masks import SINKS, LocalReading
+from specprefill_cli.models.query_capture import QueryCapture
 from tests.helpers.architectures import WINDOW
 
 
@@ -75,7 +76,7 @@ def local_masks(length, until, reach, windows):
 @pytest.mark.parametrize("reach", [20, 64])
 def test_local_reading_equals_a_dense_mask_and_leaves_the_tail_alone(model, reach, chunk):
     ids, until = tokens(300), 280
-    ours, _ = prefill(model, ids, torch.arange(300), chunk, local=LocalReading(reach, until))
+    ours, _ = prefill(model, ids, torch.arange(300), chunk, local_window=LocalWindow(reach, until))
     windows = window_layers(model.config)
     masks = local_masks(300, until, reach, windows)
     kinds = {"full_attention": masks.get(None), "sliding_attention": masks.get(WINDOW)}
@@ -97,7 +98,7 @@ def test_local_reading_equals_a_dense_mask_and_leaves_the_tail_alone(model, reac
 def test_a_window_as_long_as_the_prompt_changes_nothing(model):
     ids = tokens(200)
     plain, _ = prefill(model, ids, torch.arange(200), 1_000)
-    assert torch.equal(prefill(model, ids, torch.arange(200), 1_000, local=LocalReading(200, 190))[0], plain)
+    assert torch.equal(prefill(model, ids, torch.arange(200), 1_000, local_window=LocalWindow(200, 190))[0], plain)
 
 
 def test_decoding_after_gapped_prefill_goes_on_at_the_full_prompts_length(model):
@@ -133,9 +134,9 @@ def test_captured_queries_and_keys_give_the_models_own_attention(model):
         queries = capture.layer(layer)
         keys = layer_keys(state, layer).repeat_interleave(queries.shape[0] // layer_keys(state, layer).shape[0], 0)
         scores = queries @ keys.transpose(1, 2) * capture.scaling[layer]
-        later = torch.arange(40)[None, :] > capture.wanted[:, None]
+        later = torch.arange(40)[None, :] > capture.positions[:, None]
         shares = scores.masked_fill(later, float("-inf")).softmax(-1)
-        torch.testing.assert_close(shares, expected[0][:, capture.wanted], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(shares, expected[0][:, capture.positions], atol=1e-5, rtol=1e-4)
 
 
 def test_no_mask_is_built_and_context_reaches_every_layer(model):
@@ -243,15 +244,3 @@ def test_a_pass_that_ends_early_leaves_lower_layers_as_a_whole_pass_does(model):
         torch.testing.assert_close(capture.layer(layer), whole_capture.layer(layer))
     assert len(state.cache.layers) < 3 or state.cache.layers[2].get_seq_length() == 0
     assert 2 not in capture.queries
-
-
-@pytest.mark.parametrize("length", [1, 7, 30])
-def test_trailing_queries_see_all_keys_up_to_their_own(length):
-    """What CUDA passes behind a cache run; here without its kernel."""
-    generator = torch.Generator().manual_seed(1)
-    query = torch.randn(1, 4, length, 16, generator=generator)
-    key, value = torch.randn(2, 1, 2, 30, 16, generator=generator)
-    mask = dense_mask(torch.arange(30), None)[0, 0, 30 - length :]
-    wide = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
-    expected = torch.nn.functional.scaled_dot_product_attention(query, *wide, attn_mask=mask, scale=0.2)
-    torch.testing.assert_close(trailing_attention(query, key, value, 0.2), expected)

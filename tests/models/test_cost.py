@@ -16,7 +16,7 @@ from specprefill_cli.models.adapter import prefill, read_keys
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.cost import ModelCost, attended_pairs, compute_limit, promised_speedup
-from specprefill_cli.models.masks import SINKS, LocalReading
+from specprefill_cli.models.attention_plan import SINKS, LocalWindow
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES
@@ -94,7 +94,7 @@ def test_local_reading_is_counted_pair_by_pair(tokens, window, until, own):
     reads_locally = (query < until) if own is None or window < own else torch.zeros_like(query, dtype=torch.bool)
     inside = torch.ones_like(near) if own is None else key > query - own
     seen = (key <= query) & torch.where(reads_locally & (min(tokens, until) > window), near, inside)
-    assert attended_pairs(tokens, 0, own, LocalReading(window, until)) == pytest.approx(int(seen.sum()), rel=0.002)
+    assert attended_pairs(tokens, 0, own, LocalWindow(window, until)) == pytest.approx(int(seen.sum()), rel=0.002)
 
 
 @pytest.mark.parametrize(("tokens", "past"), [(100, 0), (30, 20), (30, 100), (200, 10)])
@@ -119,6 +119,7 @@ def test_a_draft_that_every_rank_runs_counts_for_each(random_session):
     collection = Collection((one_page_document("doc", "The gate is green. " * 40, "text/plain"),))
     settings = Settings(mode="select", scorer="question")
     request = random_session.request(collection, "Which colour?", settings)
+    scorer = SCORERS["question"]
     scorer = SCORERS["question"]
     shared = replace(request, pair=replace(request.pair, ranks=SimpleNamespace(size=4)))
     assert scorer.cost(shared) == 4 * scorer.cost(request) > 0

@@ -5,10 +5,11 @@ import torch
 import transformers
 
 from specprefill_cli.models.adapter import forward, prefill, run
-from specprefill_cli.models.attention import ATTENTION, QueryCapture
+from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
-from specprefill_cli.models.last_layer import known, last_row, only_last_token
-from specprefill_cli.models.masks import LocalReading
+from specprefill_cli.models.last_layer import can_shorten, last_row, only_last_token
+from specprefill_cli.models.query_capture import QueryCapture
 from tests.helpers.architectures import build_model
 
 LENGTH = 120
@@ -71,9 +72,11 @@ def test_queries_of_the_last_layer_are_captured_once():
 
 def test_a_last_token_that_reads_locally_keeps_its_window():
     model, ids = build_model("llama"), tokens(LENGTH)
-    local = LocalReading(20, LENGTH)
-    logits = run(model, ids, torch.arange(LENGTH), new_state(), local=local)
-    torch.testing.assert_close(logits, whole(model, ids, torch.arange(LENGTH), local=local)[0], atol=1e-5, rtol=1e-5)
+    local_window = LocalWindow(20, LENGTH)
+    logits = run(model, ids, torch.arange(LENGTH), new_state(), local_window=local_window)
+    torch.testing.assert_close(
+        logits, whole(model, ids, torch.arange(LENGTH), local_window=local_window)[0], atol=1e-5, rtol=1e-5
+    )
     assert (logits - whole(model, ids, torch.arange(LENGTH))[0]).abs().max() > 1e-3
 
 
@@ -135,9 +138,9 @@ def test_a_layer_that_is_given_other_tensors_runs_whole():
         "position_ids": torch.zeros(1, 3),
         "attention_mask": None,
     }
-    assert known(usual)
-    assert not known({**usual, "per_layer_input": torch.zeros(1, 3, 2)})
-    assert not known({"use_cache": True})
+    assert can_shorten(usual)
+    assert not can_shorten({**usual, "per_layer_input": torch.zeros(1, 3, 2)})
+    assert not can_shorten({"use_cache": True})
     cosine = torch.arange(6.0).view(1, 3, 2)
     assert last_row((cosine, cosine))[1].tolist() == [[[4.0, 5.0]]]
     assert last_row(None) is None

@@ -13,7 +13,7 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.prefill.bm25 import WORD, chunk_bm25, words, words_of
+from specprefill_cli.prefill.bm25 import chunk_bm25
 from specprefill_cli.prefill.importance import transfer
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
@@ -120,17 +120,6 @@ def test_a_character_is_a_word_where_none_are_set_apart():
     offsets = np.array([[place, place + 1] for place in range(len(text))])
     scores = chunk_bm25("家賃はいくらですか", text, offsets, 8)
     assert abs(int(scores.argmax()) * 8 - text.index("家賃")) <= 8
-    assert words("AI技術 works") == ["ai", "技", "術", "works"]
-
-
-@given(text=st.text(max_size=60) | st.text("aA bé技.", max_size=60))
-def test_words_stand_where_a_search_for_them_says(text):
-    matches = list(WORD.finditer(text))
-    found = words_of(text)
-    assert found.starts.tolist() == [match.start() for match in matches]
-    assert found.lengths.tolist() == [len(match.group()) for match in matches]
-    for word in {match.group().lower() for match in matches if len(match.group().lower()) == len(match.group())}:
-        assert found.places(word).tolist() == [match.start() for match in matches if match.group().lower() == word]
 
 
 def spans_of_text(cuts, length):

@@ -1,18 +1,14 @@
 """Memory on long prompts: nothing as large as the square of the prompt's length, and peaks that belong to one row."""
 
-import mmap
-import subprocess
 import sys
 
 import pytest
 import torch
 
-from specprefill_cli.models import memory
 from specprefill_cli.models.adapter import prefill, read_keys
-from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.masks import QUERY_BLOCK, PositionContext, block_mask, query_block, trailing_mask
 from specprefill_cli.models.memory import PeakMemory, return_freed_memory
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.fates import Fate, Plan, Span
 from specprefill_cli.prefill.importance import attention_importance
 from specprefill_cli.prefill.scoring_heads import Head, head_importance
@@ -69,34 +65,6 @@ def test_draft_and_scoring_make_no_square(ids):
     assert largest_allocation(score) < LENGTH**2
 
 
-@pytest.mark.parametrize("queries", [1, 300, QUERY_BLOCK, 2_500])
-def test_one_mask_for_a_pass_equals_those_of_its_blocks(queries):
-    """Keys with gaps, as after a sparse prefill, and fewer queries than keys."""
-    positions = torch.arange(3_000)[torch.arange(3_000) % 7 != 3]
-    context = PositionContext(positions[-queries:], positions)
-    assert context.trailing
-    for first in range(0, queries, QUERY_BLOCK):
-        last = min(first + QUERY_BLOCK, queries)
-        seen = context.visible_keys(first, last, None)
-        shared = trailing_mask(context, first, last, torch.zeros(1))
-        assert torch.equal(shared, block_mask(context, first, last, seen, None, torch.zeros(1)))
-    storages = {mask.untyped_storage().data_ptr() for key, mask in context.masks.items() if key[0] == "trailing"}
-    assert len(storages) == 1
-
-
-def test_tokens_computed_anew_in_the_middle_of_a_cache_are_not_its_last_ones():
-    keys = torch.arange(100)
-    assert not PositionContext(torch.tensor([4, 5, 99]), keys).trailing
-    assert not PositionContext(torch.arange(40, 60), keys).trailing
-    assert PositionContext(keys, keys).trailing
-
-
-def test_blocks_get_smaller_where_the_keys_are_many():
-    assert query_block(1_000) == query_block(16_384) == QUERY_BLOCK
-    assert query_block(131_072) == QUERY_BLOCK // 8
-    assert query_block(10**9) == 1
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak can be reset on Linux alone")
 def test_a_peak_belongs_to_its_own_row():
     large, small = PeakMemory(), None
@@ -111,24 +79,3 @@ def test_a_peak_belongs_to_its_own_row():
     assert after_large - small.bytes() > 150 * 2**20
     assert 10 * 2**20 < small.growth() < 60 * 2**20
     assert large.before + 250 * 2**20 < after_large
-
-
-TENSOR_BYTES, TENSORS = 8 * 2**20, 4
-TENSOR_PAGES = TENSORS * TENSOR_BYTES // mmap.PAGESIZE
-FAULTS = f"""
-import resource
-import torch
-from specprefill_cli.models import memory
-memory.keep_freed_memory()
-memory.touch_memory()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-tensors = [torch.empty({TENSOR_BYTES}, dtype=torch.uint8).fill_(0) for _ in range({TENSORS})]
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(not hasattr(memory.c_library(), "mallopt"), reason="the C library cannot be told to keep memory")
-def test_memory_is_mapped_before_the_first_question_and_stays():
-    """Tensors of the size that was touched take no new pages afterwards: seen in a process whose heap has no holes."""
-    faults = subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True)
-    assert int(faults.stdout) < TENSOR_PAGES // 4

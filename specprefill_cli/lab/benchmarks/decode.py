@@ -13,7 +13,6 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.prefill import prompt_of_length
 from specprefill_cli.lab.evaluation.statistics import quartiles
-from specprefill_cli.models.memory import loaded_for_good
 from specprefill_cli.settings import OFF, Settings
 
 QUOTES = 4
@@ -108,7 +107,6 @@ def check_tasks(tasks: Sequence[str]) -> None:
             raise UsageError(f"--tasks {task}: unknown; use some of {', '.join(TASKS)}")
 
 
-@loaded_for_good()
 def bench_decode(
     session: Session,
     length: int,

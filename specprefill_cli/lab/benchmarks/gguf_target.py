@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.attention import ATTENTION
-from specprefill_cli.models.loading import LoadedModel, LoadedPair, stop_tokens, tuned
+from specprefill_cli.models.loading import LoadedModel, LoadedPair, stop_tokens
 from specprefill_cli.models.placement import Placement, choose_dtype
 from specprefill_cli.models.sources import model_source
 from specprefill_cli.models.validation import check_config, check_model
@@ -65,4 +65,4 @@ def with_gguf_target(pair: LoadedPair, file: Path, dtype: str) -> None:
     check_config(model.config, str(file))
     check_model(model, str(file))
     stops = stop_tokens(model, outline.tokenizer)
-    pair.target = LoadedModel(str(file), tuned(model), outline.tokenizer, outline.context, stops)
+    pair.target = LoadedModel(str(file), model.eval(), outline.tokenizer, outline.context, stops)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.attention import ATTENTION
-from specprefill_cli.models.linear import torch_linears
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,14 +48,13 @@ def transformers_peer(target: LoadedModel) -> Peer:
         model.set_attn_implementation(PLAIN_ATTENTION)
         try:
             # The prompt has no padding, but generate looks for some where it is not told.
-            with torch_linears(model):
-                made = model.generate(
-                    input_ids=ids,
-                    attention_mask=torch.ones_like(ids),
-                    max_new_tokens=1,
-                    do_sample=False,
-                    pad_token_id=0,
-                )
+            made = model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=1,
+                do_sample=False,
+                pad_token_id=0,
+            )
         finally:
             model.set_attn_implementation(ATTENTION)
         return int(made[0, -1])

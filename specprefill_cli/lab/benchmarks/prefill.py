@@ -18,9 +18,9 @@ from specprefill_cli.lab.benchmarks.peers import Peer
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
 from specprefill_cli.models.cost import compute_limit
-from specprefill_cli.models.memory import PeakMemory, loaded_for_good, return_freed_memory
+from specprefill_cli.models.memory import PeakMemory, return_freed_memory
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.auto_mode import cost_of, scoring_flops
+from specprefill_cli.models.cost import cost_of, scoring_flops
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
@@ -62,7 +62,7 @@ def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Colle
     sources = sorted((packaged_folder("sample_docs") / "sources").glob("*.md"))
     prose = "\n\n".join(path.read_text(encoding="utf-8") for path in sources)
     empty = Collection((one_page_document("bench", "A.", "text/plain"),))
-    outside = session.prepare(empty, QUESTION, settings, PhaseClock()).prompt.length
+    outside = session.request(empty, QUESTION, settings).prompt.length
     wanted = tokens - outside
     if wanted < settings.chunk_size:
         raise UsageError(f"--lengths {tokens}: too short; the question alone takes {outside} tokens")
@@ -73,7 +73,6 @@ def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Colle
     return Collection((one_page_document("bench", text, "text/plain"),))
 
 
-@loaded_for_good()
 def bench_prefill(
     session: Session,
     lengths: Sequence[int],
@@ -96,7 +95,7 @@ def bench_prefill(
     for collection in prompts.values():
         for configuration in configurations:
             settings = configuration.settings(base)
-            session.choose_mode(session.prepare(collection, QUESTION, settings, PhaseClock()), settings)
+            session.choose_mode(session.request(collection, QUESTION, settings), settings)
     # Here already, or what a mode's first run maps for all would stand in the floor of its memory.
     for configuration in configurations:
         session.warm_up(configuration.settings(base))
@@ -144,7 +143,7 @@ def read_by(peer: Peer, session: Session, collection: Collection, settings: Sett
     """One prefill by a peer, of the target's tokens in mode `full`, with the same clock."""
     memory = PeakMemory()
     clock = PhaseClock(session.pair.wait)
-    prompt = session.prepare(collection, QUESTION, replace(settings, mode="full"), clock).prompt
+    prompt = session.request(collection, QUESTION, replace(settings, mode="full")).prompt
     with clock.phase("target_prefill"):
         peer.read(prompt.tokens)
     return Measurement(clock.ttft, clock.phases(), 1.0, None, memory.bytes(), memory.growth())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.loading import LoadedModel, LoadedPair, tuned
+from specprefill_cli.models.loading import LoadedModel, LoadedPair
 from specprefill_cli.models.pairs import BUNDLED, Pair
 from specprefill_cli.models.placement import choose_dtype, choose_placement
 from specprefill_cli.models.sources import model_source
@@ -142,4 +142,4 @@ def random_model(
     torch.manual_seed(0)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=dtype)
-    return LoadedModel(f"random {name}", tuned(model), tokenizer, CONTEXT, frozenset())
+    return LoadedModel(f"random {name}", model.eval(), tokenizer, CONTEXT, frozenset())

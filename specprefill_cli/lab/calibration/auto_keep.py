@@ -13,8 +13,8 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.runner import Configuration, row, run
 from specprefill_cli.lab.study.conditions import LONGEST_ANSWER
 from specprefill_cli.prefill.auto_mode import check_fits
-from specprefill_cli.prefill.prefix_cache import SharedWork
-from specprefill_cli.prefill.scorers.base import ScoringRequest
+from specprefill_cli.prefill.prefix_cache import DocumentCache
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scoring_heads import ScoringHeads
 from specprefill_cli.settings import OFF, Settings
@@ -85,7 +85,7 @@ def tuning_items(session: Session, items: Sequence[Item], settings: Settings, mo
     return [case.item for case in cases if fits(case.request, wanted)][:most]
 
 
-def fits(request: ScoringRequest, settings: Settings) -> bool:
+def fits(request: PrefillRequest, settings: Settings) -> bool:
     try:
         check_fits(request, settings, with_draft=True)
     except SpecprefillError:
@@ -127,7 +127,7 @@ def tune_auto_keep(
 
 def sessions_by_mass(session: Session, heads: ScoringHeads) -> dict[float, Session]:
     """Copies of the session, one for each mass; the draft reads a document once for all of them."""
-    shared = SharedWork()
+    shared = DocumentCache()
     return {
         mass: replace(session, pair=replace(session.pair, scoring_heads=replace(heads, auto_mass=mass)), shared=shared)
         for mass in MASSES

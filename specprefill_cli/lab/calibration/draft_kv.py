@@ -10,9 +10,9 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
 from specprefill_cli.models.adapter import read_keys
+from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import layer_keys, new_state
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
-from specprefill_cli.models.masks import LocalReading
 from specprefill_cli.models.raw_kv import (
     StateCapture,
     embedded_states,
@@ -22,7 +22,7 @@ from specprefill_cli.models.raw_kv import (
     raw_keys_values,
 )
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.projection import Calibration, pair_identity
+from specprefill_cli.prefill.projection import KvCalibration, pair_identity
 
 SEQUENCE = 1_024
 # Every fifth sequence is held out.
@@ -165,7 +165,7 @@ def all_states(
 ) -> dict[int, Tensor]:
     """Normalised inputs [N, hidden_size] of the layers, from one reading of tokens [N], each seeing `window` back."""
     size, last = len(tokens), layer_count(model.model) - 1
-    local = LocalReading(window, size) if window is not None else None
+    local = LocalWindow(window, size) if window is not None else None
     with StateCapture(model.model, layers) as capture:
         read_keys(model.model, tokens, torch.arange(size), size, last, None, new_state(size), local)
     return {layer: capture.states(layer, size) for layer in layers}

@@ -25,11 +25,11 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.prefill.phases import PhaseClock
-from specprefill_cli.prefill.scorers.base import NEIGHBOURS, ScoringRequest
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, PrefillRequest
 from specprefill_cli.prefill.scorers.heads import read_prompt
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
 from specprefill_cli.prefill.scorers.question import QuestionScorer
-from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, blend, head_importance, identity, layer_attention
+from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, blend, head_importance, draft_identity, layer_attention
 from specprefill_cli.prefill.selection import chunk_scores, with_neighbours
 from specprefill_cli.settings import Settings
 
@@ -98,7 +98,7 @@ class Case:
     """A question whose answer stands in its own context; place: the answer's character range in the document."""
 
     item: Item
-    request: ScoringRequest
+    request: PrefillRequest
     place: tuple[int, int]
 
 
@@ -113,7 +113,7 @@ def usable_cases(session: Session, items: Sequence[Item], settings: Settings) ->
         ]
         if not places:
             continue
-        request = session.prepare(item.collection, item.question, settings, PhaseClock())
+        request = session.request(item.collection, item.question, settings)
         if request.draft_prompt.length + settings.look_ahead <= session.pair.draft.context:
             yield Case(item, request, places[0])
 
@@ -148,7 +148,7 @@ def smallest_window(
 
 
 @torch.inference_mode()
-def windowed_scores(request: ScoringRequest, heads: Sequence[Head], window: int) -> np.ndarray:
+def windowed_scores(request: PrefillRequest, heads: Sequence[Head], window: int) -> np.ndarray:
     """Chunk scores [chunks] of the heads when the draft reads with a window."""
     narrow = replace(request, prompt=request.draft_prompt, draft_window=window)
     state = new_state(narrow.prompt.length)

@@ -78,7 +78,6 @@ def study(
     from specprefill_cli.lab.study.measurements import fitting
     from specprefill_cli.lab.study.measurements import study as run_study
     from specprefill_cli.lab.study.summary import summary
-    from specprefill_cli.models.memory import loaded_for_good
     from specprefill_cli.reporting.jsonl import SCHEMA
 
     refuse_ranks(settings.tensor_parallel, "study")
@@ -92,12 +91,11 @@ def study(
     kin = compare_drafts(session, text, draft_compare or [], settings, notes) if text else None
     studied = items[:limit]
     cost = None
-    with loaded_for_good():
-        with notes.progress("studying") as update:
-            found = run_study(session, studied, settings, lambda number: update(f"studying {number} of {len(studied)}"))
-        if answers:
-            with notes.progress("answering") as update:
-                cost = equal_cost(session, items[:answers], settings, limit, update)
+    with notes.progress("studying") as update:
+        found = run_study(session, studied, settings, lambda number: update(f"studying {number} of {len(studied)}"))
+    if answers:
+        with notes.progress("answering") as update:
+            cost = equal_cost(session, items[:answers], settings, limit, update)
     record = {
         "schema": SCHEMA,
         "left_out": [item.identifier for item, _ in left_out],

@@ -11,7 +11,6 @@ from specprefill_cli.answering.metrics import bootstrap_interval, contains_answe
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.models.memory import loaded_for_good
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 
@@ -106,21 +105,20 @@ def run(
     Raises SpecprefillError for what would keep other questions from being asked too.
     """
     found = Run({configuration: [] for configuration in wanted})
-    with loaded_for_good():
-        for number, item in enumerate(items):
-            answers: dict[Configuration, Answer] = {}
-            try:
-                for configuration in wanted:
-                    answers[configuration] = ask(session, item, configuration.settings(base))
-            except PromptTooLong as error:
-                found.left_out.append((item, error))
-                continue
-            except KeyboardInterrupt:
-                found.interrupted = True
-                break
-            for configuration, answer in answers.items():
-                found.results[configuration].append((item, answer))
-                step(number, item, configuration, answer)
+    for number, item in enumerate(items):
+        answers: dict[Configuration, Answer] = {}
+        try:
+            for configuration in wanted:
+                answers[configuration] = ask(session, item, configuration.settings(base))
+        except PromptTooLong as error:
+            found.left_out.append((item, error))
+            continue
+        except KeyboardInterrupt:
+            found.interrupted = True
+            break
+        for configuration, answer in answers.items():
+            found.results[configuration].append((item, answer))
+            step(number, item, configuration, answer)
     return found
 
 

@@ -80,7 +80,7 @@ def conditions(
         Condition(REST_DROPPED, session, settings, rest_dropped),
         budgeted(session, settings, "random tokens recomputed", RECOMPUTE, random_recomputed),
     ]
-    calibration = known_calibration(session.pair)
+    calibration = pair_calibration(session.pair)
     for kv_map in calibration.maps.values() if calibration is not None else ():
         if kv_map.exact_layers:
             drafted = "with draft" if kv_map.draft_layers else "without draft"

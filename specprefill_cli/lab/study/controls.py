@@ -18,13 +18,14 @@ from specprefill_cli.models.raw_kv import state_of
 from specprefill_cli.prefill.checkpoints import SlotKv, copy_slots
 from specprefill_cli.prefill.fates import Fate, Plan, Span
 from specprefill_cli.prefill.mapped_cache import repair
-from specprefill_cli.prefill.modes.base import Prefilled
+from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.modes.draft_kv import check_and_choose, find_map, recomputed, score_and_map
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.projection import KvMap
 from specprefill_cli.prefill.recompute_policy import int_fate, plan_of, tokens_of
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
+from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.scorers.random import seed_of
 
 if TYPE_CHECKING:
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
     from specprefill_cli.settings import Settings
 
 
-def mapped_only(request: ScoringRequest, settings: Settings) -> Prefilled:
+def mapped_only(request: PrefillRequest, settings: Settings) -> PrefillResult:
     """All KV but the tail's is mapped: no checkpoints, nothing recomputed."""
     scores, state = score_and_map(request, settings, find_map(request, settings))
     return tail_alone(request, scores, state)
 
 
-def zero_kv(request: ScoringRequest, settings: Settings) -> Prefilled:
+def zero_kv(request: PrefillRequest, settings: Settings) -> PrefillResult:
     """As mapped only, but every key and value is zero."""
     scores, state = score_and_map(request, settings, find_map(request, settings))
     with request.clock.phase("mapping"):
@@ -47,7 +48,7 @@ def zero_kv(request: ScoringRequest, settings: Settings) -> Prefilled:
     return tail_alone(request, scores, state)
 
 
-def wrong_document(other: PrefillState, request: ScoringRequest, settings: Settings) -> Prefilled:
+def wrong_document(other: PrefillState, request: PrefillRequest, settings: Settings) -> PrefillResult:
     """As mapped only, but the document's KV is that of another document."""
     scores, state = score_and_map(request, settings, find_map(request, settings))
     with request.clock.phase("mapping"):
@@ -55,7 +56,7 @@ def wrong_document(other: PrefillState, request: ScoringRequest, settings: Setti
     return tail_alone(request, scores, state)
 
 
-def accepted_replaced(other: PrefillState | None, request: ScoringRequest, settings: Settings) -> Prefilled:
+def accepted_replaced(other: PrefillState | None, request: PrefillRequest, settings: Settings) -> PrefillResult:
     """Draft KV with another document's KV, or zeros, in place of what it accepts.
 
     The chunks are chosen and the checkpoints computed before: nothing differs but the contents of accepted slots.
@@ -68,7 +69,7 @@ def accepted_replaced(other: PrefillState | None, request: ScoringRequest, setti
     return recomputed(request, replace(checked, state=state), fates)
 
 
-def random_recomputed(request: ScoringRequest, settings: Settings) -> Prefilled:
+def random_recomputed(request: PrefillRequest, settings: Settings) -> PrefillResult:
     """Draft KV whose budget is spent on chunks drawn at random in place of the riskiest."""
     checked, fates = check_and_choose(request, settings)
     with request.clock.phase("selection"):
@@ -76,7 +77,7 @@ def random_recomputed(request: ScoringRequest, settings: Settings) -> Prefilled:
     return recomputed(request, checked, fates)
 
 
-def rest_dropped(request: ScoringRequest, settings: Settings) -> Prefilled:
+def rest_dropped(request: PrefillRequest, settings: Settings) -> PrefillResult:
     """The tokens that draft KV computes (recomputed chunks and checkpoints) are prefilled, and all others dropped."""
     checked, fates = check_and_choose(request, settings)
     prompt = request.prompt
@@ -86,24 +87,24 @@ def rest_dropped(request: ScoringRequest, settings: Settings) -> Prefilled:
         positions = torch.unique(torch.cat([plan.kept_positions(), checked.seen.computed]))
     with request.clock.phase("target_prefill"):
         logits, state = prefill(request.pair.target.model, prompt.tokens[positions], positions, request.prefill_chunk)
-    return Prefilled(logits, state, replace(plan, spans=spans), checked.scores.importance)
+    return PrefillResult(logits, state, replace(plan, spans=spans), checked.scores.importance)
 
 
-def with_map(kv_map: KvMap, request: ScoringRequest, settings: Settings) -> Prefilled:
+def with_map(kv_map: KvMap, request: PrefillRequest, settings: Settings) -> PrefillResult:
     """Draft KV with one map of the pair's, whether or not it is the best of its kind."""
-    calibration = replace(request.pair.calibration, maps={kv_map.name: kv_map})
+    calibration = replace(request.pair.kv_calibration, maps={kv_map.name: kv_map})
     pair = replace(request.pair, calibration=calibration)
     settings = replace(settings, exact_layers=kv_map.exact_layers)
     return MODES["draft-kv"].prefill(replace(request, pair=pair), settings)
 
 
-def tail_alone(request: ScoringRequest, scores: Scores, state: PrefillState) -> Prefilled:
+def tail_alone(request: PrefillRequest, scores: Scores, state: PrefillState) -> PrefillResult:
     """The tail computed on a cache that is taken as it is."""
     with request.clock.phase("target_prefill"):
         logits = repair(request, state, torch.arange(0))
     prompt = request.prompt
     plan = Plan(prompt.length, prompt.document, (Span(*prompt.document, Fate.ACCEPT),))
-    return Prefilled(logits, state, plan, scores.importance, neighbours=scores.neighbours)
+    return PrefillResult(logits, state, plan, scores.importance, neighbours=scores.neighbours)
 
 
 def other_document(items: Sequence[Item], number: int) -> Item | None:
@@ -120,7 +121,7 @@ def other_document(items: Sequence[Item], number: int) -> Item | None:
 
 def mapped_kv(session: Session, item: Item, settings: Settings) -> PrefillState:
     """The mapped cache of a question's head and document, as it is before anything is computed by the target."""
-    request = session.prepare(item.collection, item.question, settings, PhaseClock())
+    request = session.request(item.collection, item.question, settings)
     state = score_and_map(request, settings, find_map(request, settings))[1]
     rollback(state, request.prompt.document[1])
     return state
@@ -131,7 +132,7 @@ def random_order(count: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
-def accepted_slots(request: ScoringRequest, fates: Tensor, computed: Tensor) -> Tensor:
+def accepted_slots(request: PrefillRequest, fates: Tensor, computed: Tensor) -> Tensor:
     """Prompt tokens, ascending, whose mapped KV stays: in accepted chunks [chunks], and not computed as checkpoints [C]."""
     slots = tokens_of(fates == int_fate(Fate.ACCEPT), request.chunk_size, request.prompt.document)
     return slots[~torch.isin(slots, computed)]

@@ -35,7 +35,7 @@ from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.recompute_policy import int_fate, riskiest, tokens_of
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prefill.scorers.base import ScoringRequest
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.random import seed_of
 from specprefill_cli.settings import Settings
 
@@ -79,7 +79,7 @@ def fitting(
     for item in items:
         try:
             check_fits(
-                session.prepare(item.collection, item.question, settings, PhaseClock()), settings, with_draft=True
+                session.request(item.collection, item.question, settings), settings, with_draft=True
             )
             good.append(item)
         except PromptTooLong as error:
@@ -97,13 +97,13 @@ def study(session: Session, items: Sequence[Item], settings: Settings, step: Cal
         step(number)
         other = other_document(items, number)
         wrong = mapped_kv(session, other, settings) if other is not None else None
-        request = session.prepare(item.collection, item.question, settings, PhaseClock())
+        request = session.request(item.collection, item.question, settings)
         found.append(study_item(request, settings, wrong))
     return found
 
 
 @torch.inference_mode()
-def study_item(request: ScoringRequest, settings: Settings, wrong: PrefillState | None) -> ItemStudy:
+def study_item(request: PrefillRequest, settings: Settings, wrong: PrefillState | None) -> ItemStudy:
     """The figures of one question; wrong: the mapped cache of another document's prompt."""
     prompt, model = request.prompt, request.pair.target.model
     with StateCapture(model, range(layer_count(model))) as exact:
@@ -132,7 +132,7 @@ def study_item(request: ScoringRequest, settings: Settings, wrong: PrefillState 
 
 
 def first_tokens(
-    request: ScoringRequest,
+    request: PrefillRequest,
     original: SlotKv,
     native: SlotKv,
     wrong: PrefillState | None,

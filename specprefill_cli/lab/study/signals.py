@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.models.adapter import recompute, window_layers
-from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import StateCapture, layer_count
 from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_errors, key_value_errors
-from specprefill_cli.prefill.scorers.base import ScoringRequest
+from specprefill_cli.prefill.request import PrefillRequest
 
 ERROR, KEY_COSINE, VALUE_ERROR = "error", "key_cosine", "value_error"
 ATTENTION_OUTPUT, HIDDEN_STATE = "attention_output_error", "hidden_state_error"
@@ -35,7 +35,7 @@ class Watched:
     states: tuple[Tensor, ...]
 
 
-def watch(request: ScoringRequest, state: PrefillState, computed: Tensor, checkpoints: Tensor) -> Watched:
+def watch(request: PrefillRequest, state: PrefillState, computed: Tensor, checkpoints: Tensor) -> Watched:
     """Compute the slots that `inspect` computed once more: that changes nothing, and this time it is watched."""
     model = request.pair.target.model
     queries, layers = QueryCapture(checkpoints), range(layer_count(model))
@@ -50,7 +50,7 @@ def picked(states: Tensor, rows: Tensor) -> Tensor:
 
 
 def signals_at(
-    request: ScoringRequest, before: SlotKv, after: SlotKv, watched: Watched, exact: Sequence[Tensor]
+    request: PrefillRequest, before: SlotKv, after: SlotKv, watched: Watched, exact: Sequence[Tensor]
 ) -> dict[str, Tensor]:
     """Every signal by name, [layers, C] each.
 

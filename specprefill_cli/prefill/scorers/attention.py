@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
-from specprefill_cli.models.attention import QueryCapture
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.cache import PrefillState, rollback
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
@@ -106,7 +106,7 @@ class AttentionScorer(Scorer):
         self, request: PrefillRequest, state: PrefillState, capture: QueryCapture, last_layer: int
     ) -> Tensor | None:
         """Run the draft over the tokens that the state lacks; logits [V] of the last one where the whole draft ran."""
-        model, prompt, local = request.draft.model, request.draft_prompt, request.local_reading
+        model, prompt, local = request.draft.model, request.draft_prompt, request.local_window
         tokens, positions = prompt.tokens[state.length :], torch.arange(state.length, prompt.length)
         if self.reads_all_layers():
             logits, _ = prefill(model, tokens, positions, request.prefill_chunk, capture, state, local)
@@ -116,7 +116,7 @@ class AttentionScorer(Scorer):
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         """Operations of the draft's run; it runs on every rank, while ranks share the target."""
-        cost, tokens, local = cost_of(request.draft), request.draft_prompt.length, request.local_reading
+        cost, tokens, local = cost_of(request.draft), request.draft_prompt.length, request.local_window
         overhead = cost.overhead_flops() if with_overhead else 0.0
         if self.reads_all_layers():
             steps = self.decoded_queries(request.look_ahead)
@@ -143,7 +143,7 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: PrefillState, cap
         if token in draft.stop_tokens:
             break
         position = request.draft_prompt.length + step
-        capture.wanted = torch.tensor([position])
+        capture.positions = torch.tensor([position])
         more = step + 1 < steps
         logits = run(draft.model, torch.tensor([token]), torch.tensor([position]), state, capture, logits=more)
 

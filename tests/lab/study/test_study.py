@@ -11,7 +11,7 @@ from specprefill_cli.lab.study.measurements import BUDGETS, study
 from specprefill_cli.lab.study.signals import OBSERVABLE, causal_output, watch
 from specprefill_cli.lab.study.summary import stability, summary
 from specprefill_cli.models.adapter import prefill, window_layers
-from specprefill_cli.models.attention import QueryCapture
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import attention_module
 from specprefill_cli.prefill.checkpoints import checkpoint_slots, copy_slots
 from specprefill_cli.prefill.mapped_cache import inspect

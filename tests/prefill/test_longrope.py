@@ -1,4 +1,4 @@
-"""Answers of `longrope` models end before the prompt's keys would have to turn."""
+"""Answers of `longrope` models end before the rotary embedding of the prompt's keys would change."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,7 @@ import pytest
 from transformers import LlamaConfig, Phi3Config
 
 from specprefill_cli.answering.resolve import cap_answer
-from specprefill_cli.models.adapter import turning_point
+from specprefill_cli.models.adapter import longrope_threshold
 
 ROPE = {
     "rope_type": "longrope",
@@ -25,16 +25,16 @@ def request(config, length):
 
 
 @pytest.mark.parametrize(
-    ("length", "wanted", "given"), [(60, 41, 41), (60, 42, 41), (100, 9, 1), (101, 90, 90), (10, 20, 20)]
+    ("length", "max_new_tokens", "expected"), [(60, 41, 41), (60, 42, 41), (100, 9, 1), (101, 90, 90), (10, 20, 20)]
 )
-def test_an_answer_stays_below_the_length_at_which_keys_turn(length, wanted, given):
-    longest, warnings = cap_answer(wanted, request(LONGROPE, length))
-    assert longest == given
-    assert len(warnings) == (given < wanted)
-    assert all("rotates its keys" in warning for warning in warnings)
+def test_answer_ends_at_the_longrope_threshold(length, max_new_tokens, expected):
+    longest, warnings = cap_answer(max_new_tokens, request(LONGROPE, length))
+    assert longest == expected
+    assert len(warnings) == (expected < max_new_tokens)
+    assert all("it reaches 100" in warning for warning in warnings)
 
 
-def test_other_models_do_not_turn():
+def test_other_rotary_embeddings_have_no_threshold():
     plain = LlamaConfig(max_position_embeddings=100)
-    assert turning_point(plain) is None
+    assert longrope_threshold(plain) is None
     assert cap_answer(90, request(plain, 60)) == (90, ())

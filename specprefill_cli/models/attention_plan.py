@@ -1,0 +1,249 @@
+"""The plan of one attention call: which queries read which keys, under which mask. Nothing is computed on a device.
+
+transformers derives causality from a token's place in the cache, and sliding windows from cache slots. After a sparse
+prefill neither holds, so everything is planned from positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import torch
+from packaging.version import Version
+from torch import Tensor
+
+# Queries of one call with a mask: a cache's last tokens, and tokens scattered over it, of which a narrower block reads
+# fewer keys in vain.
+QUERY_BLOCK, SCATTERED_BLOCK = 1_024, 128
+# Elements of one mask at most: 64 MiB in float32.
+MASK_ELEMENTS = 2**24
+# Tokens at the prompt's start that a local window always sees: attention sinks (arXiv 2309.17453).
+SINKS = 16
+# Below so many queries to a block of a band, matrix products get too thin.
+SMALLEST_BAND_BLOCK = 64
+TORCH_VERSION = Version(torch.__version__)
+# The first torch whose fused attention on a CPU reads grouped key-value heads.
+GROUPED_ON_CPU = Version("2.9")
+# The first GPUs with flash attention (Ampere), and its largest head.
+FLASH_CAPABILITY, FLASH_HEAD_SIZE = (8, 0), 256
+
+
+@dataclass(frozen=True)
+class LocalWindow:
+    """A narrow view of the document, for a draft that only has to find passages.
+
+    A token before position `until` sees the `size` positions up to its own and the prompt's first SINKS; tokens from
+    `until` on (the suffix) see everything. Costs grow linearly with the document. It is an approximation: above the first
+    layer, states differ from those under full attention.
+    """
+
+    size: int
+    until: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionDevice:
+    """What decides which fused attention kernels run.
+
+    kind: "cpu", "cuda" or "mps"; capability: of a CUDA device, such as (9, 0)
+    """
+
+    kind: str
+    dtype: torch.dtype
+    head_size: int
+    capability: tuple[int, int] | None = None
+    torch_version: Version = TORCH_VERSION
+
+    @property
+    def has_flash(self) -> bool:
+        """Whether CUDA's flash attention runs: in half precision, from the Ampere generation on."""
+        half = self.dtype in (torch.float16, torch.bfloat16)
+        fits = self.head_size <= FLASH_HEAD_SIZE and self.head_size % 8 == 0
+        return half and fits and self.capability is not None and self.capability >= FLASH_CAPABILITY
+
+    @property
+    def reads_groups(self) -> bool:
+        """Whether attention takes fewer key-value heads than query heads without building all scores."""
+        return self.kind != "mps" and (self.kind != "cpu" or self.torch_version >= GROUPED_ON_CPU)
+
+
+class Mask(Enum):
+    """How a segment's queries are kept from keys that they must not see."""
+
+    NONE = auto()
+    """A single query that sees all keys."""
+    CAUSAL = auto()
+    """Queries and keys are the same tokens: the kernel's causal flag."""
+    LOWER_RIGHT = auto()
+    """The queries are the last keys: a bias that flash attention takes as a flag."""
+    TRAILING = auto()
+    """The same as a tensor, cut out of one that all segments of the pass share."""
+    EXPLICIT = auto()
+    """A tensor for this segment, compared by position."""
+    BANDED = auto()
+    """Blocks of queries with one local window each: one batch, one small tensor for all."""
+
+
+class Heads(Enum):
+    """Where key-value heads are repeated for the query heads that share them."""
+
+    GROUPED = auto()
+    REPEATED = auto()
+    REPEATED_PER_SEGMENT = auto()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Consecutive queries that attend in one call.
+
+    queries: [first, last) of the pass; keys: [start, end) of the cache's slots
+    window: positions up to its own that a query sees (None: all)
+    sinks: first slots that are seen whatever the window
+    """
+
+    queries: tuple[int, int]
+    keys: tuple[int, int]
+    mask: Mask
+    window: int | None = None
+    sinks: int = 0
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """Segments that cover all queries of a pass, in order."""
+
+    segments: tuple[Segment, ...]
+    heads: Heads
+
+    @property
+    def trailing_rows(self) -> int:
+        """Queries of the largest TRAILING segment."""
+        sizes = (last - first for first, last in (s.queries for s in self.segments if s.mask is Mask.TRAILING))
+        return max(sizes, default=0)
+
+
+def plan_attention(
+    queries: Tensor,
+    keys: Tensor,
+    device: AttentionDevice,
+    window: int | None = None,
+    local_window: LocalWindow | None = None,
+) -> AttentionPlan:
+    """Plan attention of queries at positions [Q] over keys at positions [K], both on the CPU, ascending.
+
+    The queries' own positions are among the keys'.
+
+    window: of the layer, in positions; local_window: of the pass
+    """
+    if window is not None and int(queries[-1] - keys[0]) < window:
+        window = None
+    limited = limited_queries(queries, keys, local_window)
+    trailing = torch.equal(queries, keys[-len(queries) :])
+    if window is None and not limited:
+        mask = fused_mask(len(queries), len(keys), device) if trailing else None
+        if mask is not None:
+            segment = Segment(queries=(0, len(queries)), keys=(0, len(keys)), mask=mask)
+            return AttentionPlan((segment,), choose_heads(mask, device))
+    segments = tuple(masked_segments(queries, keys, window, local_window, limited, trailing))
+    partial = window is not None or limited > 0
+    return AttentionPlan(segments, choose_heads(None, device, partial))
+
+
+def fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask | None:
+    """The mask of a cache's last tokens for which no tensor is built; None where the device has no such kernel."""
+    if queries == 1:
+        return Mask.NONE
+    if queries == keys and device.kind != "mps":
+        return Mask.CAUSAL
+    return Mask.LOWER_RIGHT if device.kind == "cuda" and device.has_flash else None
+
+
+def choose_heads(mask: Mask | None, device: AttentionDevice, partial: bool = False) -> Heads:
+    """Where key-value heads must be repeated.
+
+    Of CUDA's fused kernels only flash attention, which takes no mask tensor, reads grouped heads.
+
+    mask: of the whole pass, or None for segments with tensors; partial: these read parts of the cache
+    """
+    if not device.reads_groups:
+        return Heads.REPEATED
+    if device.kind != "cuda" or mask in (Mask.NONE, Mask.LOWER_RIGHT) or (mask is Mask.CAUSAL and device.has_flash):
+        return Heads.GROUPED
+    return Heads.REPEATED_PER_SEGMENT if partial else Heads.REPEATED
+
+
+def limited_queries(queries: Tensor, keys: Tensor, local_window: LocalWindow | None) -> int:
+    """How many of the queries, the first ones, a local window limits; 0 where it reaches all that they see."""
+    if local_window is None:
+        return 0
+    count = int(torch.searchsorted(queries, local_window.until))
+    reach = int(queries[count - 1] - keys[0]) if count else 0
+    return count if reach >= local_window.size else 0
+
+
+def masked_segments(
+    queries: Tensor,
+    keys: Tensor,
+    window: int | None,
+    local_window: LocalWindow | None,
+    limited: int,
+    trailing: bool,
+) -> Iterator[Segment]:
+    """Segments under mask tensors, in order, small enough that a mask stays small beside the prompt's length squared."""
+    size = query_block(len(keys)) if trailing else min(query_block(len(keys)), SCATTERED_BLOCK)
+    narrow, local, band = size, None, None
+    if local_window is not None and limited:
+        # Narrower blocks read fewer keys in vain, but each costs a call.
+        narrow = max(128, min(local_window.size, size))
+        if window is None or local_window.size < window:
+            local = local_window.size
+            band = banded_segment(queries, keys, local, limited) if trailing else None
+
+    def blocks(start: int, stop: int, step: int, reach: int | None, sinks: int = 0) -> Iterator[Segment]:
+        mask = Mask.TRAILING if reach is None and trailing else Mask.EXPLICIT
+        for first in range(start, stop, step):
+            last = min(first + step, stop)
+            visible = visible_keys(queries, keys, first, last, reach)
+            yield Segment(queries=(first, last), keys=visible, mask=mask, window=reach, sinks=sinks)
+
+    local_view = (local, SINKS) if local is not None else (window, 0)
+    if band is not None:
+        yield from blocks(0, band.queries[0], narrow, *local_view)
+        yield band
+    yield from blocks(band.queries[1] if band is not None else 0, limited, narrow, *local_view)
+    yield from blocks(limited, len(queries), size, window)
+
+
+def query_block(keys: int) -> int:
+    """Queries of one attention call with a mask over `keys` keys."""
+    return max(1, min(QUERY_BLOCK, MASK_ELEMENTS // keys))
+
+
+def visible_keys(queries: Tensor, keys: Tensor, first: int, last: int, window: int | None) -> tuple[int, int]:
+    """The slots [start, end) that at least one of the queries [first, last) sees."""
+    end = int(torch.searchsorted(keys, queries[last - 1], right=True))
+    return (0 if window is None else int(torch.searchsorted(keys, queries[first] - window + 1))), end
+
+
+def banded_segment(queries: Tensor, keys: Tensor, window: int, limited: int) -> Segment | None:
+    """The queries of a cache's last tokens that attend as one batch of equal blocks; None where there are none.
+
+    Positions must have no gaps. These queries' windows begin behind the sinks, and they fill whole blocks.
+    """
+    if int(keys[-1]) + 1 != len(keys):
+        return None
+    before = len(keys) - len(queries)
+    first = max(0, window + SINKS - before)
+    size = band_block(window)
+    last = first + max(0, limited - first) // size * size
+    if last == first:
+        return None
+    slots = before + first - window, before + last
+    return Segment(queries=(first, last), keys=slots, mask=Mask.BANDED, window=window, sinks=SINKS)
+
+
+def band_block(window: int) -> int:
+    """Queries of one block of a band: a quarter of the window, so that a quarter of its keys is read in vain."""
+    return max(SMALLEST_BAND_BLOCK, window // 4)

@@ -1,0 +1,206 @@
+"""Attention plans for CPU, CUDA and MPS, made without a device; their masks are checked against visibility by position."""
+
+import pytest
+import torch
+from packaging.version import Version
+
+from specprefill_cli.models import attention
+from specprefill_cli.models.adapter import prefill, recompute
+from specprefill_cli.models.attention_plan import (
+    QUERY_BLOCK,
+    SINKS,
+    AttentionDevice,
+    Heads,
+    LocalWindow,
+    Mask,
+    plan_attention,
+    query_block,
+)
+from specprefill_cli.models.cache import new_state
+from specprefill_cli.models.masks import PositionContext, visible
+from tests.helpers.architectures import build_model
+
+
+def device(kind, dtype=torch.bfloat16, capability=None, head_size=64, version="2.13"):
+    return AttentionDevice(
+        kind=kind, dtype=dtype, head_size=head_size, capability=capability, torch_version=Version(version)
+    )
+
+
+DEVICES = {
+    "cpu": device("cpu", torch.float32),
+    "cpu, torch 2.8": device("cpu", torch.float32, version="2.8"),
+    "sm_75": device("cuda", torch.float16, (7, 5)),
+    "sm_80": device("cuda", capability=(8, 0)),
+    "sm_90": device("cuda", capability=(9, 0)),
+    "sm_90, float32": device("cuda", torch.float32, (9, 0)),
+    "sm_90, head 512": device("cuda", capability=(9, 0), head_size=512),
+    "mps": device("mps", torch.float16),
+}
+FLASH = ("sm_80", "sm_90")
+CUDA = (*FLASH, "sm_75", "sm_90, float32", "sm_90, head 512")
+
+GAPPED = torch.arange(400)[torch.arange(400) % 7 != 3]
+# Name of a pass: its queries' positions, its keys', the layer's window, and the pass's local window.
+PASSES = {
+    "whole prompt": (torch.arange(400), torch.arange(400), None, None),
+    "kept tokens": (GAPPED, GAPPED, None, None),
+    "second pass": (torch.arange(100, 400), torch.arange(400), None, None),
+    "decoding": (torch.tensor([400]), torch.arange(401), None, None),
+    "recompute": (torch.tensor([5, 90, 91, 380]), torch.arange(400), None, None),
+    "sliding window": (torch.arange(400), torch.arange(400), 48, None),
+    "decoding with a window": (torch.tensor([400]), torch.arange(401), 48, None),
+    "window that reaches all": (torch.arange(400), torch.arange(400), 400, None),
+    "draft window": (torch.arange(400), torch.arange(400), None, LocalWindow(64, 380)),
+    "draft window, gaps": (GAPPED, GAPPED, None, LocalWindow(64, 380)),
+    "draft window, second pass": (torch.arange(100, 400), torch.arange(400), None, LocalWindow(64, 380)),
+    "draft window inside a wider one": (torch.arange(400), torch.arange(400), 200, LocalWindow(64, 380)),
+    "draft window around a narrower one": (torch.arange(400), torch.arange(400), 48, LocalWindow(64, 380)),
+    "draft window that reaches all": (torch.arange(60), torch.arange(60), None, LocalWindow(64, 50)),
+}
+
+EVERY = tuple(DEVICES)
+TABLE = [
+    # One call for all queries, no tensor for a mask.
+    *(("whole prompt", name, [Mask.CAUSAL]) for name in EVERY if name != "mps"),
+    *(("kept tokens", name, [Mask.CAUSAL]) for name in EVERY if name != "mps"),
+    *(("window that reaches all", name, [Mask.CAUSAL]) for name in EVERY if name != "mps"),
+    *(("draft window that reaches all", name, [Mask.CAUSAL]) for name in EVERY if name != "mps"),
+    *(("decoding", name, [Mask.NONE]) for name in EVERY),
+    *(("second pass", name, [Mask.LOWER_RIGHT]) for name in FLASH),
+    # Otherwise a tensor: one for the whole pass where the queries are the last keys, else one for each segment.
+    ("whole prompt", "mps", [Mask.TRAILING]),
+    *(("second pass", name, [Mask.TRAILING]) for name in EVERY if name not in FLASH),
+    *(("recompute", name, [Mask.EXPLICIT]) for name in EVERY),
+    *(("sliding window", name, [Mask.EXPLICIT]) for name in EVERY),
+    *(("decoding with a window", name, [Mask.EXPLICIT]) for name in EVERY),
+    # Queries in front of the band, the band, its rest, and the suffix, which sees everything.
+    *(("draft window", name, [Mask.EXPLICIT, Mask.BANDED, Mask.EXPLICIT, Mask.TRAILING]) for name in EVERY),
+    *(("draft window, second pass", name, [Mask.BANDED, Mask.EXPLICIT, Mask.TRAILING]) for name in EVERY),
+    *(("draft window, gaps", name, [Mask.EXPLICIT] * 3 + [Mask.TRAILING]) for name in EVERY),
+    *(
+        ("draft window inside a wider one", name, [Mask.EXPLICIT, Mask.BANDED, Mask.EXPLICIT, Mask.EXPLICIT])
+        for name in EVERY
+    ),
+    *(("draft window around a narrower one", name, [Mask.EXPLICIT] * 4) for name in EVERY),
+]
+
+
+@pytest.mark.parametrize(("attention_pass", "name", "masks"), TABLE)
+def test_plans_the_fastest_kernel_that_is_exact(attention_pass, name, masks):
+    queries, keys, window, local_window = PASSES[attention_pass]
+    plan = plan_attention(queries, keys, DEVICES[name], window, local_window)
+    assert [segment.mask for segment in plan.segments] == masks
+
+
+@pytest.mark.parametrize(
+    ("attention_pass", "names", "heads"),
+    [
+        ("whole prompt", ("cpu", *FLASH), Heads.GROUPED),
+        ("whole prompt", ("sm_75", "sm_90, float32", "sm_90, head 512", "mps", "cpu, torch 2.8"), Heads.REPEATED),
+        ("second pass", ("cpu", *FLASH), Heads.GROUPED),
+        ("second pass", ("sm_75", "mps"), Heads.REPEATED),
+        ("decoding", ("cpu", *CUDA), Heads.GROUPED),
+        ("recompute", CUDA, Heads.REPEATED),
+        ("sliding window", CUDA, Heads.REPEATED_PER_SEGMENT),
+        ("decoding with a window", CUDA, Heads.REPEATED_PER_SEGMENT),
+        ("draft window", CUDA, Heads.REPEATED_PER_SEGMENT),
+        ("draft window", ("mps", "cpu, torch 2.8"), Heads.REPEATED),
+        ("draft window", ("cpu",), Heads.GROUPED),
+    ],
+)
+def test_repeats_heads_only_for_kernels_that_cannot_share_them(attention_pass, names, heads):
+    queries, keys, window, local_window = PASSES[attention_pass]
+    for name in names:
+        assert plan_attention(queries, keys, DEVICES[name], window, local_window).heads is heads, name
+
+
+def expected_visibility(queries, keys, window, local_window):
+    """Boolean [Q, K] in the words of the definition."""
+    distance = queries[:, None] - keys[None]
+    seen = distance >= 0
+    near = distance < window if window is not None else torch.ones_like(seen)
+    if local_window is not None and (window is None or local_window.size < window):
+        limited = (queries < local_window.until)[:, None]
+        inside = (distance < local_window.size) | (torch.arange(len(keys)) < SINKS)[None]
+        near = torch.where(limited, inside, near)
+    return seen & near
+
+
+def planned_visibility(queries, keys, plan, context):
+    """Boolean [Q, K]: what each segment's kernel and mask let its queries see."""
+    seen = torch.zeros(len(queries), len(keys), dtype=torch.bool)
+    for segment in plan.segments:
+        (first, last), (start, end) = segment.queries, segment.keys
+        sinks = min(segment.sinks, start)
+        columns = torch.cat([torch.arange(sinks), torch.arange(start, end)])
+        if segment.mask is Mask.NONE:
+            rows = torch.ones(1, end - start, dtype=torch.bool)
+        elif segment.mask in (Mask.CAUSAL, Mask.LOWER_RIGHT):
+            rows = torch.ones(last - first, end - start, dtype=torch.bool).tril(end - start - (last - first))
+        elif segment.mask is Mask.BANDED:
+            # Equal blocks: checked through the outputs of models, and here by position.
+            rows = visible(queries, keys, segment)
+        else:
+            rows = context.mask(segment, plan, torch.zeros(1)) == 0
+        seen[first:last, columns] = rows
+    return seen
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("attention_pass", PASSES)
+def test_segments_cover_all_queries_and_show_exactly_what_they_may_see(attention_pass, name):
+    queries, keys, window, local_window = PASSES[attention_pass]
+    context = PositionContext(queries, keys, local_window=local_window)
+    plan = context.plan(window, DEVICES[name])
+    ends = [0, *(segment.queries[1] for segment in plan.segments)]
+    assert [segment.queries[0] for segment in plan.segments] == ends[:-1]
+    assert ends[-1] == len(queries)
+    expected = expected_visibility(queries, keys, window, local_window)
+    assert torch.equal(planned_visibility(queries, keys, plan, context), expected)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3"])
+def test_every_devices_plan_gives_the_same_logits(architecture, name, monkeypatch):
+    """The plans of other devices, executed on the CPU: only which kernel they would take there stays unchecked."""
+    model = build_model(architecture)
+    ids = torch.randint(3, 8_000, (300,), generator=torch.Generator().manual_seed(0))
+    positions = torch.arange(300) + (torch.arange(300) > 120) * 50
+
+    def outputs():
+        whole, state = prefill(model, ids, positions, 1_000)
+        recomputed = recompute(model, ids[50:290:3], torch.arange(50, 290, 3), state)
+        passes, _ = prefill(model, ids, positions, 90)
+        local, _ = prefill(model, ids, torch.arange(300), 170, local_window=LocalWindow(64, 280), state=new_state())
+        return torch.stack([whole, recomputed, passes, local])
+
+    expected = outputs()
+    monkeypatch.setattr(attention, "describe", lambda *_: DEVICES[name])
+    torch.testing.assert_close(outputs(), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("queries", [1, 300, QUERY_BLOCK, 2_500])
+def test_trailing_segments_share_one_mask_that_equals_their_own(queries):
+    """Keys with gaps, as after a sparse prefill, and fewer queries than keys."""
+    positions = torch.arange(3_000)[torch.arange(3_000) % 7 != 3]
+    context = PositionContext(positions[-queries:], positions)
+    plan = context.plan(None, DEVICES["mps"])
+    for segment in plan.segments:
+        if segment.mask is Mask.TRAILING:
+            mask = context.mask(segment, plan, torch.zeros(1))
+            assert torch.equal(mask == 0, visible(positions[-queries:], positions, segment))
+            assert torch.equal(mask.exp(), (mask == 0).float())
+    assert sum(mask.numel() for mask in context.masks.values()) <= QUERY_BLOCK * len(positions)
+
+
+def test_layers_with_the_same_window_share_a_plan():
+    context = PositionContext(torch.arange(400), torch.arange(400))
+    assert context.plan(48, DEVICES["cpu"]) is context.plan(48, DEVICES["cpu"])
+    assert context.plan(None, DEVICES["cpu"]) != context.plan(48, DEVICES["cpu"])
+
+
+def test_blocks_get_smaller_where_the_keys_are_many():
+    assert query_block(1_000) == query_block(16_384) == QUERY_BLOCK
+    assert query_block(131_072) == QUERY_BLOCK // 8
+    assert query_block(10**9) == 1
