@@ -84,7 +84,7 @@ def decode(
             answer += fresh
             known = len(answer) if ended else len(answer) - 1
         finally:
-            target.forget(known)
+            target.rollback(known)
             if speculator is not None:
                 speculator.settle(known)
         if speculator is not None:

@@ -153,8 +153,8 @@ def test_a_draft_with_a_vocabulary_of_another_size(size):
         speculating = speculator(draft, 3, sampler)
         assert list(decode(target, SCRIPT[0], STOP, 30, sampler, DecodeSpeed(), speculating)) == SCRIPT[:30]
         assert speculating.log.acceptance_rate == 1
-        target.forget(0)
-        draft.forget(0)
+        target.rollback(0)
+        draft.rollback(0)
 
 
 def test_the_log_lets_go_of_the_distributions():

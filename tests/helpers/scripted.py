@@ -33,7 +33,7 @@ class StubReader:
         self.clock.now += self.cost(len(tokens))
         return self.logits(rows)
 
-    def forget(self, length):
+    def rollback(self, length):
         del self.tokens[length:]
 
 

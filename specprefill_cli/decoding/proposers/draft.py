@@ -68,7 +68,7 @@ class DraftProposer:
 
     def settle(self, length: int) -> None:
         if self.reader is not None:
-            self.reader.forget(length)
+            self.reader.rollback(length)
 
 
 def fit(logits: Tensor, size: int) -> Tensor:
