@@ -12,7 +12,7 @@ from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculation import adapts, check_proposer, draft_may_propose, proposer_cautions
 from specprefill_cli.decoding.warm_up import measure_costs
-from specprefill_cli.distributed.commands import Open, prefill_order
+from specprefill_cli.distributed.commands import OpenPair, prefill_order
 from specprefill_cli.distributed.launch import ranks_for
 from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.documents.cleaning import clean_question
@@ -93,7 +93,7 @@ def open_session(
         raise UsageError("--target needs a --draft that suits it; or use --mode full, or --scorer lexical")
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
-    with ranks.together(Open(settings, with_draft, calibrated)):
+    with ranks.together(OpenPair(settings, with_draft, calibrated)):
         loaded = load(pair, placement, settings.dtype, settings.offline, with_draft, settings.quantization)
         loaded.ranks = ranks
         if loaded.draft is not None and calibrated:

@@ -1,98 +1,89 @@
-"""Ranks 1, 2, ... of a run: they do their part of what rank 0 orders, print nothing, and end with it."""
+"""Ranks 1, 2, ... of a run: they execute rank 0's commands, print nothing, and end with it."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
-from specprefill_cli.distributed.commands import Forget, Open, Prefill, Read
+from specprefill_cli.distributed.commands import Command, DecodeStep, OpenPair, Prefill, Rollback
 from specprefill_cli.distributed.launch import join_run
-from specprefill_cli.distributed.ranks import End
-from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.distributed.ranks import Ranks
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.decoding.reader import ModelReader
-    from specprefill_cli.distributed.ranks import Ranks
     from specprefill_cli.prefill.prefix_cache import DocumentStates
 
-
-BUILT_IN = "ask"
+# Prompts arrive as tokens, so that the user's own template need not be on every machine.
+BUILT_IN_TEMPLATE = "ask"
 
 
 @dataclass
-class Follower:
-    """What a rank holds between two orders. states: kept states of the target, by the names that rank 0 gave them."""
+class Worker:
+    """What a rank holds between two commands.
+
+    prefix_caches: this rank's shards of the target's prefix caches, by the names that rank 0 gave them
+    """
 
     ranks: Ranks
     session: Session | None = None
     reader: ModelReader | None = None
-    states: dict[str, DocumentStates] = field(default_factory=dict)
-    unable: str = ""
+    prefix_caches: dict[str, DocumentStates] = field(default_factory=dict)
 
-    def follow(self, order: object) -> None:
-        """Do this rank's part of an order. Raises whatever keeps it from that."""
-        if isinstance(order, Open):
-            self.open(order)
-        elif self.session is None:
-            raise SpecprefillError(self.unable)
-        elif isinstance(order, Prefill):
-            self.prefill(order)
-        elif isinstance(order, Read):
-            self.reader.read(order.tokens, order.rows)
-        elif isinstance(order, Forget):
-            self.reader.forget(order.length)
+    def execute(self, command: Command) -> None:
+        """Execute a command on this rank. Raises whatever keeps it from doing so."""
+        if isinstance(command, OpenPair):
+            self.open_pair(command)
+        elif isinstance(command, Prefill):
+            self.prefill(command)
+        elif self.reader is not None and isinstance(command, DecodeStep):
+            self.reader.read(command.tokens, command.rows)
+        elif self.reader is not None and isinstance(command, Rollback):
+            self.reader.rollback(command.length)
+        else:
+            raise RuntimeError(f"{command}: nothing has been prefilled on this rank")
 
-    def open(self, order: Open) -> None:
+    def open_pair(self, command: OpenPair) -> None:
+        """Load this rank's shard of the pair."""
         from specprefill_cli.answering.session import open_session
 
-        # What was loaded before must not stand in memory beside it.
+        # The old pair must not stay in memory beside the new one.
         self.session = self.reader = None
-        self.states.clear()
-        # Prompts come as tokens: a template of the user's need not be on this machine.
-        settings = replace(order.settings, prompt=BUILT_IN, prompt_folder=None)
-        try:
-            self.session = open_session(settings, order.draft, calibrated=order.calibrated, ranks=self.ranks)
-        except Exception as error:
-            self.unable = first_line(error)
-            raise
+        self.prefix_caches.clear()
+        settings = replace(command.settings, prompt=BUILT_IN_TEMPLATE, prompt_folder=None)
+        self.session = open_session(settings, command.draft, calibrated=command.calibrated, ranks=self.ranks)
 
-    def prefill(self, order: Prefill) -> None:
+    def prefill(self, command: Prefill) -> None:
+        """Prefill this rank's shard of the target."""
         from specprefill_cli.decoding.reader import ModelReader
         from specprefill_cli.prefill.phases import PhaseClock
         from specprefill_cli.prefill.prefix_cache import DocumentStates
         from specprefill_cli.prefill.registry import MODES
 
-        # The cache of the answer before must not stand in memory beside this one's.
+        # The cache of the last answer must not stay in memory beside this one's.
         self.reader = None
-        kept = None if order.states is None else self.states.setdefault(order.states, DocumentStates())
+        name = command.prefix_cache
+        states = None if name is None else self.prefix_caches.setdefault(name, DocumentStates())
+        assert self.session is not None
         pair = self.session.pair
-        request = replace(order.request, pair=pair, clock=PhaseClock(), target_states=kept)
-        prefilled = MODES[order.mode].prefill(request, order.settings)
+        request = replace(command.request, pair=pair, clock=PhaseClock(), target_states=states)
+        prefilled = MODES[command.mode].prefill(request, command.settings)
         self.reader = ModelReader(pair.target.model, prefilled.state, request.prompt.length)
 
 
 def serve() -> NoReturn:
-    """Follow orders until rank 0 ends the run, or is gone."""
+    """Execute commands until rank 0 ends the run, or is lost."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if "--debug" not in sys.argv[1:2]:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (1, 2):
-            os.dup2(nowhere, stream)
+    # Standard input and output belong to rank 0.
+    devnull = os.open(os.devnull, os.O_RDWR)
+    os.dup2(devnull, 0)
+    os.dup2(devnull, 1)
     ranks = join_run()
-    follower, watch = Follower(ranks), ranks.watch
+    worker = Worker(ranks)
     while True:
-        received = ranks.receive()
-        if isinstance(received.order, End):
-            # Nothing is left to be written, and taking down connections takes time.
-            os._exit(0)
-        watch.failure = ""
-        watch.order = received.number
         try:
-            follower.follow(received.order)
+            worker.execute(ranks.receive())
         except Exception as error:
-            # Rank 0 fails in the same way, or waits for this rank and reads why.
-            watch.failure = first_line(error)
+            ranks.fail(error)
