@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -25,14 +26,15 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 def run(*arguments, **environment):
     root = str(Path(specprefill_cli.__file__).resolve().parent.parent)
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root, **environment},
-        input=TEXT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    with tempfile.TemporaryDirectory() as logs:
+        return subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root, "TMPDIR": logs, **environment},
+            input=TEXT,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
 
 
 def our_lines(text):
