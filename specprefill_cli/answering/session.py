@@ -19,7 +19,7 @@ from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculation import adapts, check_proposer, draft_may_propose, proposer_warnings
 from specprefill_cli.decoding.warm_up import measure_costs
-from specprefill_cli.distributed.commands import Open, prefill_order
+from specprefill_cli.distributed.commands import OpenPair
 from specprefill_cli.distributed.launch import ranks_for
 from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.documents.cleaning import clean_question
@@ -34,7 +34,7 @@ from specprefill_cli.models.pairs import BUNDLED, Pair, find_pair
 from specprefill_cli.models.placement import Placement, choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.auto_mode import automatic_modes, runs_draft
-from specprefill_cli.prefill.calibration import CalibratedPair, calibrated
+from specprefill_cli.prefill.calibration import CalibratedPair, with_calibration
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import DocumentCache
@@ -77,13 +77,13 @@ def open_session(
     settings: Settings,
     draft: bool | None = None,
     load: PairLoader = load_pair,
-    calibrated_pair: bool = True,
+    calibrated: bool = True,
     ranks: Ranks | None = None,
 ) -> Session:
     """Load the pair that the settings name.
 
     draft: overrides whether the draft is loaded; load: loads the pair; `load_draft_side` suffices for a dry run
-    calibrated_pair: whether stored calibrations of the pair are used
+    calibrated: whether stored calibrations of the pair are used
     ranks: the processes that share the target; None: those that the settings or torchrun ask for, of which this is rank 0
 
     Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
@@ -96,11 +96,11 @@ def open_session(
         raise UsageError("--target needs a --draft that suits it; or use --mode full, or --scorer lexical")
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
-    with ranks.together(Open(settings, with_draft, calibrated_pair)):
-        pair = calibrated(
+    with ranks.together(OpenPair(settings, with_draft, calibrated)):
+        pair = with_calibration(
             load(named, placement, settings.dtype, settings.offline, with_draft, settings.quantization), ranks
         )
-        if pair.draft is not None and calibrated_pair:
+        if pair.draft is not None and calibrated:
             pair.scoring_heads = load_heads(calibration_folder(named), pair.draft)
     return Session(pair=pair, template=template, settings=settings)
 
@@ -214,7 +214,7 @@ class Session:
 
     def run_mode(self, mode: str, request: PrefillRequest) -> PrefillResult:
         """Prefill a request in a mode, on every rank."""
-        with self.pair.ranks.together(prefill_order(request, mode)):
+        with self.pair.ranks.together(request.command(mode)):
             return MODES[mode].prefill(request)
 
     def answer(self, prepared: Prepared, result: PrefillResult) -> AnswerStream:

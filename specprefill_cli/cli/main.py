@@ -105,7 +105,7 @@ def enter_run() -> None:
     from specprefill_cli.distributed.launch import in_run, join_run
 
     if in_run() and int(os.environ["RANK"]) > 0:
-        from specprefill_cli.distributed.worker import serve
+        from specprefill_cli.answering.rank_worker import serve
 
         serve()
     if in_run():

@@ -1,1 +1,1 @@
-"""Processes that share one target model (tensor parallel)."""
+"""Processes ("ranks") that share one target model by tensor parallelism."""

@@ -1,17 +1,19 @@
-"""What rank 0 orders the other ranks to do with their share of the target; `following.py` does it."""
+"""Commands that rank 0 broadcasts and the other ranks execute with their shard of the target (`answering/rank_worker.py`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.request import PrefillRequest
-    from specprefill_cli.settings import Settings
+from specprefill_cli.settings import Settings
+
+
+class Command:
+    """What all ranks do together."""
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenPair(Command):
     """Load the pair, as rank 0 does."""
 
     settings: Settings
@@ -19,32 +21,29 @@ class Open:
     calibrated: bool
 
 
-@dataclass(frozen=True)
-class Prefill:
-    """Prefill a prompt in a mode. request: without what belongs to a process; states: which kept states it may use."""
+@dataclass(frozen=True, kw_only=True)
+class Prefill(Command):
+    """Prefill a prompt in a mode.
+
+    request: the mode's request without what belongs to one process, such as models and caches
+    prefix_cache: rank 0's name of the target's prefix cache, of which each rank keeps its shard
+    """
 
     mode: str
-    request: PrefillRequest
-    states: str | None
+    request: Any
+    prefix_cache: str | None
 
 
 @dataclass(frozen=True)
-class Read:
-    """Read tokens of the answer behind the latest prefill, with logits of the last `rows`."""
+class DecodeStep(Command):
+    """Run the target over the answer's next tokens, with logits for the last `rows` of them."""
 
     tokens: tuple[int, ...]
     rows: int
 
 
 @dataclass(frozen=True)
-class Forget:
-    """Keep the first `length` tokens of the answer."""
+class Rollback(Command):
+    """Keep the first `length` tokens of the answer in the cache."""
 
     length: int
-
-
-def prefill_order(request: PrefillRequest, mode: str) -> Prefill:
-    """The order for a request of rank 0's."""
-    prefixes = request.target_prefixes
-    sent = replace(request, pair=None, clock=None, draft_prefixes=None, target_prefixes=None)
-    return Prefill(mode, sent, prefixes.name if prefixes is not None else None)

@@ -1,154 +1,86 @@
-"""Whether all ranks of a run are alive: each says so in a store that all can read, and rank 0 ends the run when one stops.
+"""Heartbeats: every rank increments a counter in the run's store, and rank 0 ends the run when one stops doing so.
 
-A collective whose peer is gone may wait for ever (NCCL), so a thread watches beside it.
+Collectives cannot have a time limit instead: rank 0 may wait for its user, and the others for rank 0's draft model.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NoReturn
-
-from specprefill_cli.errors import first_line
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-# Seconds between two signs of life, and without one until a rank counts as lost.
-BEAT, SILENCE = 0.5, 20.0
-# Rank 0 may be about to fail at the same order for the same reason, and say so itself.
-GRACE = 3.0
+    from specprefill_cli.distributed.processes import WorkerProcesses
+
+# Seconds between two heartbeats, without one until a rank counts as lost, and until its first one: it imports torch.
+BEAT, SILENCE, STARTING = 0.25, 20.0, 300.0
+# Store key that ends the run. Its value says why a rank cannot go on.
+END = "end"
 
 
-@dataclass(frozen=True)
-class Sign:
-    """What a rank says of itself: a number that grows, the order at hand, and why it could not follow it."""
+class Heartbeat(threading.Thread):
+    """A thread, because a collective whose peer is lost may never return (NCCL).
 
-    beat: int = 0
-    order: int = 0
-    failure: str = ""
-
-
-class Watch:
-    """Signs of life given and read.
-
-    sent: orders so far; order: number of the one at hand, where rank 0 has 0 between two; failure: why this rank could
-        not follow it
-    store: a connection of its own, because others block for as long as they wait
-    workers: the processes of ranks 1, 2, ... where this one started them
+    store: a connection of its own, because collectives wait for each other on theirs
+    workers: the processes of ranks 1, 2, ... where rank 0 started them
     """
 
-    def __init__(
-        self, store: Store, rank: int, size: int, workers: Sequence[subprocess.Popen] = (), silence: float = SILENCE
-    ) -> None:
-        self.store, self.rank, self.size, self.workers, self.silence = store, rank, size, workers, silence
-        self.sent = 0
-        self.order = 0
-        self.failure = ""
-        self.ended = threading.Event()
-        self.telling = threading.Lock()
-        self.told = False
-        self.thread = threading.Thread(target=self.run, name="liveness", daemon=True)
+    def __init__(self, rank: int, size: int, store: Store, workers: WorkerProcesses | None = None) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self.rank, self.store, self.workers = rank, store, workers
+        self.stopped = threading.Event()
+        self.ending = threading.Lock()
+        self.last_beats = {peer: (0, time.monotonic()) for peer in range(1, size)}
 
     def run(self) -> None:
-        """Give and read signs until the run ends; a rank that is lost ends it."""
-        beat = 0
-        watched = range(1, self.size) if self.rank == 0 else (0,)
-        seen = {other: (Sign(), time.monotonic()) for other in watched}
-        failing: dict[tuple[int, int], float] = {}
-        while not self.ended.wait(BEAT):
-            beat += 1
-            reason = self.dead_worker()
+        while not self.stopped.wait(BEAT):
             try:
-                self.store.set(key(self.rank), json.dumps(asdict(Sign(beat, self.order, self.failure))))
-                signs = {other: read_sign(self.store, other) for other in watched}
+                self.store.add(beat_key(self.rank), 1)
+                reason = self.reason_to_end()
             except RuntimeError:
-                # torch's errors of a lost connection are its own kinds of it: who holds the store was the first to go.
-                reason, signs = reason or "the process that started this run is gone", {}
-            for other, sign in signs.items():
-                now = time.monotonic()
-                if sign != seen[other][0]:
-                    seen[other] = (sign, now)
-                if now - seen[other][1] > self.silence:
-                    reason = reason or f"rank {other} stopped answering {self.silence:.0f} s ago"
-                at_hand = sign.failure and sign.order == self.order
-                if at_hand and now - failing.setdefault((other, sign.order), now) > GRACE:
-                    reason = reason or f"rank {other} failed: {sign.failure}"
-            if reason and not self.ended.is_set():
-                self.leave(reason)
+                reason = "the process that holds the run's store is gone"
+            if reason is not None and not self.stopped.is_set():
+                self.end_process(reason)
 
-    def dead_worker(self) -> str:
-        """What became of a process that this one started; empty while all run."""
-        for rank, worker in enumerate(self.workers, 1):
-            if worker.poll() is not None:
-                return f"rank {rank} stopped answering: its process ended with {ending(worker.returncode)}"
-        return ""
+    def reason_to_end(self) -> str | None:
+        """Return why this process must end; None while the run goes on."""
+        if self.store.check([END]):
+            return self.store.get(END).decode()
+        if self.rank == 0:
+            return (self.workers and self.workers.failure()) or self.silent_rank()
+        return None
 
-    def explain(self, error: Exception, within: float) -> str:
-        """Why a collective failed on this rank, in words; other ranks are given so many seconds to be missed."""
-        until = time.monotonic() + within
-        while time.monotonic() < until:
-            reason = self.dead_worker()
-            if reason:
-                return reason
-            time.sleep(BEAT / 5)
-        who = "rank 1" if self.size == 2 else "a rank"
-        # gloo begins with a line of its source, and ends with advice for programmers.
-        what = re.sub(r"^\[[^]]*] ", "", first_line(error)).split(". ")[0]
-        return f"{who} stopped answering: {what}"
+    def silent_rank(self) -> str | None:
+        """Return which rank has sent no heartbeat for too long."""
+        now = time.monotonic()
+        for peer, (last_beat, since) in self.last_beats.items():
+            beat = int(self.store.get(beat_key(peer))) if self.store.check([beat_key(peer)]) else 0
+            if beat != last_beat:
+                self.last_beats[peer] = beat, now
+            elif now - since > (SILENCE if beat else STARTING):
+                return f"rank {peer} stopped answering: no heartbeat for {now - since:.0f} s"
+        return None
 
-    def tell(self, reason: str) -> None:
-        """Say on rank 0, once, why the run ends."""
-        with self.telling:
-            if self.rank == 0 and not self.told:
-                sys.stdout.flush()
-                print(f"specprefill: {ended_line(reason)}", file=sys.stderr, flush=True)
-            self.told = True
-
-    def leave(self, reason: str) -> NoReturn:
-        """End this process from beside its main thread, which may wait for a rank that will never answer."""
-        self.tell(reason)
-        for worker in self.workers:
-            worker.kill()
-        os._exit(1)
+    def end_process(self, reason: str) -> NoReturn:
+        """End this process at once, from any thread; on rank 0, with the reason as the last line on standard error."""
+        # Never released: a second thread that calls this waits for the end.
+        self.ending.acquire()
+        if self.rank == 0:
+            logs = f" (logs: {self.workers.logs})" if self.workers else ""
+            text = f"{reason}{logs}; the run has ended, start it again"
+            # It may quote a log: no control character may reach the terminal.
+            lines = ["".join(c if c.isprintable() else " " for c in line) for line in text.splitlines()]
+            print(*lines[:-1], f"specprefill: {lines[-1]}", sep="\n", file=sys.stderr, flush=True)
+            if self.workers:
+                self.workers.close()
+        # An ended worker is no failure of its own: rank 0's exit code is the run's.
+        os._exit(1 if self.rank == 0 else 0)
 
 
-def key(rank: int) -> str:
-    return f"sign/{rank}"
-
-
-def read_sign(store: Store, rank: int) -> Sign:
-    return Sign(**json.loads(store.get(key(rank))))
-
-
-def await_all(store: Store, rank: int, size: int, dead: Callable[[], str], within: float) -> str:
-    """Wait until every rank has given a sign; why that will not happen, or nothing when it has."""
-    store.set(key(rank), json.dumps(asdict(Sign())))
-    until = time.monotonic() + within
-    while not store.check([key(other) for other in range(size)]):
-        reason = dead()
-        if reason:
-            return reason
-        if time.monotonic() > until:
-            missing = [other for other in range(size) if not store.check([key(other)])]
-            return f"rank {', '.join(map(str, missing))} did not join within {within:.0f} s"
-        time.sleep(BEAT / 5)
-    return ""
-
-
-def ending(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
-def ended_line(reason: str) -> str:
-    """The line that a run ends with when a rank is lost."""
-    from specprefill_cli.reporting.safe import printable
-
-    return f"{' '.join(printable(reason).split())}; the run has ended, start it again"
+def beat_key(rank: int) -> str:
+    """Return the store's key for a rank's heartbeats."""
+    return f"beat/{rank}"

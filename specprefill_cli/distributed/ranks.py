@@ -1,90 +1,109 @@
-"""Ranks: processes that share one target model (tensor parallel). Rank 0 leads, the others follow its orders.
+"""Ranks: the processes that share one target model by tensor parallelism.
 
-Rank 0 alone reads, decides, decodes and prints. What the target must do is an order, sent to all ranks before rank 0 does
-the same (`following.py`): so no rank can take another way, and Ctrl-C or a closed pipe between two orders hurts nothing.
+Rank 0 alone reads, decides, decodes and prints. What the target must do is a command, broadcast before rank 0 executes it
+too: no rank can branch differently, and Ctrl-C or a closed pipe between two commands does no harm.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from specprefill_cli.distributed.heartbeat import Watch
+from specprefill_cli.distributed.commands import Command
+from specprefill_cli.distributed.heartbeat import BEAT, END, Heartbeat
 from specprefill_cli.errors import SpecprefillError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-# Seconds in which a lost rank is named after a collective failed.
-NAMING = 3.0
+# Seconds for another rank to fail like this one, or for the heartbeat to find out why a connection was lost.
+GRACE = 3.0
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True)
-class Numbered:
-    """An order on its way: what else rank 0 sends can be told from it."""
-
-    number: int
-    order: object
-
-
-class End:
-    """The order that ends a follower."""
-
-
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Ranks:
-    """This process among those that share the target; a process alone is rank 0 of 1, for which nothing is sent.
+    """This process among those that share the target; without the others, it is rank 0 of 1 and sends nothing.
 
-    local: number of this process on its machine, which is that of its GPU
-    orders: connections of their own for what rank 0 sends: who failed in the middle of an order can wait there for the
-        next one, and is not taken to answer the collective that others are still in
+    local: number of this process on its machine, and of its GPU
     """
 
     rank: int = 0
     size: int = 1
     local: int = 0
-    watch: Watch | None = field(default=None, compare=False)
-    orders: ProcessGroup | None = field(default=None, compare=False)
 
     @property
     def leads(self) -> bool:
         return self.rank == 0
 
     def agree(self, value: Value) -> Value:
-        """Rank 0's value, on every rank; the others' own is not looked at."""
-        if self.size == 1:
-            return value
+        """Return rank 0's value on every rank; the argument of the others is ignored."""
+        return value
+
+    def from_leader(self, compute: Callable[[], Value]) -> Value:
+        """Return what `compute` returns on rank 0, the only one to call it; its SpecprefillError is raised on all."""
+        outcome: Any = None
+        if self.leads:
+            try:
+                outcome = compute()
+            except SpecprefillError as error:
+                outcome = error
+        outcome = self.agree(outcome)
+        if isinstance(outcome, SpecprefillError):
+            raise outcome
+        return outcome
+
+    def summed(self, values: Tensor) -> Tensor:
+        """Return the sum of all ranks' values, of the same shape and on the CPU; bit for bit equal on all ranks."""
+        return values
+
+    @contextmanager
+    def together(self, command: Command) -> Iterator[None]:
+        """On rank 0, send a command and execute it in the block, which no signal interrupts; elsewhere just execute it.
+
+        A SpecprefillError, which all ranks raise alike, passes. After any other error the ranks would wait for each
+        other, so it ends the run with one line on standard error and exit code 1.
+        """
+        yield
+
+
+ALONE = Ranks()
+
+
+@dataclass(eq=False, kw_only=True)
+class ConnectedRanks(Ranks):
+    """Ranks of a run of several processes.
+
+    group: gloo connections for what rank 0 sends: a rank that has failed at a command waits there for the next one,
+        without disturbing a collective that other ranks are still in
+    commands: how many have been sent or received
+    """
+
+    heartbeat: Heartbeat
+    group: ProcessGroup | None = None
+    commands: int = 0
+
+    @property
+    def refused(self) -> str:
+        """The store's key for: rank 0 raised a SpecprefillError at the latest command."""
+        return f"refused/{self.commands}"
+
+    def agree(self, value: Value) -> Value:
         import torch
         import torch.distributed as dist
 
-        box = [value]
-        dist.broadcast_object_list(box, src=0, group=self.orders, device=torch.device("cpu"))
-        return box[0]
-
-    def from_leader(self, compute: Callable[[], Value]) -> Value:
-        """What `compute` gives on rank 0, where alone it is called; its SpecprefillError is raised on every rank."""
-        if not self.leads:
-            found = self.agree(None)
-            if isinstance(found, SpecprefillError):
-                raise found
-            return found
-        try:
-            found = compute()
-        except SpecprefillError as error:
-            self.agree(error)
-            raise
-        return self.agree(found)
+        values = [value]
+        dist.broadcast_object_list(values, src=0, group=self.group, device=torch.device("cpu"))
+        return values[0]
 
     def summed(self, values: Tensor) -> Tensor:
-        """The sum of all ranks' values, in a tensor of the same shape on the CPU; bit for bit the same on every rank."""
-        if self.size == 1:
-            return values
         import torch.distributed as dist
 
         total = values.detach().cpu().clone()
@@ -92,67 +111,79 @@ class Ranks:
         return total
 
     @contextmanager
-    def together(self, order: object) -> Iterator[None]:
-        """On rank 0: send an order, and do its own part of it in the block, which no signal interrupts. Elsewhere: do it.
-
-        A SpecprefillError is raised on every rank alike and passes; after any other error ranks would wait for each
-        other, so it ends the program, with one line on standard error and exit code 1.
-        """
-        if self.size == 1 or not self.leads:
+    def together(self, command: Command) -> Iterator[None]:
+        if not self.leads:
             yield
             return
-        with undisturbed():
+        with deferred_signals():
             try:
-                self.send(order)
+                self.commands += 1
+                self.agree(command)
                 yield
             except SpecprefillError:
+                self.heartbeat.store.set(self.refused, "")
                 raise
             except Exception as error:
                 self.end_run(error)
-            finally:
-                self.watch.order = 0
 
-    def send(self, order: object) -> None:
-        """Rank 0: tell the others what to do next; nothing where there are none."""
-        if self.size > 1:
-            if self.watch.told:
-                # The run has ended: the others may be in the order that failed here, and would not take another one.
-                raise SystemExit(1)
-            self.watch.sent += 1
-            self.watch.order = self.watch.sent
-            self.agree(Numbered(self.watch.sent, order))
-
-    def receive(self) -> Numbered:
-        """Elsewhere than on rank 0: the next order, however long it takes."""
-        while not isinstance(found := self.agree(None), Numbered):
-            """It belongs to an order that this rank could not follow to its end."""
-        return found
+    def receive(self) -> Command:
+        """Return rank 0's next command, however long it takes; called on the other ranks."""
+        command: Command | None = None
+        while not isinstance(command, Command):
+            # A value from a command that this rank has refused may come first.
+            command = self.agree(None)
+        self.commands += 1
+        return command
 
     def end_run(self, error: Exception) -> NoReturn:
-        import torch.distributed as dist
+        """End the run from rank 0, after an error that the other ranks may not have."""
+        if is_connection_error(error):
+            # The heartbeat soon knows who was lost, and why.
+            time.sleep(GRACE)
+            self.heartbeat.end_process(f"another rank stopped answering: {first_line(error)}")
+        self.heartbeat.end_process(f"rank 0 failed: {first_line(error)}, and the others cannot go on without it")
 
-        lost = isinstance(error, dist.DistError) or any(word in str(error).lower() for word in ("gloo", "nccl"))
-        failed = f"rank 0 failed: {first_line(error)}, and the others cannot go on without it"
-        self.watch.tell(self.watch.explain(error, NAMING) if lost else failed)
-        raise SystemExit(1) from error
+    def fail(self, error: Exception) -> None:
+        """End the run from another rank, unless rank 0 raises a SpecprefillError at the same command too."""
+        deadline = time.monotonic() + GRACE
+        while isinstance(error, SpecprefillError) and time.monotonic() < deadline:
+            if self.heartbeat.store.check([self.refused]):
+                return
+            time.sleep(BEAT)
+        if not is_connection_error(error):
+            traceback.print_exception(error)
+            self.heartbeat.store.set(END, f"rank {self.rank} failed: {first_line(error)}")
+        self.heartbeat.join()
+
+    def finish(self) -> None:
+        """At the end of rank 0: end the others, whatever they are doing."""
+        self.heartbeat.stopped.set()
+        self.heartbeat.join()
+        self.heartbeat.store.set(END, "")
+        if self.heartbeat.workers:
+            self.heartbeat.workers.close(keep_logs=False)
 
 
-ALONE = Ranks()
+def is_connection_error(error: Exception) -> bool:
+    """Return whether a collective failed because a peer is gone."""
+    import torch.distributed as dist
+
+    return isinstance(error, dist.DistError) or any(name in str(error).lower() for name in ("gloo", "nccl"))
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Hold back SIGINT and SIGTERM until the block ends: half an order would leave the other ranks waiting."""
+def deferred_signals() -> Iterator[None]:
+    """Hold back SIGINT and SIGTERM until the block ends: half a command would leave the other ranks waiting."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     pending: list[int] = []
     kinds = (signal.SIGINT, signal.SIGTERM)
-    before = {kind: signal.signal(kind, lambda number, _frame: pending.append(number)) for kind in kinds}
+    handlers = {kind: signal.signal(kind, lambda number, _frame: pending.append(number)) for kind in kinds}
     try:
         yield
     finally:
-        for kind, handler in before.items():
+        for kind, handler in handlers.items():
             signal.signal(kind, handler)
         for number in pending[:1]:
             signal.raise_signal(number)

@@ -35,7 +35,7 @@ class CalibratedPair(LoadedPair):
     kv_calibration: KvCalibration | None = None
 
 
-def calibrated(pair: LoadedPair, ranks: Ranks = ALONE) -> CalibratedPair:
+def with_calibration(pair: LoadedPair, ranks: Ranks = ALONE) -> CalibratedPair:
     """The pair, with room for its calibration. ranks: the processes that share the target."""
     return CalibratedPair(pair=pair.pair, target=pair.target, draft=pair.draft, ranks=ranks)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from specprefill_cli.distributed.commands import Prefill
 from specprefill_cli.models.attention_plan import LocalWindow
 
 if TYPE_CHECKING:
@@ -76,3 +77,10 @@ class PrefillRequest:
         if self.draft_window is None:
             return None
         return LocalWindow(self.draft_window, self.draft_prompt.document[1])
+
+    def command(self, mode: str) -> Prefill:
+        """The command that makes other ranks prefill this prompt: without what belongs to this process."""
+        # The receiving rank fills in its own pair and clock.
+        portable = replace(self, pair=None, clock=None, draft_prefixes=None, target_prefixes=None)  # type: ignore[arg-type]
+        prefixes = self.target_prefixes
+        return Prefill(mode=mode, request=portable, prefix_cache=prefixes.name if prefixes is not None else None)

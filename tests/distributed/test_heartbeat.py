@@ -1,116 +1,115 @@
-"""Who is missed, and when; and what is refused before any rank is started."""
+"""Which rank counts as lost, and when; and what is refused before any rank is started."""
 
-import json
-import threading
-from dataclasses import asdict
+import time
 
 import pytest
 from torch.distributed import HashStore
 
-from specprefill_cli.distributed import heartbeat as liveness
-from specprefill_cli.distributed import ranks as distributed
-from specprefill_cli.distributed.heartbeat import Sign, Watch, await_all, key
+from specprefill_cli.distributed import heartbeat as module
+from specprefill_cli.distributed import processes, ranks
+from specprefill_cli.distributed.commands import Rollback
+from specprefill_cli.distributed.heartbeat import END, Heartbeat, beat_key
 from specprefill_cli.distributed.launch import in_run, ranks_for, refuse_ranks
-from specprefill_cli.distributed.ranks import ALONE, Ranks
+from specprefill_cli.distributed.processes import WorkerProcesses
+from specprefill_cli.distributed.ranks import ALONE, ConnectedRanks, Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.placement import Placement, place_of_rank, roomiest
 
 
-class Left(Exception):
+class ProcessEnded(Exception):
     """Stands for the end of the process."""
 
 
+def end_process(code):
+    raise ProcessEnded(code)
+
+
 @pytest.fixture
-def watch(monkeypatch):
-    """Rank 0's watch over rank 1, which has given one sign."""
-    monkeypatch.setattr(liveness, "BEAT", 0.001)
-    monkeypatch.setattr(liveness, "GRACE", 0.005)
-
-    def leave(_watch, reason):
-        raise Left(reason)
-
-    monkeypatch.setattr(Watch, "leave", leave)
-    watch = Watch(HashStore(), 0, 2, silence=0.05)
-    give(watch, Sign())
-    return watch
+def heartbeat(monkeypatch):
+    """Rank 0's heartbeat in a run of two, of which rank 1 has sent one."""
+    monkeypatch.setattr(module, "BEAT", 0.001)
+    monkeypatch.setattr(module, "SILENCE", 0.05)
+    monkeypatch.setattr(module.os, "_exit", end_process)
+    heartbeat = Heartbeat(0, 2, HashStore())
+    heartbeat.store.add(beat_key(1), 1)
+    return heartbeat
 
 
-def give(watch, sign):
-    watch.store.set(key(1), json.dumps(asdict(sign)))
+def test_lost_rank_ends_the_run_within_half_a_minute():
+    assert module.BEAT + module.SILENCE + ranks.GRACE + processes.CLOSING < 30
 
 
-def test_a_lost_rank_is_told_within_half_a_minute():
-    assert liveness.BEAT + liveness.SILENCE + liveness.GRACE + distributed.NAMING < 30
+def test_silent_rank_ends_the_run_with_one_line(heartbeat, capsys):
+    with pytest.raises(ProcessEnded, match="1"):
+        heartbeat.run()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("specprefill: rank 1 stopped answering: no heartbeat for ")
+    assert line.endswith("the run has ended, start it again")
 
 
-def test_a_silent_rank_is_missed(watch):
-    with pytest.raises(Left, match="rank 1 stopped answering"):
-        watch.run()
+def test_rank_that_sends_heartbeats_is_not_lost(heartbeat):
+    for _ in range(3):
+        heartbeat.last_beats[1] = (heartbeat.last_beats[1][0], time.monotonic() - 60)
+        heartbeat.store.add(beat_key(1), 1)
+        assert heartbeat.reason_to_end() is None
 
 
-def test_a_rank_that_failed_at_the_order_at_hand_is_told_with_its_reason(watch):
-    watch.silence = 60
-    watch.order = 3
-    give(watch, Sign(1, 3, "no room left"))
-    with pytest.raises(Left, match="rank 1 failed: no room left"):
-        watch.run()
+def test_rank_has_longer_to_start_than_between_heartbeats(monkeypatch):
+    starting = Heartbeat(0, 2, HashStore())
+    starting.last_beats[1] = (0, time.monotonic() - module.SILENCE - 1)
+    assert starting.reason_to_end() is None
+    starting.last_beats[1] = (0, time.monotonic() - module.STARTING - 1)
+    assert starting.reason_to_end().startswith("rank 1 stopped answering")
 
 
-def test_a_failure_at_another_order_is_no_loss(watch):
-    """Rank 0 failed at it too, and has gone on."""
-    watch.order = 4
-
-    class Beats(threading.Event):
-        beats = 0
-
-        def wait(self, _seconds):
-            give(watch, Sign(self.beats, 3, "unknown scorer"))
-            self.beats += 1
-            return self.beats > 200
-
-    watch.ended = Beats()
-    watch.run()
-    assert watch.ended.beats > 200
+def test_failed_rank_ends_the_run_with_its_reason(heartbeat, capsys):
+    heartbeat.store.set(END, "rank 1 failed: no room\x1b[31m left")
+    with pytest.raises(ProcessEnded, match="1"):
+        heartbeat.run()
+    assert capsys.readouterr().err.startswith("specprefill: rank 1 failed: no room [31m left; the run has ended")
 
 
-def test_a_rank_that_does_not_come_is_named(monkeypatch):
-    monkeypatch.setattr(liveness, "BEAT", 0.001)
-    store = HashStore()
-    assert await_all(store, 0, 3, lambda: "", within=0.01) == "rank 1, 2 did not join within 0 s"
-    assert await_all(store, 0, 3, lambda: "rank 2 is dead", within=60) == "rank 2 is dead"
-    store.set(key(1), "{}")
-    store.set(key(2), "{}")
-    assert await_all(store, 0, 3, lambda: "", within=60) == ""
+def test_other_ranks_end_with_rank_0_and_print_nothing(heartbeat, capsys):
+    worker = Heartbeat(1, 2, heartbeat.store)
+    heartbeat.start()
+    ConnectedRanks(0, 2, heartbeat=heartbeat).finish()
+    with pytest.raises(ProcessEnded, match="0"):
+        worker.run()
+    assert capsys.readouterr() == ("", "")
 
 
-def test_the_end_is_told_once(capsys):
-    watch = Watch(HashStore(), 0, 2)
-    watch.tell("rank 1 left\nus")
-    watch.tell("rank 1 left again")
-    assert capsys.readouterr().err == "specprefill: rank 1 left us; the run has ended, start it again\n"
+def test_failure_of_rank_0_alone_ends_the_run(heartbeat, monkeypatch, capsys):
+    monkeypatch.setattr(ConnectedRanks, "agree", lambda _ranks, value: value)
+    with pytest.raises(ProcessEnded), ConnectedRanks(0, 2, heartbeat=heartbeat).together(Rollback(1)):
+        raise MemoryError("no room left")
+    assert capsys.readouterr().err.startswith("specprefill: rank 0 failed: no room left")
 
 
-def test_nothing_is_sent_once_the_end_was_told(capsys):
-    """The others may still be in the order that failed."""
-    ranks = Ranks(0, 2, watch=Watch(HashStore(), 0, 2))
-    with pytest.raises(SystemExit), ranks.together("order"):
-        raise AssertionError("the order went out")
-    assert ranks.watch.sent == 1
-    assert ranks.watch.told
-    with pytest.raises(SystemExit), ranks.together("another"):
-        raise AssertionError("the order went out")
-    assert ranks.watch.sent == 1
-    assert len(capsys.readouterr().err.splitlines()) == 1
+def test_last_log_lines_of_a_dead_process_are_shown(tmp_path, monkeypatch):
+    package = tmp_path / "specprefill_cli"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text("raise SystemExit('first\\n' * 9 + 'no room left')")
+    monkeypatch.chdir(tmp_path)
+    workers = WorkerProcesses(2, {})
+    result = workers.context.wait(60, period=0.05)
+    assert result.is_failed()
+    *log, reason = workers.failure().splitlines()
+    assert log[-1] == "rank 1 | no room left"
+    assert len(log) == processes.SHOWN_LINES
+    assert reason == "rank 1 stopped answering: its process ended with exit code 1"
+    workers.close(keep_logs=False)
+    assert not workers.logs.exists()
 
 
-def test_one_process_is_its_own_leader():
+def test_one_process_leads_itself():
     assert not in_run({})
     assert not in_run({"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1"})
     assert in_run({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"})
     assert ranks_for(1) is ALONE
-    with ALONE.together(None):
-        assert ALONE.agree("this") == ALONE.from_leader(lambda: "this") == "this"
+    with ALONE.together(Rollback(0)):
+        assert ALONE.agree("value") == ALONE.from_leader(lambda: "value") == "value"
 
 
 def test_work_for_one_process_is_refused():

@@ -1,7 +1,7 @@
-"""Run by the tests: the bundled pair answers in every mode, and prints what it answered as JSON.
+"""Run by the tests: the bundled pair answers in every mode; the answers are printed as JSON.
 
-Arguments: ranks that share the target; and what becomes of rank 1 (`lives`, or the name of the signal that it gets), or a
-folder of other models.
+Arguments: number of ranks; and `all`, or a folder of other models that answer instead, or the name of a signal that rank 1
+gets before a question.
 """
 
 import json
@@ -12,10 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 CASES = [(mode, speculate) for mode in ("full", "select", "draft-kv", "hybrid") for speculate in ("off", 4)]
+KEEPERS = ("Anna Moss", "Peter Hill", "Ruth Lane")
 TEXT = " ".join(
-    f"The gate of house {number} is open from {number % 5 + 7} to {number % 4 + 16}, and its keeper is called "
-    f"{('Anna Moss', 'Peter Hill', 'Ruth Lane')[number % 3]} {number}." for number in range(20)
-)  # fmt: skip
+    f"The gate of house {number} is open from {number % 5 + 7} to {number % 4 + 16}, "
+    f"and its keeper is called {KEEPERS[number % 3]} {number}."
+    for number in range(20)
+)
 QUESTION = "Who is the keeper of house 13?"
 
 
@@ -27,7 +29,7 @@ def collection():
 
 
 def answer(session, settings):
-    """What one question led to."""
+    """Tokens, fates and what else must not depend on the number of ranks."""
     stream = session.ask(collection(), QUESTION, settings)
     # A small model ends its answers soon.
     stream.stop_tokens = frozenset()
@@ -43,7 +45,7 @@ def answer(session, settings):
 
 
 def interrupted_answer(session, settings):
-    """An answer that Ctrl-C ends in the middle of its third pass behind the prompt."""
+    """An answer that Ctrl-C ends in the middle of its third decode step."""
     passes = []
 
     def press(_model, _arguments):
@@ -59,57 +61,56 @@ def interrupted_answer(session, settings):
 
 
 def answers(session):
-    """Every mode, with and without speculation; a sampled answer; one that Ctrl-C ends; two that share work."""
+    """Every mode, with and without speculation; a sampled answer; an interrupted one; two with a common cache."""
     from specprefill_cli.prefill.prefix_cache import DocumentCache
     from specprefill_cli.settings import Settings
 
     base = Settings(max_new_tokens=8, keep=0.3)
-    found = {
+    results = {
         f"{mode} {speculate}": answer(session, replace(base, mode=mode, speculate=speculate))
         for mode, speculate in CASES
     }
-    found["exact layers"] = answer(session, replace(base, mode="draft-kv", exact_layers=2, speculate="off"))
-    found["lexical"] = answer(session, replace(base, mode="select", scorer="lexical", speculate="off"))
-    found["sampled"] = answer(session, replace(base, mode="full", temperature=1.0, seed=5))
+    results["exact layers"] = answer(session, replace(base, mode="draft-kv", exact_layers=2, speculate="off"))
+    results["lexical"] = answer(session, replace(base, mode="select", scorer="lexical", speculate="off"))
+    results["sampled"] = answer(session, replace(base, mode="full", temperature=1.0, seed=5))
     plain = replace(base, mode="full", speculate="off")
-    found["interrupted"] = interrupted_answer(session, plain)
-    sharing = replace(session, shared=DocumentCache())
-    sharing.warmed = set(session.warmed)
-    found["first of two"] = answer(sharing, plain)
-    found["second of two"] = answer(sharing, plain)
-    return found
+    results["interrupted"] = interrupted_answer(session, plain)
+    sharing = session.with_cache(DocumentCache())
+    results["first of two"] = answer(sharing, plain)
+    results["second of two"] = answer(sharing, plain)
+    return results
 
 
 def other_architectures(ranks, folder):
-    """The answers of each model in a folder; chunks are chosen without a draft, which not every one could be."""
+    """The answers of each model in a folder, without a draft, because not every architecture can be one."""
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.settings import Settings
 
-    found = {}
+    results = {}
     for path in sorted(Path(folder).iterdir()):
-        base = Settings(
-            draft=str(path), target=str(path), prompt="tiny", scorer="lexical", keep=0.4, max_new_tokens=6,
-            tensor_parallel=ranks,
-        )  # fmt: skip
+        models = {"draft": str(path), "target": str(path), "prompt": "tiny", "tensor_parallel": ranks}
+        base = Settings(**models, scorer="lexical", keep=0.4, max_new_tokens=6)
         session = open_session(base, draft=False)
         for mode in ("full", "select"):
-            found[f"{path.name} {mode}"] = answer(session, replace(base, mode=mode, speculate="off"))
-    return found
+            results[f"{path.name} {mode}"] = answer(session, replace(base, mode=mode, speculate="off"))
+    return results
 
 
-def main(ranks, fate):
+def main(ranks, what):
     from specprefill_cli.answering.session import open_session
+    from specprefill_cli.distributed import heartbeat
     from specprefill_cli.settings import Settings
 
-    if os.path.isdir(fate):
-        print(json.dumps(other_architectures(ranks, fate)))
+    if os.path.isdir(what):
+        print(json.dumps(other_architectures(ranks, what)))
         return
+    heartbeat.SILENCE = 2.0
     session = open_session(Settings(tensor_parallel=ranks), draft=True)
-    if fate == "lives":
+    if what == "all":
         print(json.dumps(answers(session)))
         return
-    (rank_1,) = session.pair.ranks.watch.workers
-    os.kill(rank_1.pid, getattr(signal, fate))
+    (rank_1,) = session.pair.ranks.heartbeat.workers.context.pids().values()
+    os.kill(rank_1, getattr(signal, what))
     answer(session, Settings(mode="full", max_new_tokens=4))
 
 
