@@ -127,11 +127,11 @@ def test_folder_without_permission(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert refusal("docs").startswith("docs: the folder cannot be read: Permission denied")
 
 
-def test_lock_files_are_no_documents_and_other_kinds_are_told(folder: Path) -> None:
+def test_lock_files_are_ignored_and_skipped_kinds_are_reported(folder: Path) -> None:
     (folder / "docs" / "~$a.txt").write_bytes(b"\x00user")
     documents = read_documents(["docs", "docs/*.txt"])
     assert [document.name for document in documents] == ["docs/B.MD", "docs/a.txt", "docs/sub/c.txt", "docs/z.txt"]
-    assert documents[0].warnings == ("1 file of another kind was left out of the folder docs (.bin)",)
+    assert documents[0].warnings == ("1 file of another kind was skipped in the folder docs (.bin)",)
     assert not any(document.warnings for document in documents[1:])
 
 
