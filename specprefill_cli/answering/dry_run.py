@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from specprefill_cli.answering.answer import SpanRecord
+from specprefill_cli.answering.answer import SpanRecord, span_records
 from specprefill_cli.answering.session import Session
-from specprefill_cli.answering.stream import span_records
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from specprefill_cli.answering.answer import Answer, SpanRecord
+from specprefill_cli.answering.answer import Answer, span_records
 from specprefill_cli.answering.citations import cite
 from specprefill_cli.decoding.adaptive import SWITCHED_OFF
 from specprefill_cli.decoding.measures import DecodeSpeed, RoundLog
@@ -18,12 +18,10 @@ from specprefill_cli.decoding.streaming import TextStream
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.prefill.auto_mode import needs_draft
-from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.modes.base import Prefilled
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.scorers.base import ScoringRequest
-from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -154,14 +152,3 @@ class AnswerStream:
             scorer=self.settings.scorer if MODES[self.mode].uses_draft else None,
             draft_window=self.prefilled.draft_window,
         )
-
-
-def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
-    """The plan's spans with the pages they touch."""
-    first = prompt.document[0]
-    records = []
-    for span in plan.spans:
-        low, high = int(prompt.offsets[span.start - first, 0]), int(prompt.offsets[span.end - first - 1, 1])
-        pages, documents = collection.pages(low, high), collection.pages_by_document(low, high)
-        records.append(SpanRecord(span.start, span.end, span.fate, pages, span.risk, documents))
-    return records
