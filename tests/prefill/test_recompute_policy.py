@@ -105,7 +105,7 @@ def test_keys_that_turn_with_the_length_are_refused(random_session, kind):
     target = random_session.pair.target
     target.model.config.rope_parameters = {"rope_type": kind, "rope_theta": 1e4}
     request = SimpleNamespace(pair=random_session.pair)
-    with pytest.raises(SpecprefillError, match="turns its keys by the length"):
+    with pytest.raises(SpecprefillError, match="rotary embedding depends on the length"):
         find_map(request, Settings(mode="draft-kv", scorer="question"))
 
 

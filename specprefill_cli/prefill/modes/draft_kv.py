@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specprefill_cli.diagnostics.pair_check import TURNS
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState
@@ -181,7 +180,10 @@ def find_map(request: ScoringRequest, settings: Settings) -> KvMap:
             "cannot stand for the other's; use --mode select"
         )
     if rotation_depends_on_length(pair.target.model.config):
-        raise SpecprefillError(f"--mode {settings.mode}: {pair.target.name} {TURNS}; use --mode select")
+        raise SpecprefillError(
+            f"--mode {settings.mode}: {pair.target.name}'s rotary embedding depends on the length of the prompt, which "
+            "mapped keys cannot follow; use --mode select"
+        )
     calibration = known_calibration(pair)
     kv_map = choose_map(list(calibration.maps.values()), settings.exact_layers) if calibration is not None else None
     if kv_map is None:
