@@ -1,4 +1,4 @@
-"""PDFs: text by page, and every way in which a PDF can fail."""
+"""PDFs: text by page, and the ways in which a PDF can fail."""
 
 import itertools
 import logging
@@ -26,7 +26,7 @@ def refusal(data: bytes, limits: Limits | None = None) -> str:
     return message
 
 
-def test_pages_and_ranges(make_pdf) -> None:
+def test_pages_have_their_text_and_range(make_pdf) -> None:
     document = read_document(make_pdf(TEXTS), "report.pdf")
     assert [document.text[page.start : page.end] for page in document.pages] == TEXTS
     assert document.text == "\n\n".join(TEXTS)
@@ -42,19 +42,19 @@ def test_lines_of_a_paragraph_are_joined(make_pdf) -> None:
 
 
 @pytest.mark.parametrize("method", [EncryptionMethod.RC4, EncryptionMethod.AES_128, EncryptionMethod.AES_256])
-def test_an_empty_user_password_is_no_obstacle(make_pdf, method: EncryptionMethod) -> None:
+def test_an_empty_user_password_opens_the_pdf(make_pdf, method: EncryptionMethod) -> None:
     document = read_document(make_pdf(TEXTS, owner="secret", method=method), "report.pdf")
     assert document.text == "\n\n".join(TEXTS)
 
 
 @pytest.mark.parametrize("method", [EncryptionMethod.RC4, EncryptionMethod.AES_256])
-def test_encrypted(make_pdf, method: EncryptionMethod) -> None:
+def test_an_encrypted_pdf_is_refused(make_pdf, method: EncryptionMethod) -> None:
     message = refusal(make_pdf(TEXTS, password="open", owner="secret", method=method))
     assert "the PDF is encrypted; remove the password first" in message
     assert "qpdf" in message
 
 
-def test_aes_without_the_cryptography_package(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> None:
         raise pypdf.errors.DependencyError("cryptography is required for AES algorithm")
 
@@ -63,12 +63,12 @@ def test_aes_without_the_cryptography_package(make_pdf, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
-def test_truncated(make_pdf, share: float) -> None:
+def test_a_truncated_pdf_is_refused(make_pdf, share: float) -> None:
     data = make_pdf(TEXTS)
     assert "truncated" in refusal(data[: int(len(data) * share)])
 
 
-def test_damaged_as_a_whole(make_pdf) -> None:
+def test_a_damaged_pdf_is_refused(make_pdf) -> None:
     assert "the PDF is damaged" in refusal(b"%PDF-1.7\n" + b"garbage " * 50 + b"startxref\n0\n%%EOF")
 
 
@@ -125,17 +125,17 @@ def test_a_pdf_that_cannot_be_opened_is_refused(make_pdf, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("error", PAGE_ERRORS, ids=lambda error: type(error).__name__)
-def test_no_readable_page(make_pdf, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_pdf_without_a_readable_page_is_refused(make_pdf, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     fail_on_page(monkeypatch, 1, error)
     assert "page 1 cannot be read" in refusal(make_pdf(TEXTS[:1]))
 
 
-def test_scanned(make_pdf) -> None:
+def test_a_scanned_pdf_is_refused(make_pdf) -> None:
     message = refusal(make_pdf([None, None, None]))
     assert message == "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf"
 
 
-def test_partly_scanned(make_pdf) -> None:
+def test_scanned_pages_are_a_warning(make_pdf) -> None:
     document = read_document(make_pdf([None, "Alpha", None, None, "Beta"]), "report.pdf")
     assert document.warnings == ("pages 1, 3-4 hold no text (scanned?); run OCR first, for example ocrmypdf",)
     assert document.text == "Alpha\n\nBeta"
@@ -150,13 +150,13 @@ def test_repaired_damage_is_a_warning(make_pdf) -> None:
     assert "text may be missing or wrong" in document.warnings[0]
 
 
-def test_limits(make_pdf) -> None:
+def test_a_pdf_beyond_the_limits_is_refused(make_pdf) -> None:
     assert "3 pages, the limit is 2" in refusal(make_pdf(TEXTS), Limits(max_pages=2))
     assert "more than 20 characters of text (reached on page 2)" in refusal(make_pdf(TEXTS), Limits(max_characters=20))
     assert "larger than 100 bytes" in refusal(make_pdf(TEXTS), Limits(max_bytes=100))
 
 
-def test_a_page_that_never_ends_meets_the_deadline(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_takes_too_long_is_refused(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
     extract = pypdf.PageObject.extract_text
 
@@ -173,7 +173,7 @@ def test_a_page_that_never_ends_meets_the_deadline(make_pdf, monkeypatch: pytest
     assert "reading took longer than 2 s (page 1 of 3 read)" in message
 
 
-def test_an_abandoned_parse_ends_inside_the_page(make_pdf) -> None:
+def test_an_abandoned_parser_stops_inside_the_page(make_pdf) -> None:
     class StopOnSecondPage(threading.Event):
         def is_set(self) -> bool:
             return len(extraction.texts) == 1 and next(checks) > 3
@@ -196,7 +196,7 @@ def test_pypdf_is_quiet_and_its_logger_restored(make_pdf, capfd, caplog) -> None
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_other_exception_for_any_bytes(make_pdf, seed: int) -> None:
+def test_random_damage_gives_a_document_or_one_error(make_pdf, seed: int) -> None:
     """Random damage gives a document or one DocumentError, nothing else."""
     chance = random.Random(seed)
     data = bytearray(make_pdf(TEXTS, owner="o" if seed % 3 == 0 else None))
