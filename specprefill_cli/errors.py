@@ -1,21 +1,21 @@
 """Errors that a user can mend: each is printed as one line and ends with its exit code."""
 
-# Exit codes of what is no error of its own: some questions failed and the others did not; Ctrl-C.
+# Exit codes that belong to no error: some questions failed and the others did not; Ctrl-C.
 SOME_FAILED = 3
 INTERRUPTED = 130
 
 
 class SpecprefillError(Exception):
-    """Something failed for a reason that one line can name: what, where, and how to mend it.
+    """A failure that one line explains: what, where, and the remedy.
 
-    The command line prints the message without a traceback and exits with ``exit_code``.
+    The command line prints the message without a traceback and exits with `exit_code`.
     """
 
     exit_code = 1
 
 
 class PromptTooLong(SpecprefillError):
-    """A prompt that does not fit the context of a pair: another one may."""
+    """A prompt does not fit the context of the pair; another prompt may."""
 
 
 class UsageError(SpecprefillError):
@@ -25,5 +25,5 @@ class UsageError(SpecprefillError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, shortened; its type where it has none."""
+    """Return the first line of an error's message, at most 200 characters; its type if there is no message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,4 +1,4 @@
-"""Writing files that people keep: whole or not at all."""
+"""Write files that people keep: whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 
 
 def check_can_write(path: Path, option: str) -> None:
-    """Raises UsageError, before any work is done, for a path that cannot become a file."""
+    """Raise UsageError, before any work is done, for a path that cannot become a file."""
     if path == Path("-"):
-        raise UsageError(f"{option} -: standard output is not meant here; give a file name")
+        raise UsageError(f"{option} -: this cannot be standard output; give a file name")
     if path.is_dir():
         raise UsageError(f"{option} {path}: this is a folder; give a file name")
     if not path.parent.is_dir():
         raise UsageError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
-    # A file is written beside its old self and then put in its place, so that the folder is written to as well.
+    # A file is replaced by a new one from the same folder, so the folder must be writable too.
     written = [path] if path.exists() else []
     if not is_device(path):
         written.append(Path(os.path.realpath(path)).parent)
@@ -26,23 +26,24 @@ def check_can_write(path: Path, option: str) -> None:
         raise UsageError(f"{option} {path}: no permission to write there; give another place")
 
 
-def same_file(one: Path, other: Path) -> bool:
-    """Whether two names lead to one file that is there."""
-    return one.exists() and other.exists() and one.samefile(other)
+def same_file(path: Path, other: Path) -> bool:
+    """Whether two names lead to one existing file."""
+    return path.exists() and other.exists() and path.samefile(other)
 
 
 def make_folder(path: Path, option: str) -> None:
-    """Raises UsageError, before any work is done, for a folder that cannot be, or cannot be written to."""
+    """Create a folder. Raises UsageError for one that cannot be created, or cannot be written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{option} {path}: cannot be made ({error.strerror or error}); give another folder") from error
+        reason = error.strerror or error
+        raise UsageError(f"{option} {path}: cannot be made ({reason}); give another folder") from error
     if not os.access(path, os.W_OK):
         raise UsageError(f"{option} {path}: no permission to write there; give another folder")
 
 
 def is_device(path: Path) -> bool:
-    """Whether a path is there and no plain file: a device or a pipe, such as /dev/stdout."""
+    """Whether a path exists and is no regular file: a device or a pipe, such as /dev/stdout."""
     return path.exists() and not path.is_file()
 
 
@@ -53,7 +54,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """
     data = content.encode() if isinstance(content, str) else content
     try:
-        # Asked of the name as given: what a link to a pipe leads to has no name of its own.
+        # Checked before links are resolved: what a link to a pipe leads to has no name of its own.
         if is_device(path):
             path.write_bytes(data)
             return
@@ -75,7 +76,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def permissions(path: Path) -> int:
-    """Those of the file that is there; for a new one, what the user's mask leaves."""
+    """Return the existing file's permissions; for a new one, those that the user's mask allows."""
     if path.exists():
         return stat.S_IMODE(path.stat().st_mode)
     mask = os.umask(0)

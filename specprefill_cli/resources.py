@@ -1,24 +1,19 @@
-"""Where the files that ship with specprefill are; `prompts` and `sample_docs` beside the package in a checkout, inside it in a
-wheel.
-"""
+"""The files that ship with specprefill: `prompts` and `sample_docs` lie beside the package in a checkout, inside a wheel's."""
 
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError
 
+_PACKAGE = Path(__file__).resolve().parent
 # The pair that ships with the package, and its calibration.
-BUNDLED_FOLDER = Path(__file__).resolve().parent / "bundled" / "tiny"
+BUNDLED_FOLDER = _PACKAGE / "bundled" / "tiny"
 
 
 def packaged_folder(name: str) -> Path:
-    """The folder `name` that ships with specprefill.
-
-    Raises SpecprefillError when the installation is incomplete.
-    """
-    package = Path(__file__).resolve().parent
-    for candidate in (package / "_data" / name, package.parent / name):
+    """Return the folder `name` that ships with specprefill. Raises SpecprefillError for an incomplete installation."""
+    for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if candidate.is_dir():
             return candidate
     raise SpecprefillError(
-        f"{package}: the folder '{name}' is missing from this installation; install specprefill again"
+        f"{_PACKAGE}: the folder '{name}' is missing from this installation; install specprefill again"
     )

@@ -24,7 +24,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links and devices as on Unix")
-def test_links_are_followed_and_devices_written_to(tmp_path):
+def test_links_are_followed_and_devices_are_written_to(tmp_path):
     file, link = tmp_path / "real.toml", tmp_path / "link.toml"
     file.write_text("old")
     link.symlink_to(file)
@@ -46,7 +46,7 @@ def test_a_pipe_with_a_name_is_written_to():
         assert stream.read() == b"page"
 
 
-def test_what_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch):
+def test_unwritable_paths_are_refused_before_any_work(tmp_path, monkeypatch):
     file = tmp_path / "page.html"
     file.write_text("old")
     check_can_write(file, "--html")

@@ -1,4 +1,4 @@
-"""What comes out of a question: the answer and everything measured on the way to it."""
+"""The answer to a question, and everything measured on the way to it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from specprefill_cli.prefill.fates import Fate, Plan
 from specprefill_cli.prompting import Prompt
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SpanRecord:
-    """A span of prompt tokens [start, end) with its fate, pages, and risk where one was estimated.
+    """A span of prompt tokens [start, end) with its fate, its pages, and its risk where one was estimated.
 
     pages: numbers alone, of all documents; documents: the same by document
     """
@@ -26,17 +26,36 @@ class SpanRecord:
     documents: list[DocumentPages] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
+    """Return the plan's spans with the pages that they touch."""
+    records = []
+    for span in plan.spans:
+        first, last = span.start - prompt.document[0], span.end - prompt.document[0] - 1
+        start, end = int(prompt.offsets[first, 0]), int(prompt.offsets[last, 1])
+        records.append(
+            SpanRecord(
+                start=span.start,
+                end=span.end,
+                fate=span.fate,
+                pages=collection.pages(start, end),
+                risk=span.risk,
+                documents=collection.pages_by_document(start, end),
+            )
+        )
+    return records
+
+
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """One answered question. Times in seconds; `ttft_seconds` from question submitted to first token in hand.
 
-    tokens_per_second: decoding after the first token, None when nothing more was decoded
-    reason: why the mode was taken, where `auto` took it
-    acceptance_rate: proposed tokens that were accepted, over all proposed; None when none was
-    accepted_length_mean, accepted_histogram: accepted tokens a round, and rounds by that number
-    proposer: who proposed, None when nobody did; speculation: whether it was on at the end, and why not
-    reused: what earlier questions about the same documents had left and was not done again, in words
-    scorer: who judged the document's tokens, None in `full`; draft_window: tokens that the draft saw back while it read
+    reason: why `auto` took the mode; None where the mode was named
+    tokens_per_second: of decoding after the first token, None when nothing more was decoded
+    acceptance_rate: accepted over proposed tokens, None when none was proposed
+    accepted_length_mean, accepted_histogram: accepted tokens a round, and the number of rounds by accepted tokens
+    proposer: what proposed tokens, None when nothing did; speculation: its state at the end, and the reason
+    reused: work of earlier questions about the same documents that was not done again, in words
+    scorer: None in modes without one; draft_window: attention window of the draft's prefill in tokens, None for no window
     """
 
     id: str
@@ -68,13 +87,9 @@ class Answer:
     scorer: str | None = None
     draft_window: int | None = None
 
-
-def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
-    """The plan's spans with the pages they touch."""
-    first = prompt.document[0]
-    records = []
-    for span in plan.spans:
-        low, high = int(prompt.offsets[span.start - first, 0]), int(prompt.offsets[span.end - first - 1, 1])
-        pages, documents = collection.pages(low, high), collection.pages_by_document(low, high)
-        records.append(SpanRecord(span.start, span.end, span.fate, pages, span.risk, documents))
-    return records
+    @property
+    def document_kept_ratio(self) -> float | None:
+        """Document tokens that the target computed over all document tokens; None without any."""
+        document = sum(span.end - span.start for span in self.spans)
+        # Every token that was not kept is a document token: prefix and suffix are always computed.
+        return 1 - (self.prompt_tokens - self.kept_tokens) / document if document else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
 LEVELS = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """A chunk, or the part of one that has one fate: characters [start, end) of the collection's text.
 
-    tokens: how many; importance: mean over the chunk's tokens, place: 1 for the most important chunk (both None where
-    nothing was scored); level: 0 to LEVELS, how strongly it is shaded
+    tokens: how many it has
+    importance: mean over the chunk's tokens; place: 1 for the most important chunk; both None where nothing was scored
+    level: its shading, from 0 to `LEVELS`
     """
 
     start: int
@@ -40,55 +42,8 @@ class Cell:
     level: int
 
 
-def document_cells(
-    collection: Collection,
-    offsets: np.ndarray,
-    plan: Plan,
-    importance: Tensor | None,
-    chunk_size: int,
-    neighbours: float = 0.0,
-) -> list[Cell]:
-    """Cells that divide the collection's text without holes.
-
-    offsets: [n, 2] character range of each document token; importance: [n] or None
-    neighbours: weight of the chunks beside it in a chunk's place, as selection ranks them
-    """
-    count, first = len(offsets), plan.document[0]
-    if not count:
-        return []
-    scores, places = scored_chunks(importance, chunk_size, neighbours)
-    largest = max(scores, default=0.0)
-    fates = {span.start - first: span.fate for span in plan.spans}
-    edges = sorted({*range(0, count, chunk_size), *fates, count})
-    # Bytes of one character may be two tokens with the same range, so starts are made ascending.
-    starts = np.maximum.accumulate(offsets[:, 0])
-    characters = [0, *(int(starts[edge]) for edge in edges[1:-1]), len(collection.text)]
-    cells, fate = [], Fate.RECOMPUTE
-    for (low, high), (start, end) in zip(pairwise(edges), pairwise(characters), strict=True):
-        fate = fates.get(low, fate)
-        chunk = low // chunk_size
-        score = scores[chunk] if scores else None
-        place = places[chunk] if scores else None
-        cells.append(Cell(start, end, high - low, fate, score, place, shade(score, largest)))
-    return cells
-
-
-def scored_chunks(importance: Tensor | None, chunk_size: int, neighbours: float) -> tuple[list[float], dict[int, int]]:
-    """Score of every chunk, and its place in the ranking by chunk; both empty where nothing was scored."""
-    if importance is None:
-        return [], {}
-    scores = chunk_scores(importance, chunk_size)
-    ranked = rank(with_neighbours(scores, neighbours)).tolist()
-    return scores.tolist(), {chunk: place for place, chunk in enumerate(ranked, start=1)}
-
-
-def shade(score: float | None, largest: float) -> int:
-    """The level of a score: its root, because few chunks hold most of the importance."""
-    return round(LEVELS * sqrt(max(score, 0.0) / largest)) if score is not None and largest > 0 else 0
-
-
 def stream_cells(stream: AnswerStream) -> list[Cell]:
-    """The cells of an answer that was given."""
+    """Return the cells of an answer."""
     request, prefilled = stream.request, stream.prefilled
     return document_cells(
         stream.collection,
@@ -100,9 +55,65 @@ def stream_cells(stream: AnswerStream) -> list[Cell]:
     )
 
 
-@dataclass(frozen=True)
+def document_cells(
+    collection: Collection,
+    offsets: np.ndarray,
+    plan: Plan,
+    importance: Tensor | None,
+    chunk_size: int,
+    neighbours: float = 0.0,
+) -> list[Cell]:
+    """Divide the collection's text into cells without holes.
+
+    offsets: [n, 2] character range of each document token; importance: [n] or None
+    neighbours: weight of a chunk's neighbours in its place, as selection ranks chunks
+    """
+    count, first = len(offsets), plan.document[0]
+    if not count:
+        return []
+    scores, places = _ranked_chunks(importance, chunk_size, neighbours)
+    largest = max(scores, default=0.0)
+    fates = {span.start - first: span.fate for span in plan.spans}
+    edges = sorted({*range(0, count, chunk_size), *fates, count})
+    # The bytes of one character may be two tokens with the same range, so starts are made ascending.
+    starts = np.maximum.accumulate(offsets[:, 0])
+    characters = [0, *(int(starts[edge]) for edge in edges[1:-1]), len(collection.text)]
+    cells, fate = [], Fate.RECOMPUTE
+    for (low, high), (start, end) in zip(pairwise(edges), pairwise(characters), strict=True):
+        fate = fates.get(low, fate)
+        chunk = low // chunk_size
+        score = scores[chunk] if scores else None
+        cells.append(
+            Cell(
+                start=start,
+                end=end,
+                tokens=high - low,
+                fate=fate,
+                importance=score,
+                place=places.get(chunk),
+                level=_level(score, largest),
+            )
+        )
+    return cells
+
+
+def _ranked_chunks(importance: Tensor | None, chunk_size: int, neighbours: float) -> tuple[list[float], dict[int, int]]:
+    """Return the score of every chunk, and its place by chunk; both empty where nothing was scored."""
+    if importance is None:
+        return [], {}
+    scores = chunk_scores(importance, chunk_size)
+    ranked = rank(with_neighbours(scores, neighbours)).tolist()
+    return scores.tolist(), {chunk: place for place, chunk in enumerate(ranked, start=1)}
+
+
+def _level(score: float | None, largest: float) -> int:
+    """Return the shading of a score: by its root, because few chunks hold most of the importance."""
+    return round(LEVELS * sqrt(max(score, 0.0) / largest)) if score is not None and largest > 0 else 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class PageCells:
-    """One page of one document: characters [start, end) of the collection's text, and the cells that touch it."""
+    """One page of one document: characters [start, end) of the collection's text, and the indices of its cells."""
 
     document: Document
     number: int
@@ -111,17 +122,17 @@ class PageCells:
     cells: tuple[int, ...]
 
 
-def cells_by_page(collection: Collection, cells: list[Cell]) -> list[PageCells]:
-    """Every page in order with the indices of its cells; a cell across two pages belongs to both."""
+def cells_by_page(collection: Collection, cells: Sequence[Cell]) -> list[PageCells]:
+    """Return every page in order with the indices of its cells; a cell across two pages belongs to both."""
     pages, position = [], 0
     for document, origin in zip(collection.documents, collection.starts, strict=True):
         for page in document.pages:
             start, end = origin + page.start, origin + page.end
             while position < len(cells) and cells[position].end <= start:
                 position += 1
-            touching, index = [], position
-            while start < end and index < len(cells) and cells[index].start < end:
-                touching.append(index)
-                index += 1
-            pages.append(PageCells(document, page.number, start, end, tuple(touching)))
+            last = position
+            while start < end and last < len(cells) and cells[last].start < end:
+                last += 1
+            touching = tuple(range(position, last))
+            pages.append(PageCells(document=document, number=page.number, start=start, end=end, cells=touching))
     return pages

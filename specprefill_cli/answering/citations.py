@@ -13,22 +13,24 @@ from specprefill_cli.prefill.fates import Fate, Plan
 
 LONGEST_ANSWER = 300
 SHORTEST_QUOTE = 3
-# Bounds the search for a quote, which is quadratic in it.
+# Bounds the search for a quote, which takes quadratic time.
 MOST_QUOTED_WORDS = 40
 NOT_FOUND = "not found"
-# Answers that stand nowhere, though the words do.
-NOWHERE = ("yes", "no")
-# What chat models put around an answer.
+# Answers that are no quotes, though the documents hold the words.
+UNQUOTED = ("yes", "no")
+# Punctuation and Markdown that chat models put around an answer.
 MARKS = " \t\n.,;:!?\"'“”*_`"
 MOST_CITATIONS = 3
 SENTENCE_END = re.compile(r"[.!?](?=\s)|\n")
+# Characters of a sentence that are shown to either side of the answer.
+WIDEST_SENTENCE = 200
 
 
 @dataclass(frozen=True)
 class Citation:
-    """One place: document name, 1-based page, character range [start, end) in the document, and the sentence there.
+    """A document's name, a 1-based page, a character range [start, end) in the document, and the sentence around it.
 
-    number: which of the documents, from 0; names may be the same
+    number: which of the documents, from 0; their names may be the same
     """
 
     document: str
@@ -42,35 +44,34 @@ class Citation:
 def cite(
     answer: str, collection: Collection, plan: Plan, offsets: np.ndarray, importance: Tensor | None
 ) -> list[Citation]:
-    """Places where the answer's words stand in text that the target saw, the most important first.
+    """Find the answer's words in text that the target has seen; the most important places come first.
 
     offsets: [n, 2] character range of each document token; importance: [n], or None where nothing was scored
     """
-    said = answer.strip(MARKS)
-    if not len(offsets) or said.lower().startswith(NOT_FOUND) or said.lower() in NOWHERE:
+    quoted = answer.strip(MARKS)
+    if not len(offsets) or quoted.lower().startswith(NOT_FOUND) or quoted.lower() in UNQUOTED:
         return []
-    whole = occurrences(said, collection.text) if len(said) <= LONGEST_ANSWER else []
-    places = whole or longest_quote(said, collection.text)
+    whole = occurrences(quoted, collection.text) if len(quoted) <= LONGEST_ANSWER else []
     seen = np.zeros(len(offsets), dtype=bool)
     for span in plan.spans:
         if span.fate is not Fate.DROP:
             seen[span.start - plan.document[0] : span.end - plan.document[0]] = True
     weights = importance.numpy() if importance is not None else np.zeros(len(offsets))
     ranked = []
-    for start, end in places:
+    for start, end in whole or longest_quote(quoted, collection.text):
         tokens = slice(np.searchsorted(offsets[:, 1], start, side="right"), np.searchsorted(offsets[:, 0], end))
         if seen[tokens].any():
             ranked.append((-float(weights[tokens].max(initial=0.0)), start, end))
-    return [citation(collection, start, end) for _, start, end in sorted(ranked)[:MOST_CITATIONS]]
+    return [_citation(collection, start, end) for _, start, end in sorted(ranked)[:MOST_CITATIONS]]
 
 
 def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
-    """Character ranges where the answer stands as whole words and whole numbers, case and white space aside."""
+    """Return the character ranges where the answer stands as whole words and numbers; case and white space may differ."""
     words = answer.strip(MARKS).split()
     if not words:
         return []
     pattern = r"\s+".join(re.escape(word) for word in words)
-    # 12 is not what stands in 12,000 or 3.12.
+    # 12 does not stand in 12,000 or 3.12.
     before = r"(?<!\d[.,])" if words[0][0].isdigit() else ""
     after = r"(?![.,]\d)" if words[-1][-1].isdigit() else ""
     whole = rf"(?<!\w){before}{pattern}(?!\w){after}"
@@ -78,29 +79,29 @@ def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
 
 
 def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
-    """Character ranges of the longest run of at least SHORTEST_QUOTE words of an answer that stands in the text."""
+    """Return the character ranges of the longest run of the answer's words, `SHORTEST_QUOTE` or more, in the text."""
     words = answer.split()[:MOST_QUOTED_WORDS]
     folded = " ".join(text.lower().split())
     for size in range(len(words), SHORTEST_QUOTE - 1, -1):
         for first in range(len(words) - size + 1):
             quote = " ".join(words[first : first + size])
-            # The cheap look first; it takes parts of words for words.
+            # A cheap test first, which also accepts parts of words.
             if quote.lower() in folded and (places := occurrences(quote, text)):
                 return places
     return []
 
 
-def citation(collection: Collection, start: int, end: int) -> Citation:
-    document, low, high = collection.parts(start, end)[0]
-    pages = document.pages_between(low, high)
-    first, last = sentence(document.text, low, high)
-    number = next(place for place, one in enumerate(collection.documents) if one is document)
-    return Citation(document.name, pages[0] if pages else 1, low, high, document.text[first:last].strip(), number)
+def _citation(collection: Collection, start: int, end: int) -> Citation:
+    document, first, last = collection.parts(start, end)[0]
+    pages = document.pages_between(first, last)
+    text = _sentence(document.text, first, last)
+    number = next(index for index, other in enumerate(collection.documents) if other is document)
+    return Citation(document.name, pages[0] if pages else 1, first, last, text, number)
 
 
-def sentence(text: str, start: int, end: int, widest: int = 200) -> tuple[int, int]:
-    """The sentence or line around characters [start, end), at most `widest` characters to either side."""
-    before = [match.end() for match in SENTENCE_END.finditer(text, max(0, start - widest), start)]
-    after = SENTENCE_END.search(text, end, min(len(text), end + widest))
-    first = before[-1] if before else max(0, start - widest)
-    return first, after.end() if after else min(len(text), end + widest)
+def _sentence(text: str, start: int, end: int) -> str:
+    """Return the sentence or line around characters [start, end), at most `WIDEST_SENTENCE` to either side."""
+    first, last = max(0, start - WIDEST_SENTENCE), min(len(text), end + WIDEST_SENTENCE)
+    before = [match.end() for match in SENTENCE_END.finditer(text, first, start)]
+    after = SENTENCE_END.search(text, end, last)
+    return text[before[-1] if before else first : after.end() if after else last].strip()

@@ -1,4 +1,4 @@
-"""What `doctor` looks at: the installation, the machine, the folders, and whether a pair fits."""
+"""The checks of `doctor`: the installation, the machine, the folders, and whether a pair fits."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ GIBIBYTE = 2**30
 
 
 def diagnose(settings: Settings, tokens: int, problem: str | None = None) -> list[Check]:
-    """All findings. Whatever goes wrong in one look is a finding itself and does not end the others.
+    """Run all checks; an error in one is a finding itself and does not end the others.
 
     tokens: length of the prompt for which memory is counted; problem: why the user's settings could not be read
     """
-    looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
-        ("settings", lambda: settings_serve(settings, problem)),
+    checks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
+        ("settings", lambda: settings_valid(settings, problem)),
         ("versions", versions),
         ("devices", devices),
         ("bundled", bundled),
         ("folders", folders),
         ("pair", lambda: pair_fits(settings, tokens)),
     ]
-    return [check for name, look in looks for check in guarded(name, look)]
+    return [finding for name, check in checks for finding in guarded(name, check)]
 
 
-def guarded(name: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+def guarded(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    """Run one check, and report whatever it raises as a finding: a broken installation can fail in any way."""
     try:
-        yield from look()
+        yield from check()
     except SpecprefillError as error:
         yield Check(name, State.BROKEN, str(error))
     except Exception as error:
-        # A broken installation can fail in any way; finding that out is what this command is for.
         yield Check(name, State.BROKEN, f"{type(error).__name__}: {error}")
 
 
-def settings_serve(settings: Settings, problem: str | None) -> Iterator[Check]:
-    """Whether the settings could be read, and a session could be opened with them."""
+def settings_valid(settings: Settings, problem: str | None) -> Iterator[Check]:
+    """Whether the settings could be read and are valid."""
     from specprefill_cli.answering.session import check_settings
 
     if problem is not None:
@@ -57,7 +57,7 @@ def settings_serve(settings: Settings, problem: str | None) -> Iterator[Check]:
 
 
 def versions() -> Iterator[Check]:
-    """Python, and the packages that specprefill needs (those for office files too), against the range that was tested."""
+    """Python, and the packages that specprefill needs (office files included), against the tested ranges."""
     from packaging.requirements import Requirement
 
     yield Check("python", State.OK, f"{platform.python_version()} on {platform.platform()}")
@@ -68,48 +68,42 @@ def versions() -> Iterator[Check]:
         return
     yield Check("specprefill", State.OK, version("specprefill"))
     for requirement in declared:
+        name, specifier = requirement.name, str(requirement.specifier)
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield package(requirement.name, str(requirement.specifier), State.BROKEN, "pip install specprefill again")
+            yield package(name, specifier, State.BROKEN, "pip install specprefill again")
         elif requirement.marker.evaluate({"extra": "office"}):
-            yield package(
-                requirement.name,
-                str(requirement.specifier),
-                State.NO,
-                "pip install 'specprefill[office]' to read these",
-            )
+            yield package(name, specifier, State.NO, "pip install 'specprefill[office]' to read these")
 
 
-def package(name: str, wanted: str, absent: State, mend: str) -> Check:
+def package(name: str, specifier: str, absent: State, remedy: str) -> Check:
+    """Check an installed package against the tested range; `absent`: the state where it is not installed."""
     from packaging.specifiers import SpecifierSet
 
     try:
-        found = version(name)
+        installed = version(name)
     except PackageNotFoundError:
-        return Check(name, absent, f"not installed; {mend}")
-    if SpecifierSet(wanted).contains(found, prereleases=True):
-        return Check(name, State.OK, found)
-    return Check(name, State.LIMITED, f"{found} is outside the tested range {wanted}")
+        return Check(name, absent, f"not installed; {remedy}")
+    if SpecifierSet(specifier).contains(installed, prereleases=True):
+        return Check(name, State.OK, installed)
+    return Check(name, State.LIMITED, f"{installed} is outside the tested range {specifier}")
 
 
 def devices() -> Iterator[Check]:
-    """The processor and the GPUs, with their memory."""
+    """The CPU and the GPUs, with their memory."""
     import torch
 
     available, total = main_memory()
-    yield Check(
-        "cpu",
-        State.OK,
-        f"{torch.get_num_threads()} threads, {gibibytes(available)} of {gibibytes(total)} memory available",
-    )
+    memory = f"{format_bytes(available)} of {format_bytes(total)} memory available"
+    yield Check("cpu", State.OK, f"{torch.get_num_threads()} threads, {memory}")
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             free, whole = torch.cuda.mem_get_info(number)
             name = torch.cuda.get_device_name(number)
-            yield Check(f"cuda:{number}", State.OK, f"{name}, {gibibytes(free)} of {gibibytes(whole)} free")
+            yield Check(f"cuda:{number}", State.OK, f"{name}, {format_bytes(free)} of {format_bytes(whole)} free")
     elif torch.backends.mps.is_available():
         yield Check("mps", State.OK, "Apple GPU; it shares the main memory")
     else:
-        yield Check("gpu", State.NO, "none that torch can use; models run on the processor")
+        yield Check("gpu", State.NO, "none that torch can use; models run on the CPU")
 
 
 def bundled() -> Iterator[Check]:
@@ -136,30 +130,27 @@ def bundled() -> Iterator[Check]:
 
 
 def folders() -> Iterator[Check]:
-    """Whether the config file's folder and the model cache can be written."""
+    """Whether the config file's folder and the model cache can be written to."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     config = config_path()
     if config.exists() and not config.is_file():
-        yield Check("config", State.LIMITED, f"{config} is not a file: settings cannot be kept there")
+        yield Check("config", State.LIMITED, f"{config} is not a file: settings cannot be stored there")
     else:
-        yield writable("config", config.parent, f"{config}{'' if config.is_file() else ' (not there yet)'}")
+        yield writable("config", config.parent, f"{config}{'' if config.is_file() else ' (does not exist yet)'}")
     yield writable("model cache", Path(HF_HUB_CACHE), HF_HUB_CACHE)
 
 
-def writable(name: str, folder: Path, what: str) -> Check:
-    """A finding about a folder, or about the one in which it would be made."""
+def writable(name: str, folder: Path, detail: str) -> Check:
+    """Whether a folder, or the one in which it would be created, can be written to."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     if existing.is_dir() and os.access(existing, os.W_OK):
-        return Check(name, State.OK, what)
-    return Check(name, State.LIMITED, f"{what}: no permission to write in {existing}")
+        return Check(name, State.OK, detail)
+    return Check(name, State.LIMITED, f"{detail}: no permission to write in {existing}")
 
 
 def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
-    """The dtype that `auto` takes, and the memory that both models need, against what is there.
-
-    Only what is on this machine already is looked at: nothing is downloaded.
-    """
+    """The dtype that `auto` takes, and the memory that both models need, against the free memory. Nothing is downloaded."""
     from specprefill_cli.models.loading import load_outline
     from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
     from specprefill_cli.models.pairs import find_pair
@@ -180,24 +171,23 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
             return
         text = outline.config.get_text_config()
         dtype = choose_dtype(settings.dtype, placement, text.hidden_size, text.model_type)
-        packing = settings.quantization if role == "target" else NONE
-        weights, cache = weight_bytes(outline.config, dtype, packing), cache_bytes(outline.config, tokens, dtype)
+        quantization = settings.quantization if role == "target" else NONE
+        weights, cache = weight_bytes(outline.config, dtype, quantization), cache_bytes(outline.config, tokens, dtype)
         needed += weights + cache
-        kind = str(dtype).removeprefix("torch.") + ("" if packing == NONE else f" and {packing}")
-        detail = f"{kind}: weights {gibibytes(weights)}, KV of {tokens:,} tokens {gibibytes(cache)}"
+        kind = str(dtype).removeprefix("torch.") + ("" if quantization == NONE else f" and {quantization}")
+        detail = f"{kind}: weights {format_bytes(weights)}, KV of {tokens:,} tokens {format_bytes(cache)}"
         yield Check(f"{role} {name}", State.OK, detail)
     yield memory(f"pair {pair.name}", needed, placement)
 
 
 def memory(name: str, needed: int, placement: Placement) -> Check:
-    """Whether both models fit; what the forward passes need besides is not counted."""
+    """Whether both models fit; activations are not counted."""
     import torch
 
     gpus = placement.gpus
     free = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus) if gpus else main_memory()[0]
-    detail = (
-        f"needs {gibibytes(needed)} on {placement.device_type} and room for activations, {gibibytes(free)} are free"
-    )
+    device = placement.device_type
+    detail = f"needs {format_bytes(needed)} on {device} and room for activations, {format_bytes(free)} are free"
     if needed > free and "cpu" in (placement.max_memory or {}):
         return Check(name, State.LIMITED, f"{detail}: the rest stays in main memory, which is slow; use a smaller pair")
     if needed > free:
@@ -206,12 +196,13 @@ def memory(name: str, needed: int, placement: Placement) -> Check:
 
 
 def main_memory() -> tuple[int, int]:
-    """Available and total memory of the machine, in bytes."""
+    """Return the available and the total memory of the machine, in bytes."""
     import psutil
 
-    found = psutil.virtual_memory()
-    return found.available, found.total
+    memory = psutil.virtual_memory()
+    return memory.available, memory.total
 
 
-def gibibytes(size: int) -> str:
+def format_bytes(size: int) -> str:
+    """Write a number of bytes in GiB, or small ones in MiB."""
     return f"{size / GIBIBYTE:,.1f} GiB" if size >= GIBIBYTE / 10 else f"{size / 2**20:,.0f} MiB"

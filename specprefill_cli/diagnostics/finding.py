@@ -1,4 +1,4 @@
-"""One finding about an installation or a pair: its name, how it stands, and the detail in words."""
+"""A finding about an installation or a pair."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """`no`: it is not possible, and need not be; `broken`: it is needed and must be mended."""
+    """`no`: not possible, and not needed; `broken`: needed, and must be repaired."""
 
     OK = "ok"
     LIMITED = "limited"
@@ -18,7 +18,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """A finding; `detail` is one line that names the cause and, where something is to be done, the mend."""
+    """A finding: what was checked, its state, and one line with the cause and, where there is one, the remedy."""
 
     name: str
     state: State
@@ -26,4 +26,5 @@ class Check:
 
 
 def any_broken(checks: Iterable[Check]) -> bool:
+    """Whether something that is needed is broken."""
     return any(check.state is State.BROKEN for check in checks)

@@ -1,4 +1,4 @@
-"""Files -> documents: text with the character range of each page."""
+"""Files -> documents: text, with the character range of each page."""
 
 from specprefill_cli.documents.collect import read_collection, read_documents
 from specprefill_cli.documents.document import Document, Page, page_ranges

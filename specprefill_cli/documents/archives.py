@@ -1,4 +1,4 @@
-"""Office formats are ZIP archives: guards against hostile ones, and the frame that all their readers share."""
+"""Office formats are ZIP archives: guards against hostile ones, and the frame that their readers share."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import warnings as python_warnings
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from types import ModuleType
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
-from specprefill_cli.documents.deadline import run_with_deadline
+from specprefill_cli.documents.deadline import check_stop, run_with_deadline
 from specprefill_cli.documents.document import Document, join_pages
-from specprefill_cli.documents.errors import DocumentError, document_error, one_line
+from specprefill_cli.documents.errors import document_error, one_line
 from specprefill_cli.documents.reader import Limits
 
 MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
@@ -23,67 +23,57 @@ ReadPages = Callable[[BytesIO, list[str]], Pages]
 
 
 def archive_document(data: bytes, name: str, limits: Limits, media_type: str, read_pages: ReadPages) -> Document:
-    """A document from an archive whose pages `read_pages` yields.
+    """Build a document from an archive whose pages `read_pages` yields.
 
-    Raises DocumentError: damaged, larger when unpacked than the limits allow, or too slow to read.
+    Raises DocumentError for an archive that unpacks to more than the limits allow, TimeoutError for one that takes too
+    long, and whatever the parser raises for a damaged one.
     """
     check_archive(data, name, limits)
     warnings: list[str] = []
-    try:
-        with python_warnings.catch_warnings():
-            # openpyxl warns of parts that it would not write back, bs4 that chapters look like XML: no loss here.
-            python_warnings.simplefilter("ignore")
-            texts = run_with_deadline(
-                lambda stop: page_texts(read_pages(BytesIO(data), warnings), name, limits, stop), limits.max_seconds
-            )
-    except DocumentError:
-        raise
-    except TimeoutError:
-        raise document_error(name, f"reading took longer than {limits.max_seconds:g} s", "split the file") from None
-    except Exception as error:
-        # What the parsers raise on damaged files is not documented: lookups, values, XML, ZIP, zlib.
-        raise damaged(name, error) from error
+    with python_warnings.catch_warnings():
+        # openpyxl warns about parts that it would not write back, which is no loss here.
+        python_warnings.simplefilter("ignore")
+        texts = run_with_deadline(
+            lambda stop: page_texts(read_pages(BytesIO(data), warnings), name, limits, stop), limits.max_seconds
+        )
     text, pages = join_pages(texts)
     return Document(name, text, pages, media_type, tuple(map(one_line, warnings)))
 
 
 def check_archive(data: bytes, name: str, limits: Limits) -> None:
-    """Raises DocumentError for an archive that is damaged, or a bomb.
+    """Raise DocumentError for a ZIP bomb, judged by the sizes that the archive declares.
 
-    The sizes are those that the archive declares: zipfile never unpacks more of an entry than that.
+    zipfile never unpacks more of an entry than its declared size.
     """
-    try:
-        with ZipFile(BytesIO(data)) as archive:
-            entries = archive.infolist()
-    except (BadZipFile, ValueError, NotImplementedError) as error:
-        raise damaged(name, error) from error
+    with ZipFile(BytesIO(data)) as archive:
+        entries = archive.infolist()
     xml = sum(entry.file_size for entry in entries if entry.filename.lower().endswith(MARKUP_SUFFIXES))
-    found = (
+    sizes = (
         (sum(entry.file_size for entry in entries), limits.max_unpacked_bytes, "bytes"),
         (xml, limits.max_xml_bytes, "bytes of XML"),
         (len(entries), limits.max_entries, "parts"),
     )
-    for size, limit, what in found:
+    for size, limit, unit in sizes:
         if size > limit:
-            raise document_error(name, f"unpacks to {size:,} {what}, the limit is {limit:,}", "split it")
+            raise document_error(name, f"unpacks to {size:,} {unit}, the limit is {limit:,}", "split it")
 
 
 def page_texts(pages: Iterable[Iterable[str]], name: str, limits: Limits, stop: threading.Event) -> list[str]:
-    """The cleaned text of each page, from its lines; ends early once `stop` is set.
+    """Return the cleaned text of each page, given its lines.
 
-    Raises DocumentError as soon as there are more pages or characters than the limits allow: a small file can repeat
-    one long string any number of times.
+    Raises DocumentError as soon as there are more pages or characters than the limits allow, since a small file can
+    repeat a long string many times, and Abandoned once `stop` is set.
     """
-    texts, characters = [], 0
+    texts: list[str] = []
+    characters = 0
     for lines in pages:
         kept = []
         for line in lines:
+            check_stop(stop)
             characters += len(line) + 1
             if characters > limits.max_characters:
-                what = f"more than {limits.max_characters:,} characters of text, which is the limit"
-                raise document_error(name, what, "split it into smaller files")
-            if stop.is_set():
-                return texts
+                cause = f"more than {limits.max_characters:,} characters of text, which is the limit"
+                raise document_error(name, cause, "split it into smaller files")
             kept.append(line.rstrip())
         texts.append(collapse_blank_lines(clean_characters("\n".join(kept))).strip("\n"))
         if len(texts) > limits.max_pages:
@@ -92,23 +82,18 @@ def page_texts(pages: Iterable[Iterable[str]], name: str, limits: Limits, stop: 
 
 
 def row_text(cells: Iterable[str]) -> str:
-    """A table's row as ``a | b``; empty cells before a filled one keep their bars, so that columns stay aligned."""
-    filled = [" ".join(cell.split()) for cell in cells]
-    while filled and not filled[-1]:
-        filled.pop()
-    return " ".join(" | ".join(filled).split())
+    """Write a table row as `a | b`; empty cells before a filled one keep their bars, so that columns stay aligned."""
+    texts = [" ".join(cell.split()) for cell in cells]
+    while texts and not texts[-1]:
+        texts.pop()
+    return " ".join(" | ".join(texts).split())
 
 
 def office_module(module: str, name: str, kind: str) -> ModuleType:
-    """A package of the extra `office`. Raises DocumentError that names the extra when it is not installed."""
+    """Import a package of the extra `office`. Raises DocumentError that names the extra when it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise document_error(
             name, f"reading {kind} needs more packages", "pip install 'specprefill[office]'"
         ) from error
-
-
-def damaged(name: str, error: Exception) -> DocumentError:
-    reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-    return document_error(name, f"the file is damaged or of another kind ({reason})", "open it and save it again")

@@ -1,4 +1,4 @@
-"""Characters that extraction leaves behind: pure functions, linear in the text, idempotent."""
+"""Clean up the characters that extraction leaves behind: pure functions, linear in the text, idempotent."""
 
 import re
 import unicodedata
@@ -10,30 +10,21 @@ _SOFT_HYPHEN = "\u00ad"
 _SOFT_HYPHEN_AT_LINE_END = re.compile(_SOFT_HYPHEN + r"[ \t]*\n[ \t]*(?=\w)")
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
 
-_LIGATURES = {
-    "\ufb00": "ff",
-    "\ufb01": "fi",
-    "\ufb02": "fl",
-    "\ufb03": "ffi",
-    "\ufb04": "ffl",
-    "\ufb05": "st",
-    "\ufb06": "st",
-}
-# The zero-width joiner and non-joiner (U+200D, U+200C) stay: they are part of the spelling of Persian, of Indic
-# scripts and of emoji.
+_LIGATURES = dict(zip("\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06", "ff fi fl ffi ffl st st".split(), strict=True))
+# The zero-width joiner and non-joiner (U+200D, U+200C) stay: Persian, Indic scripts and emoji are spelt with them.
 _REMOVED = "\x00\u200b\u2060\ufeff"
-_NFC_CHARACTERS = 1000
 _LINE_ENDS = "\x0b\x0c\x85\u2028\u2029"
 _TRANSLATION = str.maketrans(_LIGATURES | dict.fromkeys(_REMOVED, "") | dict.fromkeys(_LINE_ENDS, "\n"))
+_NFC_CHARACTERS = 1000
 
 
 def normalise_line_ends(text: str) -> str:
-    r"""``text`` with ``\r\n`` and ``\r`` written as ``\n``."""
+    r"""Replace `\r\n` and `\r` by `\n`."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def replace_surrogates(text: str) -> str:
-    """``text`` with surrogate pairs joined into their character and lone surrogates replaced by U+FFFD.
+    """Join surrogate pairs into their character and replace lone surrogates by U+FFFD.
 
     Such strings cannot be encoded: they would fail later, in the tokenizer or at the terminal.
     """
@@ -43,10 +34,10 @@ def replace_surrogates(text: str) -> str:
 
 
 def clean_characters(text: str) -> str:
-    """``text`` in NFC with ``\\n`` line ends, ligatures as letters, and no NUL, soft hyphen or zero-width space.
+    r"""Normalise to NFC with `\n` line ends, ligatures as letters, and no NUL, soft hyphen or zero-width space.
 
-    A word divided by a soft hyphen at a line end is joined again; vertical tabs, form feeds and Unicode line
-    separators become line ends.
+    A word divided by a soft hyphen at a line end is joined; vertical tabs, form feeds and Unicode line separators
+    become line ends.
     """
     text = normalise_line_ends(replace_surrogates(text)).translate(_TRANSLATION)
     text = _SOFT_HYPHEN_AT_LINE_END.sub("", text).replace(_SOFT_HYPHEN, "")
@@ -54,17 +45,17 @@ def clean_characters(text: str) -> str:
 
 
 def normalise_nfc(text: str) -> str:
-    """``text`` in Unicode's composed form (NFC), except words of more than 1000 characters, which stay.
+    """Compose Unicode characters (NFC), except in words of more than 1000 characters, which stay as they are.
 
-    The standard collection sorts a run of combining marks in quadratic time (minutes for 400,000 of them). Line breaks
-    and spaces compose with nothing, so the text can be normalised piece by piece.
+    unicodedata sorts a run of combining marks in quadratic time (minutes for 400,000 of them). Line breaks and spaces
+    compose with nothing, so the text can be normalised piece by piece.
     """
     if text.isascii():
         return text
-    return "\n".join(_nfc_line(line) for line in text.split("\n"))
+    return "\n".join(_normalise_line(line) for line in text.split("\n"))
 
 
-def _nfc_line(line: str) -> str:
+def _normalise_line(line: str) -> str:
     if len(line) <= _NFC_CHARACTERS:
         return unicodedata.normalize("NFC", line)
     words = line.split(" ")
@@ -72,12 +63,12 @@ def _nfc_line(line: str) -> str:
 
 
 def collapse_blank_lines(text: str) -> str:
-    """``text`` with every run of more than two blank lines (spaces and tabs allowed in them) cut to two."""
+    """Cut every run of more than two blank lines (which may hold spaces and tabs) to two."""
     return _BLANK_LINES.sub("\n\n\n", text)
 
 
 def clean_question(question: str) -> str:
-    """The question with half characters replaced, which no tokenizer takes. Raises UsageError for an empty one."""
+    """Replace lone surrogates in a question, which no tokenizer takes. Raises UsageError for an empty one."""
     if not question.strip():
         raise UsageError("the question is empty; give it after the documents, in quotes")
     return replace_surrogates(question)

@@ -12,19 +12,23 @@ from specprefill_cli.documents.document import Document
 from specprefill_cli.documents.errors import document_error, one_line
 from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
-from specprefill_cli.documents.sources import STANDARD_INPUT, expand_source, left_out
+from specprefill_cli.documents.sources import STANDARD_INPUT, expand_source, skipped_files
+
+
+def read_collection(sources: Sequence[str]) -> Collection:
+    """Read the documents of `read_documents` as one collection."""
+    return Collection(tuple(read_documents(sources)))
 
 
 def read_documents(
     sources: Sequence[str], *, stdin: BinaryIO | None = None, limits: Limits | None = None
 ) -> list[Document]:
-    """The documents that ``sources`` name, in that order, each file once however often it is named.
+    """Read the documents that `sources` name, in that order, each file once however often it is named.
 
-    A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern (``**`` included) or
-    ``-`` for ``stdin`` (default: the process's standard input). ``limits`` default to ``Limits()``.
-    A document is named by its path as the source spells it, standard input ``stdin``.
-    Raises DocumentError for the first thing that cannot be read. What a folder holds of other kinds is a warning of its
-    first document.
+    A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern (`**` included) or `-` for
+    `stdin` (default: the process's standard input). A document is named by its path as the source spells it, standard
+    input `stdin`. Files of a folder that were skipped are a warning of the folder's first document.
+    Raises DocumentError for the first source that cannot be read.
     """
     limits = limits or Limits()
     documents: list[Document] = []
@@ -35,14 +39,14 @@ def read_documents(
                 documents.append(_read_standard_input(stdin, limits))
             seen.add(STANDARD_INPUT)
             continue
-        note = left_out(source, KNOWN_SUFFIXES)
+        skipped = skipped_files(source, KNOWN_SUFFIXES)
         for path in expand_source(source, KNOWN_SUFFIXES):
-            real = os.path.normcase(os.path.realpath(path))
-            if real not in seen:
+            real_path = os.path.normcase(os.path.realpath(path))
+            if real_path not in seen:
                 document = _read_file(path, limits)
-                documents.append(replace(document, warnings=(note, *document.warnings)) if note else document)
-                note = None
-            seen.add(real)
+                documents.append(replace(document, warnings=(*skipped, *document.warnings)))
+                skipped = ()
+            seen.add(real_path)
     return documents
 
 
@@ -69,14 +73,9 @@ def _read_file(path: Path, limits: Limits) -> Document:
 
 
 def _read_at_most(stream: BinaryIO, size: int) -> bytes:
-    """Up to ``size`` bytes; a pipe may hand out fewer at a time than asked for."""
+    """Read up to `size` bytes; a pipe may return fewer at a time than asked for."""
     chunks: list[bytes] = []
     while size > 0 and (chunk := stream.read(min(size, 2**20))):
         chunks.append(chunk)
         size -= len(chunk)
     return b"".join(chunks)
-
-
-def read_collection(sources: Sequence[str]) -> Collection:
-    """The documents of `read_documents` as one collection; raises what it raises."""
-    return Collection(tuple(read_documents(sources)))

@@ -1,10 +1,11 @@
-"""Several documents as one text, and the way back from a character of it to document and page."""
+"""Several documents as one text, and the way back from its characters to documents and pages."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from specprefill_cli.documents.document import Document
 
@@ -31,37 +32,33 @@ class Collection:
 
     @property
     def warnings(self) -> list[str]:
-        """What reading the documents told, each with its document's name."""
-        return [f"{one.name}: {warning}" for one in self.documents for warning in one.warnings]
+        """The warnings of all documents, each with its document's name."""
+        return [f"{document.name}: {warning}" for document in self.documents for warning in document.warnings]
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
         """Character at which each document begins in `text`."""
-        starts, position = [], 0
-        for document in self.documents:
-            starts.append(position)
-            position += len(document.text) + len(SEPARATOR)
-        return tuple(starts)
+        return tuple(accumulate((len(document.text) + len(SEPARATOR) for document in self.documents), initial=0))[:-1]
 
     def parts(self, start: int, end: int) -> list[tuple[Document, int, int]]:
         """The documents that characters [start, end) of `text` touch, each with the range in its own text."""
-        found = []
-        for place in range(max(0, bisect_right(self.starts, start) - 1), len(self.documents)):
-            document, origin = self.documents[place], self.starts[place]
+        parts = []
+        for index in range(max(0, bisect_right(self.starts, start) - 1), len(self.documents)):
+            document, origin = self.documents[index], self.starts[index]
             if origin >= end and start != end:
                 break
-            low, high = max(0, start - origin), min(len(document.text), end - origin)
-            if low < high:
-                found.append((document, low, high))
-        return found
+            first, last = max(0, start - origin), min(len(document.text), end - origin)
+            if first < last:
+                parts.append((document, first, last))
+        return parts
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
-        """The documents that characters [start, end) of `text` touch, each with the pages of its own."""
+        """The documents that characters [start, end) of `text` touch, each with the pages touched."""
         return [
-            DocumentPages(document.name, document.pages_between(low, high))
-            for document, low, high in self.parts(start, end)
+            DocumentPages(document.name, list(document.pages_between(first, last)))
+            for document, first, last in self.parts(start, end)
         ]
 
     def pages(self, start: int, end: int) -> list[int]:
-        """Numbers of the pages that characters [start, end) of `text` touch, each document's in turn."""
-        return list(dict.fromkeys(page for one in self.pages_by_document(start, end) for page in one.pages))
+        """Numbers of the pages that characters [start, end) of `text` touch, without their documents."""
+        return list(dict.fromkeys(page for touched in self.pages_by_document(start, end) for page in touched.pages))

@@ -1,10 +1,8 @@
-"""Work with a deadline, on every operating system.
+"""Run a parser with a deadline, on every operating system.
 
-The work runs in a daemon thread and the caller waits for it. Why not the alternatives: ``signal.alarm`` exists
-neither on Windows nor outside the main thread; a child process starts slowly, must be importable by name (so a
-caller's script needs a ``__main__`` guard) and copies the document twice. The price: Python cannot kill a
-thread. Work that is late is asked to stop through an event and otherwise abandoned; being a daemon it does not
-keep the process alive.
+The parser runs in a daemon thread and the caller waits. `signal.alarm` exists neither on Windows nor outside the main
+thread, and a child process starts slowly and copies the document. Python cannot kill a thread, so a late parser is asked
+to stop through an event; the daemon thread does not keep the process alive.
 """
 
 import threading
@@ -15,33 +13,43 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# On Windows a waiting main thread does not see Ctrl-C: wait in slices of this many seconds.
+# A main thread that waits does not see Ctrl-C on Windows, so it waits in slices of this many seconds.
 _SLICE_SECONDS = 0.1
 
 
-def run_with_deadline(work: Callable[[threading.Event], T], seconds: float) -> T:
-    """The result of ``work(stop)``; whatever it raises is raised here.
+class Abandoned(Exception):
+    """Raised inside a parser whose caller has stopped waiting."""
 
-    ``stop`` is set when nobody waits any more (deadline, Ctrl-C): long work checks it now and then.
-    Raises TimeoutError when ``seconds`` of wall-clock time have passed.
+
+def check_stop(stop: threading.Event) -> None:
+    """Raise `Abandoned` once `stop` is set."""
+    if stop.is_set():
+        raise Abandoned
+
+
+def run_with_deadline(work: Callable[[threading.Event], T], seconds: float) -> T:
+    """Return the result of `work(stop)`, or raise what it raises.
+
+    `stop` is set when nobody waits any more (deadline, Ctrl-C); long work calls `check_stop` now and then.
+    Raises TimeoutError after `seconds` of wall-clock time.
     """
     stop = threading.Event()
     outcome: Future[T] = Future()
 
-    def target() -> None:
+    def run() -> None:
         try:
             outcome.set_result(work(stop))
-        except BaseException as error:  # handed to the caller, who raises it
+        except BaseException as error:  # raised again in the caller's thread
             outcome.set_exception(error)
 
     deadline = time.monotonic() + seconds
-    threading.Thread(target=target, name="document-reader", daemon=True).start()
+    threading.Thread(target=run, name="document-reader", daemon=True).start()
     try:
         while not outcome.done():
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise TimeoutError(f"not done after {seconds:g} s")
-            wait((outcome,), timeout=min(left, _SLICE_SECONDS))
+            wait((outcome,), timeout=min(remaining, _SLICE_SECONDS))
         return outcome.result()
     finally:
         stop.set()

@@ -1,4 +1,4 @@
-"""A document: its text, and where each page lies in it."""
+"""A document: its text, and the character range of each page."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Page:
-    """One page: its 1-based number and the characters ``[start, end)`` it covers in the document's text."""
+    """One page: its 1-based number and the characters `[start, end)` that it covers in the document's text."""
 
     number: int
     start: int
@@ -18,8 +18,7 @@ class Page:
 class Document:
     """The text of one document. Pages are in order and never overlap; formats without pages have one page.
 
-    A page without text has ``start == end``. ``warnings`` are one-line sentences about text that may be
-    missing or wrong.
+    A page without text has `start == end`. `warnings` are one-line sentences about text that may be missing or wrong.
     """
 
     name: str
@@ -29,7 +28,7 @@ class Document:
     warnings: tuple[str, ...] = ()
 
     def pages_between(self, start: int, end: int) -> tuple[int, ...]:
-        """Numbers of the pages that share at least one character with ``[start, end)``, in order.
+        """Return the numbers of the pages that share at least one character with `[start, end)`, in order.
 
         A range inside the separator of two pages touches none. Raises ValueError for a range outside the text.
         """
@@ -43,28 +42,27 @@ class Document:
 
 
 def one_page_document(name: str, text: str, media_type: str, warnings: tuple[str, ...] = ()) -> Document:
-    """A document of a format without pages: all its text is page 1."""
+    """Build a document of a format without pages: all its text is page 1."""
     return Document(name, text, (Page(1, 0, len(text)),), media_type, warnings)
 
 
 def join_pages(texts: Iterable[str]) -> tuple[str, tuple[Page, ...]]:
-    """Page texts separated by a blank line, and the range of each; pages without text add no separator."""
+    """Join page texts with blank lines, and return the range of each; pages without text add no separator."""
     parts: list[str] = []
     pages: list[Page] = []
     position = 0
     for number, text in enumerate(texts, start=1):
-        if text and parts:
+        if text and position:
             parts.append("\n\n")
             position += 2
         pages.append(Page(number, position, position + len(text)))
-        if text:
-            parts.append(text)
-            position += len(text)
+        parts.append(text)
+        position += len(text)
     return "".join(parts), tuple(pages)
 
 
 def page_ranges(numbers: Iterable[int]) -> str:
-    """Ascending page numbers in words: ``page 4`` or ``pages 1-3, 7``."""
+    """Write ascending page numbers as `page 4` or `pages 1-3, 7`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -72,5 +70,4 @@ def page_ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    single = len(runs) == 1 and runs[0][0] == runs[0][1]
-    return f"page {text}" if single else f"pages {text}"
+    return f"page {text}" if text.isdigit() else f"pages {text}"

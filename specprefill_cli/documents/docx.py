@@ -28,69 +28,71 @@ MARGINS = ("header", "footer")
 
 
 def read_docx(data: bytes, name: str, limits: Limits) -> Document:
-    """Headings as `#`, list items as `-`, table rows as `a | b`; headers and footers once, footnotes and endnotes at the end.
+    """Read headings as `#`, list items as `-`, table rows as `a | b`; headers and footers once, notes at the end.
 
-    Raises DocumentError: damaged, too large, or the extra `office` is not installed.
+    Raises DocumentError: larger than the limits, or the extra `office` is not installed.
     """
     word = office_module("docx", name, "Word documents")
 
     def pages(stream: BytesIO, _warnings: list[str]) -> Pages:
-        document = word.Document(stream)
-        yield lines(document)
+        yield document_lines(word.Document(stream))
 
     return archive_document(data, name, limits, READER.media_type, pages)
 
 
-def lines(document: WordDocument) -> Iterator[str]:
-    """All lines of a document. The tree is walked here: python-docx leaves out inserted text and content controls."""
+def document_lines(document: WordDocument) -> Iterator[str]:
+    """Yield all lines of a document. python-docx would skip inserted text and content controls."""
     levels = heading_levels(document)
-    margins, notes = (parts_of(document, kinds) for kinds in (MARGINS, NOTES))
-    # The pages of a section have one header, the sections of a document often the same.
-    for text in dict.fromkeys("\n".join(block_lines(part, levels)).strip() for part in margins):
+    # The pages of a section share one header, the sections of a document often do.
+    for text in dict.fromkeys(
+        "\n".join(block_lines(part, levels)).strip() for part in related_parts(document, MARGINS)
+    ):
         yield from (text, "") if text else ()
     yield from block_lines(document.element.body, levels)
-    for part in notes:
+    for part in related_parts(document, NOTES):
         yield ""
         yield from block_lines(part, levels)
 
 
-def parts_of(document: WordDocument, kinds: tuple[str, ...]) -> list[Element]:
-    """The trees of a document's other parts of some kinds."""
+def related_parts(document: WordDocument, kinds: tuple[str, ...]) -> list[Element]:
+    """Return the XML trees of the document's other parts of some kinds."""
     from docx.oxml import parse_xml
 
-    related = document.part.rels.values()
-    return [parse_xml(one.target_part.blob) for one in related if one.reltype.rpartition("/")[2] in kinds]
+    relations = [rel for rel in document.part.rels.values() if rel.reltype.rpartition("/")[2] in kinds]
+    return [parse_xml(relation.target_part.blob) for relation in relations]
 
 
 def heading_levels(document: WordDocument) -> dict[str, int]:
-    """The level of each heading style, by id: ids are in the language of the program, names are not."""
-    named = {style.style_id: HEADING.fullmatch(style.name or "") for style in document.styles}
-    return {identifier: int(match[1]) for identifier, match in named.items() if match}
+    """Return the level of each heading style by its id: ids are in the language of the program, names are not."""
+    matches = {style.style_id: HEADING.fullmatch(style.name or "") for style in document.styles}
+    return {identifier: int(match[1]) for identifier, match in matches.items() if match}
 
 
 def block_lines(parent: Element, levels: dict[str, int]) -> Iterator[str]:
+    """Yield the lines of paragraphs and table rows."""
     for child in parent:
         if child.tag == f"{W}p":
             yield paragraph_text(child, levels)
         elif child.tag == f"{W}tr":
-            yield row_text(" ".join(block_lines(cell, levels)) for cell in cells(child))
+            yield row_text(" ".join(block_lines(cell, levels)) for cell in row_cells(child))
         elif child.tag not in SKIPPED:
             yield from block_lines(child, levels)
 
 
-def cells(row: Element) -> Iterator[Element]:
-    """The cells of a table's row, those inside a content control too."""
+def row_cells(row: Element) -> Iterator[Element]:
+    """Yield the cells of a table row, including those inside a content control."""
     for child in row:
         if child.tag == f"{W}tc":
             yield child
         elif child.tag not in SKIPPED:
-            yield from cells(child)
+            yield from row_cells(child)
 
 
 def paragraph_text(paragraph: Element, levels: dict[str, int]) -> str:
+    """Return a paragraph's text, marked as a heading or list item."""
     text = "".join(inline_text(paragraph, levels))
     style = paragraph.find(f"{W}pPr/{W}pStyle")
-    level = levels.get(style.get(f"{W}val"), 0) if style is not None else 0
+    level = levels.get(style.get(f"{W}val") or "", 0) if style is not None else 0
     if level and text.strip():
         return f"\n{'#' * level} {text}"
     listed = paragraph.find(f"{W}pPr/{W}numPr") is not None
@@ -98,7 +100,7 @@ def paragraph_text(paragraph: Element, levels: dict[str, int]) -> str:
 
 
 def inline_text(node: Element, levels: dict[str, int]) -> Iterator[str]:
-    """The pieces of text in a paragraph: runs, links, inserted text, and text boxes as lines of their own."""
+    """Yield the pieces of text in a paragraph: runs, links, inserted text, and text boxes as lines of their own."""
     for child in node:
         if child.tag == f"{W}t":
             yield child.text or ""

@@ -14,20 +14,26 @@ _BOM_ENCODINGS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 
+# The declaration of an XML or HTML file stands near its beginning.
+_DECLARATION_BYTES = 4096
+_DECLARATION = re.compile(
+    rb"""<(?:\?xml|meta)[^>]{0,400}?[\s;"'](?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE
+)
+
 # Python codecs that are no file encodings (some take quadratic time): never believed when a page declares them.
 _NOT_FILE_ENCODINGS = frozenset(
     {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "unicode-escape", "raw-unicode-escape", "utf-7"}
 )
 
-# Valid characters of several bytes for each damaged place that make damaged UTF-8 likelier than another encoding; less
-# will do where the file declares UTF-8. Text of another encoding holds next to none.
+# Damaged UTF-8 is likelier than another encoding if it holds at least this many valid multi-byte characters for each
+# damaged place; text in another encoding holds next to none. Where the file declares UTF-8, fewer are enough.
 _VALID_PER_DAMAGE, _VALID_PER_DAMAGE_DECLARED = 4, 1
 
 # The web's most common single-byte encoding: it wins when the guess cannot tell it from its neighbours.
 _COMMON_ENCODING = "cp1252"
 
-# Encodings of Classic Mac OS, of DOS for Latin letters, and of mainframes: never written today, but the guess prefers them
-# for short texts (mac_cyrillic for Cyrillic in cp1251, cp775 for German in cp1252).
+# Encodings of Classic Mac OS, DOS and mainframes are hardly written today, but the guess prefers them for short texts
+# (mac_cyrillic for Cyrillic in cp1251, cp775 for German in cp1252).
 _EXTINCT_ENCODINGS = [
     *(f"mac_{name}" for name in ("cyrillic", "greek", "iceland", "latin2", "roman", "turkish")),
     *(f"cp{number}" for number in (437, 775, 850, 852, 857, 858, 860, 861, 863, 865)),
@@ -35,73 +41,75 @@ _EXTINCT_ENCODINGS = [
 ]
 
 
-def decode(data: bytes, name: str, declared: str | None = None) -> tuple[str, tuple[str, ...]]:
-    """The text in ``data`` and warnings about doubtful characters.
+def declared_encoding(markup: bytes) -> str | None:
+    """Return the encoding that an XML declaration or an HTML `meta` element names, or None."""
+    match = _DECLARATION.search(markup[:_DECLARATION_BYTES])
+    return match[1].decode("ascii", "replace") if match else None
 
-    Order: byte order mark, UTF-8, the encoding that the file itself declares, UTF-8 with a few damaged places, a guess
-    (the last two always with a warning).
-    Raises DocumentError when nothing fits.
+
+def decode(data: bytes, name: str, declared: str | None = None) -> tuple[str, tuple[str, ...]]:
+    """Decode `data`, and return warnings about doubtful characters with the text.
+
+    Tried in this order: byte order mark, UTF-8, the encoding that the file itself declares, UTF-8 with a few damaged
+    places, a guess (the last two always with a warning). Raises DocumentError when nothing fits.
     """
     for mark, encoding in _BOM_ENCODINGS:
         if data.startswith(mark):
-            return _decode_marked(data, encoding)
+            return _decode_with_replacement(data, encoding)
     try:
         return data.decode("utf-8"), ()
     except UnicodeDecodeError:
         pass
-    text = _decode_declared(data, declared) if declared else None
-    if text is not None:
+    if declared is not None and (text := _decode_declared(data, declared)) is not None:
         return text, ()
     if _is_damaged_utf8(data, declared):
-        return _decode_marked(data, "utf-8")
-    encoding = _guess_encoding(data)
-    if encoding is None:
+        return _decode_with_replacement(data, "utf-8")
+    guess = _guess_encoding(data)
+    if guess is None:
         raise document_error(
             name, "the character encoding is not recognised", "convert it first (for example: iconv -t utf-8)"
         )
-    warning = f"not UTF-8: read as {encoding}, which is a guess; convert it to UTF-8 if characters look wrong"
-    return data.decode(encoding, errors="replace"), (warning,)
+    warning = f"not UTF-8: read as {guess}, which is a guess; convert it to UTF-8 if characters look wrong"
+    return data.decode(guess, errors="replace"), (warning,)
 
 
 def _is_damaged_utf8(data: bytes, declared: str | None) -> bool:
-    """Whether bytes that are not UTF-8 were meant to be: cut at the end, or a stray byte among many valid characters."""
+    """Whether bytes that are not UTF-8 were meant to be: cut at the end, or with few damaged places."""
     text = data.decode("utf-8", errors="replace")
     damages = text.count("\ufffd") - data.count("\ufffd".encode())
     valid = sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text)))
     if damages == 1 and text.endswith("\ufffd") and valid:
         return True
-    meant = _is_utf8(declared)
-    return valid >= damages * (_VALID_PER_DAMAGE_DECLARED if meant else _VALID_PER_DAMAGE)
+    declares_utf8 = declared is not None and _codec_name(declared) == "utf-8"
+    return valid >= damages * (_VALID_PER_DAMAGE_DECLARED if declares_utf8 else _VALID_PER_DAMAGE)
 
 
-def _is_utf8(declared: str | None) -> bool:
+def _codec_name(encoding: str) -> str | None:
     try:
-        return declared is not None and codecs.lookup(declared).name == "utf-8"
+        return codecs.lookup(encoding).name
     except (LookupError, ValueError):  # an unknown name; a name with NUL
-        return False
+        return None
 
 
-def _decode_marked(data: bytes, encoding: str) -> tuple[str, tuple[str, ...]]:
-    text = data.decode(encoding, errors="replace")
+def _decode_with_replacement(data: bytes, encoding: str) -> tuple[str, tuple[str, ...]]:
     try:
-        data.decode(encoding)
+        return data.decode(encoding), ()
     except UnicodeDecodeError as error:
         label = encoding.removesuffix("-sig").upper()
-        return text, (f"damaged {label}: {one_line(error.reason)} at byte {error.start}, replaced by U+FFFD",)
-    return text, ()
+        warning = f"damaged {label}: {one_line(error.reason)} at byte {error.start}, replaced by U+FFFD"
+        return data.decode(encoding, errors="replace"), (warning,)
 
 
 def _decode_declared(data: bytes, declared: str) -> str | None:
+    encoding = _codec_name(declared)
+    if encoding is None or encoding in _NOT_FILE_ENCODINGS:
+        return None
+    if encoding == "iso8859-1":
+        # The WHATWG Encoding Standard reads Latin-1 as cp1252, and so do browsers.
+        return data.decode(_COMMON_ENCODING, errors="replace")
     try:
-        encoding = codecs.lookup(declared).name
-        if encoding in _NOT_FILE_ENCODINGS:
-            return None
-        # Browsers read it so (WHATWG Encoding Standard), and pages are written for them; the few bytes that cp1252
-        # leaves open are controls in both.
-        if encoding == "iso8859-1":
-            return data.decode(_COMMON_ENCODING, errors="replace")
         return data.decode(encoding)
-    except (LookupError, ValueError):  # an unknown name; a name with NUL; bytes that are not in that encoding
+    except (LookupError, ValueError):  # a codec that does not give text; bytes that are not in that encoding
         return None
 
 
@@ -113,7 +121,7 @@ def _guess_encoding(data: bytes) -> str | None:
     if best is None:
         return None
     for match in matches:
-        tie = match.chaos <= best.chaos and match.coherence >= best.coherence
-        if tie and _COMMON_ENCODING in match.could_be_from_charset:
+        as_good = match.chaos <= best.chaos and match.coherence >= best.coherence
+        if as_good and _COMMON_ENCODING in match.could_be_from_charset:
             return _COMMON_ENCODING
     return best.encoding

@@ -1,22 +1,27 @@
 """The error of this package, and the rule that makes its message one safe line."""
 
-from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.errors import SpecprefillError, first_line
 
 
 class DocumentError(SpecprefillError):
-    """A document cannot be read; the message is one line: what, where, how to mend it. Exit code 1."""
+    """A document cannot be read; the message is one line with name, cause and remedy. Exit code 1."""
 
 
-def document_error(where: str, what: str, mend: str = "") -> DocumentError:
-    """The error ``where: what; mend`` as one line; ``where`` is the document's name, ``mend`` may be empty."""
-    message = f"{where}: {what}; {mend}" if mend else f"{where}: {what}"
-    return DocumentError(one_line(message))
+def document_error(name: str, cause: str, remedy: str = "") -> DocumentError:
+    """Build the error `name: cause; remedy` as one line; `name` is the document's, `remedy` may be empty."""
+    return DocumentError(one_line(f"{name}: {cause}; {remedy}" if remedy else f"{name}: {cause}"))
+
+
+def damaged(name: str, error: Exception) -> DocumentError:
+    """Build the error for a file on which a parser failed."""
+    reason = first_line(error)
+    return document_error(name, f"the file is damaged or of another kind ({reason})", "open it and save it again")
 
 
 def one_line(text: str) -> str:
-    """``text`` with every character that cannot be printed written as its escape.
+    """Write every character of `text` that cannot be printed as its escape.
 
-    File names and parser messages come from outside: a line break, a terminal escape or a byte that is not
-    UTF-8 (a lone surrogate) in them must neither break the line nor the terminal nor the output's encoding.
+    File names and parser messages are untrusted: a line break, a terminal escape or a lone surrogate in them must
+    break neither the line nor the terminal nor the output's encoding.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

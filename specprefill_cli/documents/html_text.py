@@ -1,23 +1,22 @@
-"""A parsed HTML tree -> lines of text. Iterative: the depth of a page must not meet Python's recursion limit."""
+"""HTML -> lines of text, read as a stream of tags: no tree, so that the depth of a page does not matter."""
 
 import threading
+from collections import Counter
 from enum import IntEnum
+from html.parser import HTMLParser
 
-from bs4 import BeautifulSoup
-from bs4.element import CData, NavigableString, PreformattedString, Tag
+from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
+from specprefill_cli.documents.deadline import check_stop
 
-DROPPED = frozenset({"script", "style", "noscript", "template", "title"})
-PREFORMATTED = frozenset({"pre", "textarea"})
+HIDDEN = ("script", "style", "noscript", "template", "title")
+PREFORMATTED = ("pre", "textarea")
 CELLS = frozenset({"td", "th"})
 ROWS = frozenset({"tr", "table"})
-# fmt: off
-BLOCKS = frozenset({
-    "address", "article", "aside", "blockquote", "body", "br", "button", "caption", "center", "dd", "details",
-    "dialog", "dir", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3",
-    "h4", "h5", "h6", "header", "hgroup", "hr", "legend", "li", "main", "menu", "nav", "ol", "optgroup",
-    "option", "p", "pre", "section", "select", "summary", "tbody", "textarea", "tfoot", "thead", "ul",
-})
-# fmt: on
+BLOCKS = frozenset(
+    "address article aside blockquote body br button caption center dd details dialog dir div dl dt fieldset figcaption "
+    "figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu nav ol optgroup option p pre section "
+    "select summary tbody textarea tfoot thead ul".split()
+)
 
 
 class _Gap(IntEnum):
@@ -31,85 +30,107 @@ class _Gap(IntEnum):
 
 
 class _Writer:
-    """Collects text and writes between two pieces the strongest gap that was asked for."""
+    """Collects pieces of text, separated by the strongest gap between them."""
 
     def __init__(self) -> None:
-        self._parts: list[str] = []
-        self._gap = _Gap.NOTHING
-        self._cells = 0
+        self.parts: list[str] = []
+        self.gap = _Gap.NOTHING
+        self.cells = 0
 
     def separate(self, gap: _Gap) -> None:
         if gap is _Gap.ROW:
-            self._cells = 0
+            self.cells = 0
         elif gap is _Gap.CELL:
-            self._cells += 1
-        self._gap = max(self._gap, gap)
+            self.cells += 1
+        self.gap = max(self.gap, gap)
 
     def write(self, text: str) -> None:
-        self._parts += [self._separator(), text]
-        self._gap, self._cells = _Gap.NOTHING, 0
+        self.parts += [self.separator(), text]
+        self.gap, self.cells = _Gap.NOTHING, 0
 
-    def _separator(self) -> str:
-        start = "\n" if self._parts else ""
-        if self._gap is _Gap.ROW:
+    def separator(self) -> str:
+        line_end = "\n" if self.parts else ""
+        if self.gap is _Gap.ROW:
             # Empty cells before the first filled one keep their bars, so that columns stay aligned.
-            return start + "| " * (self._cells - 1)
-        if self._gap is _Gap.CELL:
-            return " " + "| " * self._cells if start else ""
-        if self._gap is _Gap.LINE:
-            return start
-        return " " if self._gap is _Gap.SPACE and start else ""
-
-    def text(self) -> str:
-        return "".join(self._parts)
+            return line_end + "| " * (self.cells - 1)
+        if self.gap is _Gap.CELL:
+            return " " + "| " * self.cells if self.parts else ""
+        if self.gap is _Gap.LINE:
+            return line_end
+        return " " if self.gap is _Gap.SPACE and self.parts else ""
 
 
-def title_of(soup: BeautifulSoup) -> str:
-    """The page's title on one line; empty when it has none."""
-    return " ".join(soup.title.get_text().split()) if soup.title else ""
+class _Extractor(HTMLParser):
+    """Writes the text that a browser would show, and keeps the first title apart."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__()
+        self.stop = stop
+        self.writer = _Writer()
+        self.title = ""
+        self.title_ended = False
+        self.open: list[str] = []
+        self.depths: Counter[str] = Counter()
+
+    def inside(self, tags: tuple[str, ...]) -> bool:
+        return any(self.depths[tag] for tag in tags)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        check_stop(self.stop)
+        if tag not in HIDDEN and not self.inside(HIDDEN):
+            self.writer.separate(_Gap.CELL if tag in CELLS else _gap_after(tag))
+        if tag not in ("br", "hr"):
+            self.open.append(tag)
+            self.depths[tag] += 1
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close the innermost element of this name, and those in it that were never closed."""
+        while self.depths[tag]:
+            closed = self.open.pop()
+            self.depths[closed] -= 1
+            self.title_ended |= closed == "title"
+            if closed not in HIDDEN and not self.inside(HIDDEN):
+                self.writer.separate(_gap_after(closed))
+            if closed == tag:
+                return
+
+    def handle_data(self, data: str) -> None:
+        check_stop(self.stop)
+        if self.inside(HIDDEN):
+            if self.depths["title"] and not self.title_ended:
+                self.title += data
+        elif self.inside(PREFORMATTED):
+            self.writer.write(data)
+        else:
+            self.write_words(data)
+
+    def unknown_decl(self, data: str) -> None:
+        if data.startswith("CDATA["):
+            self.handle_data(data.removeprefix("CDATA["))
+
+    def write_words(self, text: str) -> None:
+        words = text.split()
+        if text[:1].isspace():
+            self.writer.separate(_Gap.SPACE)
+        if words:
+            self.writer.write(" ".join(words))
+            if text[-1].isspace():
+                self.writer.separate(_Gap.SPACE)
 
 
-def visible_lines(soup: BeautifulSoup, stop: threading.Event) -> str:
-    """The text of all elements that are shown, blocks on lines of their own; ends early once ``stop`` is set."""
-    writer = _Writer()
-    preformatted = 0
-    path = [(soup, iter(soup.contents))]
-    while path and not stop.is_set():
-        tag, children = path[-1]
-        child = next(children, None)
-        if child is None:
-            path.pop()
-            preformatted -= tag.name in PREFORMATTED
-            writer.separate(_gap_after(tag.name))
-        elif isinstance(child, Tag):
-            if child.name not in DROPPED:
-                path.append((child, iter(child.contents)))
-                preformatted += child.name in PREFORMATTED
-                writer.separate(_gap_before(child.name))
-        elif isinstance(child, CData) or not isinstance(child, PreformattedString):  # the rest: comments, doctypes
-            _write_string(writer, child, preformatted > 0)
-    return writer.text()
-
-
-def _gap_before(name: str) -> _Gap:
-    return _Gap.CELL if name in CELLS else _gap_after(name)
-
-
-def _gap_after(name: str) -> _Gap:
-    if name in ROWS:
+def _gap_after(tag: str) -> _Gap:
+    if tag in ROWS:
         return _Gap.ROW
-    return _Gap.LINE if name in BLOCKS else _Gap.NOTHING
+    return _Gap.LINE if tag in BLOCKS else _Gap.NOTHING
 
 
-def _write_string(writer: _Writer, string: NavigableString, preformatted: bool) -> None:
-    if preformatted:
-        if string:
-            writer.write(str(string))
-        return
-    words = string.split()
-    if not words or string[0].isspace():
-        writer.separate(_Gap.SPACE)
-    if words:
-        writer.write(" ".join(words))
-        if string[-1].isspace():
-            writer.separate(_Gap.SPACE)
+def visible_text(markup: str, stop: threading.Event) -> tuple[str, str]:
+    """Return the page's title and its cleaned text: a line for each block element, table rows as `a | b`.
+
+    Raises Abandoned once `stop` is set, and AssertionError for declarations that the parser rejects.
+    """
+    extractor = _Extractor(stop)
+    extractor.feed(markup)
+    extractor.close()
+    text = collapse_blank_lines(clean_characters("".join(extractor.writer.parts)))
+    return clean_characters(" ".join(extractor.title.split())), text

@@ -7,7 +7,7 @@ from specprefill_cli.documents.reader import FormatReader, Limits
 
 
 def read_markdown(data: bytes, name: str, limits: Limits) -> Document:
-    """Markdown source, front matter included: language models read it well. Raises DocumentError."""
+    """Read Markdown source, front matter included: language models read it well. Raises DocumentError."""
     text, warnings = decode(data, name)
     return one_page_document(name, normalise_line_ends(text), READER.media_type, warnings)
 

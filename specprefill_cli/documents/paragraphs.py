@@ -1,24 +1,24 @@
 """PDF lines -> paragraphs.
 
-A line break in a PDF is where the paper ended, not where the thought did. The heuristic, from the text alone:
+A line break in a PDF is where the paper ended, not where the thought did. The heuristic sees the text alone:
 
 1. A blank line always stays.
-2. A list item, a numbered heading and a table row (half of its words hold a digit, or dot leaders) always stay on
-   lines of their own.
-3. A word divided by a hyphen at the line end is joined (see ``divided_word``).
-4. A *full* line (at least 75 % of the page's usual line length) goes on in the next line, unless it ends a
-   sentence and the next line looks like a heading: short, capitalised, no full stop.
-5. Every other line is clearly short: its break stays.
+2. List items, numbered headings and table rows (half of the words hold a digit, or dot leaders) stay on lines of their
+   own.
+3. A word divided by a hyphen at the line end is joined (see `divided_word`).
+4. A full line (at least 75 % of the page's usual line length) is joined with the next one, unless it ends a sentence and
+   the next line looks like a heading: short, capitalised, without a full stop.
+5. After every other line the break stays.
 
-Only breaks become spaces and only dividing hyphens vanish; no other character is lost. A wrong guess costs a
-line break too many or too few, never text. Pages with short lines only (slides, forms, verse) stay as they are.
+Only breaks become spaces and only dividing hyphens vanish: a wrong guess costs a line break, never text. Pages with short
+lines only (slides, forms, verse) stay as they are.
 """
 
 import re
 import unicodedata
 from itertools import pairwise
 
-# Share of the usual line length from which a line counts as full: ragged-right text rarely falls below it.
+# Fraction of the usual line length from which a line counts as full: ragged-right text rarely falls below it.
 FULL_LINE = 0.75
 # The usual line length is this quantile of a page's lines: one overlong line must not make all others short.
 USUAL_QUANTILE = 0.9
@@ -39,30 +39,26 @@ _DOT_LEADERS = ("....", ". . . .")
 
 
 def join_lines(text: str) -> str:
-    r"""``text`` of one page with the lines of each paragraph joined; see the module's heuristic.
-
-    Lines are stripped and end with ``\n``; clean the characters first.
-    """
+    """Join the lines of each paragraph in the text of one page, whose characters are clean."""
     lines = [line.strip() for line in text.split("\n")]
     widths = [_columns(line) for line in lines]
     usual = _usual_width(widths)
     full = [usual >= NARROWEST_COLUMN and width >= FULL_LINE * usual for width in widths]
     parts = [lines[0]]
     for index, (line, following) in enumerate(pairwise(lines)):
-        glue = _glue(line, following, full[index], full[index + 1])
-        if glue is None:
+        if divided_word(line, following) == "drop":
             parts[-1] = parts[-1][:-1]
-        parts += [glue or "", following]
+        parts += [_separator(line, following, full[index], full[index + 1]), following]
     return "".join(parts)
 
 
 def divided_word(line: str, following: str) -> str | None:
-    """How a word divided by a hyphen between two lines goes on: ``"drop"`` or ``"keep"`` the hyphen, None if none is.
+    """Whether to `drop` or `keep` the hyphen of a word divided between two lines; None if no word is.
 
-    ``docu-`` + ``ment`` drops it. It is part of the word, and kept, before a capital or digit (``Anglo-`` +
-    ``Saxon``, ``COVID-`` + ``19``), after a digit, and in a word that has one already (``state-of-the-`` + ``art``).
+    `docu-` + `ment` drops it. It is part of the word before a capital or digit (`Anglo-` + `Saxon`, `COVID-` + `19`),
+    after a digit, and in a word that has another one (`state-of-the-` + `art`).
     """
-    if len(line) < 2 or not following or line[-1] not in _HYPHENS:
+    if _BLOCK_START.match(following) or len(line) < 2 or not following or line[-1] not in _HYPHENS:
         return None
     if not line[-2].isalnum() or not following[0].isalnum():
         return None
@@ -71,13 +67,12 @@ def divided_word(line: str, following: str) -> str | None:
     return "drop" if line[-2].isalpha() and following[0].islower() and not compound else "keep"
 
 
-def _glue(line: str, following: str, line_is_full: bool, following_is_full: bool) -> str | None:
-    """What stands between two lines: a line break, a space, nothing; None for nothing and without the hyphen."""
+def _separator(line: str, following: str, line_is_full: bool, following_is_full: bool) -> str:
+    """Return what stands between two lines: a line break, a space, or nothing."""
     if not line or not following or _BLOCK_START.match(following):
         return "\n"
-    division = divided_word(line, following)
-    if division:
-        return None if division == "drop" else ""
+    if divided_word(line, following):
+        return ""
     if not line_is_full or _is_table_row(line) or _is_table_row(following):
         return "\n"
     heading_next = not following_is_full and not _ends_sentence(following) and not following[0].islower()

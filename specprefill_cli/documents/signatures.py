@@ -6,7 +6,7 @@ from io import BytesIO
 from zipfile import BadZipFile, ZipFile
 
 # The PDF standard lets up to 1024 bytes of other data stand before the header.
-HEAD_BYTES = 1024
+HEADER_BYTES = 1024
 
 TEXT_BOMS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
 
@@ -27,7 +27,7 @@ BINARY_SIGNATURES = (
     (b"SQLite format 3\x00", "an SQLite database"),
     (b"\x7fELF", "a program (ELF)"),
 )
-# Signatures that a text may start with too, as one about the format does: binary only with a NUL byte in the file.
+# A text may start with these too, for example one about the format: binary only with a NUL byte in the file.
 WORDLIKE_SIGNATURES = (
     (b"GIF87a", "a GIF image"),
     (b"GIF89a", "a GIF image"),
@@ -39,50 +39,51 @@ WORDLIKE_SIGNATURES = (
 
 ZIP_SIGNATURE = b"PK\x03\x04"
 # Where the parts of an office format lie in its archive, and the suffix of the format.
-OFFICE_FOLDERS = (("word/", ".docx"), ("ppt/", ".pptx"), ("xl/", ".xlsx"), ("META-INF/container.xml", ".epub"))
+OFFICE_FOLDERS = {"word/": ".docx", "ppt/": ".pptx", "xl/": ".xlsx", "META-INF/container.xml": ".epub"}
 # The archive's first entries name the format even where its end, with the list of entries, is lost.
-HEAD_OF_ARCHIVE = 4096
+ARCHIVE_HEADER_BYTES = 4096
 
 _HTML_START = re.compile(rb"\s*(?:<\?xml[^>]{0,200}>\s*)?(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+html|html)\b", re.I)
 
 
 def is_pdf(data: bytes) -> bool:
-    """Whether ``data`` is a PDF: its header at the very start, or in the first KiB of a file with a PDF's trailer.
+    """Whether `data` is a PDF: its header at the very start, or in the first KiB of a file with a PDF's trailer.
 
-    The trailer is asked for because a text *about* PDF files may well mention the header in its first lines.
+    A text about PDF files may mention the header in its first lines, but has no trailer.
     """
-    head = data[:HEAD_BYTES]
-    return head.startswith(b"%PDF-") or (b"%PDF-" in head and b"startxref" in data)
+    header = data[:HEADER_BYTES]
+    return header.startswith(b"%PDF-") or (b"%PDF-" in header and b"startxref" in data)
 
 
 def is_html(data: bytes) -> bool:
-    """Whether ``data`` starts like an HTML page (doctype or html element)."""
-    return _HTML_START.match(data[:HEAD_BYTES].removeprefix(codecs.BOM_UTF8)) is not None
+    """Whether `data` starts like an HTML page (doctype or html element)."""
+    return _HTML_START.match(data[:HEADER_BYTES].removeprefix(codecs.BOM_UTF8)) is not None
 
 
 def binary_format(data: bytes) -> str | None:
-    """What kind of binary file ``data`` is, in words; None for text in any encoding."""
-    named = BINARY_SIGNATURES + (WORDLIKE_SIGNATURES if b"\x00" in data else ())
-    for signature, words in named:
+    """Name the kind of binary file that `data` is; None for text in any encoding."""
+    for signature, kind in BINARY_SIGNATURES + (WORDLIKE_SIGNATURES if b"\x00" in data else ()):
         if data.startswith(signature):
-            return words
+            return kind
     if data.startswith(ZIP_SIGNATURE):
-        return "an OpenDocument file" if b"vnd.oasis.opendocument" in data[:HEAD_OF_ARCHIVE] else "a ZIP archive"
+        return "an OpenDocument file" if b"vnd.oasis.opendocument" in data[:ARCHIVE_HEADER_BYTES] else "a ZIP archive"
     if b"\x00" in data and not data.startswith(TEXT_BOMS):
         return "binary data (it holds NUL bytes)"
     return None
 
 
 def office_suffix(data: bytes) -> str | None:
-    """The suffix of the office format that ``data`` is in; None for anything else."""
+    """Return the suffix of the office format that `data` is in; None for anything else."""
     if not data.startswith(ZIP_SIGNATURE):
         return None
-    head = data[:HEAD_OF_ARCHIVE].decode("latin-1")
-    if "application/epub+zip" in head:
+    header = data[:ARCHIVE_HEADER_BYTES].decode("latin-1")
+    if "application/epub+zip" in header:
         return ".epub"
     try:
         with ZipFile(BytesIO(data)) as archive:
             names = archive.namelist()
     except (BadZipFile, ValueError, NotImplementedError):
-        return next((suffix for folder, suffix in OFFICE_FOLDERS if folder in head), None)
-    return next((suffix for folder, suffix in OFFICE_FOLDERS if any(name.startswith(folder) for name in names)), None)
+        return next((suffix for folder, suffix in OFFICE_FOLDERS.items() if folder in header), None)
+    return next(
+        (OFFICE_FOLDERS[folder] for folder in OFFICE_FOLDERS for name in names if name.startswith(folder)), None
+    )

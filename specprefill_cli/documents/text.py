@@ -7,9 +7,9 @@ from specprefill_cli.documents.reader import FormatReader, Limits
 
 
 def read_text(data: bytes, name: str, limits: Limits) -> Document:
-    """Plain text in UTF-8, UTF-16/32 with a byte order mark, or a guessed encoding (with a warning).
+    """Read text in UTF-8, UTF-16 or UTF-32 with a byte order mark, or a guessed encoding (with a warning).
 
-    Lines stay as they are: a line break of a text file may be code, verse or a list. Raises DocumentError.
+    Line breaks stay: in a text file they may be code, verse or a list. Raises DocumentError: unknown encoding.
     """
     text, warnings = decode(data, name)
     return one_page_document(name, collapse_blank_lines(clean_characters(text)), READER.media_type, warnings)

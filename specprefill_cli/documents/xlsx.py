@@ -16,26 +16,26 @@ from specprefill_cli.documents.reader import FormatReader, Limits
 if TYPE_CHECKING:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
 
-# A formula without a stored value: its cell ends behind the formula, or behind an empty value. Of a text (`t="str"`) an
-# empty value is one.
+# A formula without a stored value: its cell ends after the formula, or after an empty value. In a cell of text
+# (`t="str"`) the empty value is a value.
 UNCALCULATED = re.compile(
     rb"<c\b(?![^<>]*\bt=\"str\")[^<>]*>\s*(?:<f\b[^<>]*/>|<f\b[^<>]*>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>"
 )
 PERCENT_DIGITS = 10
-# What spreadsheets show of a number at most; further digits are noise of binary fractions.
+# Spreadsheets show at most so many digits of a number; further ones are noise of binary fractions.
 DIGITS = 15
 
 
 def read_xlsx(data: bytes, name: str, limits: Limits) -> Document:
-    """Values as they were last calculated, under the sheet's name; empty rows are left out.
+    """Read values as they were last calculated, below the sheet's name, without empty rows.
 
-    Raises DocumentError: damaged, too large, or the extra `office` is not installed.
+    Raises DocumentError: larger than the limits, or the extra `office` is not installed.
     """
     excel = office_module("openpyxl", name, "workbooks")
 
     def pages(stream: BytesIO, warnings: list[str]) -> Pages:
-        if uncalculated(stream):
-            warnings.append("formulas without a stored value are left out; open the file, save it, and read it again")
+        if has_uncalculated(stream):
+            warnings.append("formulas without a stored value are skipped; open the file, save it, and read it again")
         workbook = excel.load_workbook(stream, read_only=True, data_only=True)
         for sheet in workbook.worksheets:
             yield sheet_lines(sheet)
@@ -43,7 +43,7 @@ def read_xlsx(data: bytes, name: str, limits: Limits) -> Document:
     return archive_document(data, name, limits, READER.media_type, pages)
 
 
-def uncalculated(stream: BytesIO) -> bool:
+def has_uncalculated(stream: BytesIO) -> bool:
     """Whether a sheet holds formulas whose value was never stored, as files written by programs may."""
     with ZipFile(stream) as archive:
         sheets = [entry for entry in archive.namelist() if re.fullmatch(r"xl/worksheets/[^/]+\.xml", entry)]
@@ -51,7 +51,8 @@ def uncalculated(stream: BytesIO) -> bool:
 
 
 def sheet_lines(sheet: ReadOnlyWorksheet) -> Iterator[str]:
-    # A sheet may claim any size; without the claim, rows are as long as what stands in them.
+    """Yield the sheet's name and its rows."""
+    # A sheet may claim any size; without the claim, rows are as long as their content.
     sheet.reset_dimensions()
     yield f"# {sheet.title}"
     for row in sheet.iter_rows():
@@ -61,7 +62,7 @@ def sheet_lines(sheet: ReadOnlyWorksheet) -> Iterator[str]:
 
 
 def cell_text(value: Any, number_format: str | None) -> str:
-    """A value as a reader of the sheet sees it, as far as that matters: dates, whole numbers, percentages."""
+    """Write a value as the sheet shows it, as far as that matters: dates, whole numbers, percentages."""
     if value is None:
         return ""
     if isinstance(value, bool):

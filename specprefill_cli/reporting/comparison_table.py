@@ -1,8 +1,8 @@
-"""Modes side by side: for people as a table with a column for each, for programs as rows."""
+"""Modes side by side: a table with a column for each, and one JSON object."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -10,97 +10,71 @@ from rich.table import Table
 from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.reporting.jsonl import SCHEMA, answer_record
 from specprefill_cli.reporting.safe import plain
-from specprefill_cli.reporting.table import PHASE_WORDS, page_text, seconds, several_documents
+from specprefill_cli.reporting.table import page_text, phase_name, seconds, several_documents, source_text, span_count
 
 if TYPE_CHECKING:
+    from specprefill_cli.answering.answer import Answer
     from specprefill_cli.answering.comparison import Compared
 
-NOTHING = "-"
+EMPTY = "-"
 
 
 def comparison_table(compared: Sequence[Compared]) -> Table:
-    """A row for each figure, a column for each mode; rows that no mode has are left out."""
+    """Build a table with a row for each figure that any mode has, and a column for each mode."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
-    for one in compared:
-        table.add_column(plain(one.asked), overflow="fold", ratio=1)
-    for label, cell in rows(compared):
-        cells = [cell(one) for one in compared]
-        if any(text != NOTHING for text in cells):
-            table.add_row(label, *map(plain, cells))
+    for column in compared:
+        table.add_column(plain(column.asked), overflow="fold", ratio=1)
+    columns = [figures(column) for column in compared]
+    for label in columns[0] if columns else ():
+        values = [column[label] for column in columns]
+        if any(values):
+            table.add_row(label, *(plain(value or EMPTY) for value in values))
     return table
 
 
-def rows(compared: Sequence[Compared]) -> list[tuple[str, Callable[[Compared], str]]]:
-    """Labels, and what each mode has to say there."""
-    phases = list(compared[0].answer.phases) if compared else []
-    return [
-        ("answer", lambda one: one.answer.answer or "(nothing)"),
-        ("mode", lambda one: f"{one.answer.mode}  ({one.answer.reason})" if one.answer.reason else NOTHING),
-        ("TTFT", lambda one: seconds(one.answer.ttft_seconds)),
-        *((f"  {PHASE_WORDS.get(name, name)}", phase_cell(name)) for name in phases),
-        ("reused", lambda one: ", ".join(one.answer.reused) or NOTHING),
-        ("speedup", lambda one: figure(one.speedup, "{:.2f}x")),
-        (
-            "kept",
-            lambda one: f"{one.answer.kept_tokens:,} of {one.answer.prompt_tokens:,}, {one.answer.kept_ratio:.3f}",
-        ),
-        *((fate.value, spans_cell(fate)) for fate in Fate),
-        ("first-token KL", lambda one: figure(one.first_token_kl, "{:.4f} nats")),
-        ("agreement", lambda one: figure(one.agreement, "{:.2f}")),
-        ("decode", lambda one: figure(one.answer.tokens_per_second, "{:,.0f} tokens/s")),
-        ("acceptance", lambda one: figure(one.answer.acceptance_rate, "{:.2f}")),
-        ("warning", lambda one: "; ".join(one.answer.warnings) or NOTHING),
-    ]
+def figures(compared: Compared) -> dict[str, str | None]:
+    """Return one mode's figures by label; None or an empty text for those that it does not have."""
+    answer = compared.answer
+    return {
+        "answer": answer.answer or "(nothing)",
+        "mode": f"{answer.mode}  ({answer.reason})" if answer.reason else None,
+        "TTFT": seconds(answer.ttft_seconds),
+        **{f"  {phase_name(name)}": seconds(value) if value > 0 else None for name, value in answer.phases.items()},
+        "reused": ", ".join(answer.reused),
+        "speedup": figure(compared.speedup, "{:.2f}x"),
+        "kept": f"{answer.kept_tokens:,} of {answer.prompt_tokens:,}, {answer.kept_ratio:.3f}",
+        **{fate.value: fate_figure(answer, fate) for fate in Fate},
+        "first-token KL": figure(compared.first_token_kl, "{:.4f} nats"),
+        "agreement": figure(compared.agreement, "{:.2f}"),
+        "decode": figure(answer.tokens_per_second, "{:,.0f} tokens/s"),
+        "acceptance": figure(answer.acceptance_rate, "{:.2f}"),
+        "warning": "; ".join(answer.warnings),
+    }
 
 
-def figure(value: float | None, form: str) -> str:
-    return NOTHING if value is None else form.format(value)
+def figure(value: float | None, form: str) -> str | None:
+    """Format a figure that may not have been measured."""
+    return None if value is None else form.format(value)
 
 
-def phase_cell(name: str) -> Callable[[Compared], str]:
-    def cell(one: Compared) -> str:
-        value = one.answer.phases[name]
-        return seconds(value) if value > 0 else NOTHING
-
-    return cell
-
-
-def spans_cell(fate: Fate) -> Callable[[Compared], str]:
-    def cell(one: Compared) -> str:
-        chosen = [span for span in one.answer.spans if span.fate is fate]
-        if not chosen:
-            return NOTHING
-        tokens = sum(span.end - span.start for span in chosen)
-        pages = page_text(chosen, several_documents(one.answer))
-        return f"{len(chosen)} span{'s' if len(chosen) > 1 else ''}, {tokens:,} tokens ({pages})"
-
-    return cell
+def fate_figure(answer: Answer, fate: Fate) -> str | None:
+    """Count the spans of one fate and their tokens, with their pages."""
+    spans = [span for span in answer.spans if span.fate is fate]
+    return f"{span_count(spans)} ({page_text(spans, several_documents(answer))})" if spans else None
 
 
 def sources_table(compared: Sequence[Compared]) -> Table:
-    """Where each mode's answer stands in the documents."""
+    """Build a table of where each mode's answer stands in the documents."""
     table = Table("mode", "source", box=None, padding=(0, 2, 0, 0))
-    for one in compared:
-        for citation in one.answer.citations:
-            text = " ".join(citation.text.split())
-            table.add_row(plain(one.asked), plain(f"{citation.document}, page {citation.page}: {text}"))
+    for column in compared:
+        for citation in column.answer.citations:
+            table.add_row(plain(column.asked), plain(source_text(citation)))
     return table
 
 
 def comparison_record(question: str, compared: Sequence[Compared]) -> dict[str, Any]:
-    """The comparison for programs: rows as `ask --json` has them, with their differences from `full`."""
-    return {
-        "schema": SCHEMA,
-        "question": question,
-        "rows": [
-            {
-                **answer_record(one.answer),
-                "asked": one.asked,
-                "speedup": one.speedup,
-                "first_token_kl": one.first_token_kl,
-                "agreement": one.agreement,
-            }
-            for one in compared
-        ],
-    }
+    """Return the comparison as JSON values: rows as `ask --json` has them, with their differences from `full`."""
+    differences = ("asked", "speedup", "first_token_kl", "agreement")
+    rows = [answer_record(row.answer) | {name: getattr(row, name) for name in differences} for row in compared]
+    return {"schema": SCHEMA, "question": question, "rows": rows}

@@ -1,4 +1,4 @@
-"""What a dry run found: for people as tables, for programs as one object, for the page as a result."""
+"""What a dry run found, as tables, as one JSON object, and as a result on the page."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from specprefill_cli.answering.dry_run import PLANNED_MODE, DryRun, Estimate
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.reporting.html import PageResult
 from specprefill_cli.reporting.jsonl import SCHEMA
-from specprefill_cli.reporting.safe import plain
-from specprefill_cli.reporting.table import seconds
+from specprefill_cli.reporting.table import facts_table, seconds, warning_facts
 
 ESTIMATE_NOTE = (
     "estimates: counted operations and the overhead of a pass, not measurements of the target; seconds at the speed at "
@@ -23,80 +22,76 @@ ESTIMATE_NOTE = (
 
 
 def plan_cells(run: DryRun, collection: Collection, chunk_size: int) -> list[Cell]:
+    """Return the planned fates as cells."""
     return document_cells(collection, run.offsets, run.plan, run.importance, chunk_size, run.neighbours)
 
 
 def plan_facts(run: DryRun) -> list[tuple[str, str]]:
-    """Labels and values of a dry run, in words."""
+    """Return labels and values; the speedup is expected twice: before the documents were scored, and with this plan."""
+    mode, reason = run.advice
+    planned = run.estimates[0]
+    ttft = f", TTFT {about_seconds(planned.ttft_seconds)}" if planned.ttft_seconds is not None else ""
     return [
         ("pair", f"{run.draft or 'no draft'} -> {run.target}{'' if run.loaded else ' (its weights were not loaded)'}"),
         ("prompt", f"{run.plan.prompt_tokens:,} tokens"),
         ("would keep", f"{run.plan.kept_tokens:,} tokens, ratio {run.plan.kept_ratio:.3f}"),
-        ("auto takes", f"{run.advice[0]}: {run.advice[1].removeprefix('auto: ')}"),
+        ("auto takes", f"{mode} (expected before scoring: {reason.removeprefix('auto: ')})"),
+        ("expected with this plan", f"{planned.speedup:.1f}x{ttft}"),
     ]
 
 
 def plan_table(run: DryRun) -> Table:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, value in plan_facts(run):
-        table.add_row(label, plain(value))
-    for warning in run.warnings:
-        table.add_row("warning", plain(warning, style="yellow"))
-    return table
+    """Build the table of a dry run's facts and warnings."""
+    return facts_table([*plan_facts(run), *warning_facts(run.warnings)])
 
 
 def estimate_rows(run: DryRun) -> list[list[str]]:
-    """Header and rows: the planned ratio first, then others, then full prefill."""
-    rows = [["keep", "tokens computed", "speedup", "TTFT"]]
-    for number, one in enumerate(run.estimates):
-        keep = f"planned: {keep_word(one)}" if number == 0 else keep_word(one)
-        rows.append([keep, f"{one.kept_tokens:,}", f"{one.speedup:.1f}x", seconds_word(one.ttft_seconds)])
-    return [*rows, ["full", f"{run.plan.prompt_tokens:,}", "1.0x", seconds_word(run.full_seconds)]]
+    """Return a header and rows: this plan's keep ratio first, then others, then full prefill."""
+    rows = [["keep", "tokens computed", "expected speedup", "TTFT"]]
+    for number, estimate in enumerate(run.estimates):
+        keep = f"this plan: {keep_ratio(estimate)}" if number == 0 else keep_ratio(estimate)
+        ttft = about_seconds(estimate.ttft_seconds)
+        rows.append([keep, f"{estimate.kept_tokens:,}", f"{estimate.speedup:.1f}x", ttft])
+    return [*rows, ["full", f"{run.plan.prompt_tokens:,}", "1.0x", about_seconds(run.full_seconds)]]
 
 
-def keep_word(one: Estimate) -> str:
-    return f"auto, {one.kept_ratio:.2f}" if one.keep is None else f"{one.keep:g}"
+def keep_ratio(estimate: Estimate) -> str:
+    """Write the keep ratio of an estimate."""
+    return f"auto, {estimate.kept_ratio:.2f}" if estimate.keep is None else f"{estimate.keep:g}"
 
 
-def seconds_word(value: float | None) -> str:
+def about_seconds(value: float | None) -> str:
+    """Write an estimated duration."""
     return "-" if value is None else f"about {seconds(value)}"
 
 
 def estimate_table(rows: Sequence[Sequence[str]]) -> Table:
+    """Build a table from a header and rows."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for head in rows[0]:
-        table.add_column(head, justify="right")
+    for name in rows[0]:
+        table.add_column(name, justify="right")
     for row in rows[1:]:
         table.add_row(*row)
     return table
 
 
 def plan_result(run: DryRun, cells: Sequence[Cell]) -> PageResult:
-    """A dry run as the page shows it."""
-    reason = f"dry run; {ESTIMATE_NOTE}"
+    """Return a dry run as the page shows it."""
     return PageResult(
-        PLANNED_MODE, reason, None, plan_facts(run), run.phases, (), run.warnings, cells, estimate_rows(run)
+        mode=PLANNED_MODE,
+        reason=f"dry run; {ESTIMATE_NOTE}",
+        answer=None,
+        facts=plan_facts(run),
+        phases=run.phases,
+        citations=(),
+        warnings=run.warnings,
+        cells=cells,
+        estimates=estimate_rows(run),
     )
 
 
 def plan_record(run: DryRun, cells: Sequence[Cell], collection: Collection, startup_seconds: float) -> dict[str, Any]:
-    """A dry run for programs; times in seconds, spans as `ask --json` has them, one entry a chunk."""
-    position, chunks = run.plan.document[0], []
-    for cell in cells:
-        end = position + cell.tokens
-        chunks.append(
-            {
-                "start": position,
-                "end": end,
-                "pages": collection.pages(cell.start, cell.end),
-                "documents": [asdict(one) for one in collection.pages_by_document(cell.start, cell.end)],
-                "fate": cell.fate.value,
-                "importance": cell.importance,
-            }
-        )
-        position = end
+    """Return a dry run as JSON values: times in seconds, spans as `ask --json` has them, one entry a chunk."""
     mode, reason = run.advice
     return {
         "schema": SCHEMA,
@@ -109,9 +104,27 @@ def plan_record(run: DryRun, cells: Sequence[Cell], collection: Collection, star
         "kept_ratio": run.plan.kept_ratio,
         "startup_seconds": startup_seconds,
         "phases": run.phases,
-        "spans": [asdict(span) | {"fate": span.fate.value} for span in run.spans],
-        "chunks": chunks,
-        "estimates": [asdict(one) for one in run.estimates],
+        "spans": [asdict(span) for span in run.spans],
+        "chunks": chunk_records(run.plan.document[0], cells, collection),
+        "estimates": [asdict(estimate) for estimate in run.estimates],
         "full_ttft_seconds": run.full_seconds,
         "warnings": run.warnings,
     }
+
+
+def chunk_records(first_token: int, cells: Sequence[Cell], collection: Collection) -> list[dict[str, Any]]:
+    """Return chunks as JSON values; `first_token` is the document's first position in the prompt."""
+    records, position = [], first_token
+    for cell in cells:
+        records.append(
+            {
+                "start": position,
+                "end": position + cell.tokens,
+                "pages": collection.pages(cell.start, cell.end),
+                "documents": [asdict(touched) for touched in collection.pages_by_document(cell.start, cell.end)],
+                "fate": cell.fate.value,
+                "importance": cell.importance,
+            }
+        )
+        position += cell.tokens
+    return records

@@ -1,4 +1,4 @@
-"""Findings as a table, and as one object."""
+"""Findings of `doctor` and `pairs check`, as a table and as one JSON object."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ STYLES = {State.OK: "green", State.LIMITED: "yellow", State.NO: "yellow", State.
 
 
 def check_table(checks: Sequence[Check]) -> Table:
+    """Build a table with a row for each finding: name, state, detail."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(no_wrap=True)
@@ -26,5 +27,5 @@ def check_table(checks: Sequence[Check]) -> Table:
 
 
 def check_record(checks: Sequence[Check], **more: Any) -> dict[str, Any]:
-    rows = [asdict(check) | {"state": check.state.value} for check in checks]
-    return {"schema": SCHEMA, **more, "ok": not any_broken(checks), "checks": rows}
+    """Return the findings as JSON values; `ok` is false when something that is needed is broken."""
+    return {"schema": SCHEMA, **more, "ok": not any_broken(checks), "checks": [asdict(check) for check in checks]}

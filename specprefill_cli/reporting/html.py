@@ -1,6 +1,7 @@
-"""One self-contained page: what was kept of the document in each mode, the answers, and where the time went.
+"""One self-contained page: the document as each mode treated it, the answers, and where the time went.
 
-The page needs no script and no network, and its policy forbids both. Every value passes `printable` and is escaped.
+The page needs no script and no network, and its content security policy forbids both. Every value passes `printable` and
+is escaped.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from specprefill_cli.answering.cells import LEVELS, Cell, PageCells, cells_by_page
 from specprefill_cli.prefill.phases import PHASES
 from specprefill_cli.reporting.safe import printable
-from specprefill_cli.reporting.table import PHASE_WORDS, decode_facts, prompt_facts, seconds
+from specprefill_cli.reporting.table import decode_facts, phase_name, prompt_facts, seconds, start_facts
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).resolve().parent / "page"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PageResult:
     """One mode on the page.
 
     answer: its text, or None where the target did not run; facts: labels and values
-    phases: seconds by the names in `timing.PHASES`
+    phases: seconds by the names in `PHASES`
     cells: the document as this mode treated it; estimates: header and rows of a table, or nothing
     """
 
@@ -59,7 +60,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Bar:
-    """A phase in the bars: its share of the longest time, in percent, and its colour's number."""
+    """A phase in the bars: its part of the longest time in percent, and the number of its colour."""
 
     name: str
     seconds: str
@@ -68,47 +69,52 @@ class Bar:
 
 
 def answer_result(answer: Answer, cells: Sequence[Cell]) -> PageResult:
-    """An answer as the page shows it."""
-    facts = [
-        *prompt_facts(answer),
-        ("TTFT", seconds(answer.ttft_seconds)),
-        ("start-up", seconds(answer.startup_seconds)),
-        *([("reused", ", ".join(answer.reused))] if answer.reused else []),
-        *decode_facts(answer),
-    ]
+    """Return an answer as the page shows it."""
     return PageResult(
-        answer.mode, answer.reason, answer.answer, facts, answer.phases, answer.citations, answer.warnings, cells
+        mode=answer.mode,
+        reason=answer.reason,
+        answer=answer.answer,
+        facts=[
+            *prompt_facts(answer),
+            ("TTFT", seconds(answer.ttft_seconds)),
+            *start_facts(answer),
+            *decode_facts(answer),
+        ],
+        phases=answer.phases,
+        citations=answer.citations,
+        warnings=answer.warnings,
+        cells=cells,
     )
 
 
 def render_page(question: str, collection: Collection, results: Sequence[PageResult]) -> str:
-    """The page of one question about some documents, as each of the results answered it."""
+    """Render the page of one question about some documents, with all results."""
     longest = max((sum(result.phases.values()) for result in results), default=0.0)
-    return environment().get_template("page.html").render(
+    template = environment().get_template("page.html")
+    return template.render(
         question=question,
         documents=", ".join(document.name for document in collection.documents),
         several=len(collection.documents) > 1,
         timed=longest > 0,
         answered=any(result.answer is not None for result in results),
-        results=[view(result, collection, longest) for result in results],
+        results=[result_view(result, collection, longest) for result in results],
         levels=range(LEVELS + 1),
-    )  # fmt: skip
+    )
 
 
-def view(result: PageResult, collection: Collection, longest: float) -> dict[str, Any]:
-    """What the template prints of one result."""
+def result_view(result: PageResult, collection: Collection, longest: float) -> dict[str, Any]:
+    """Return what the template prints of one result; `longest`: seconds of the longest one's phases."""
     marks = cited_ranges(result.citations, collection)
     cited = [
         [index for index, cell in enumerate(result.cells) if cell.start < end and start < cell.end]
         for start, end in marks
     ]
-    pages = cells_by_page(collection, list(result.cells))
     opened: set[int] = set()
     return {
         "result": result,
         "total": seconds(sum(result.phases.values())),
         "bars": [
-            Bar(PHASE_WORDS.get(name, name), seconds(value), 100 * value / longest, PHASES.index(name))
+            Bar(phase_name(name), seconds(value), 100 * value / longest, PHASES.index(name))
             for name, value in result.phases.items()
             if value > 0
         ],
@@ -117,20 +123,23 @@ def view(result: PageResult, collection: Collection, longest: float) -> dict[str
         "sources": [(source, cells[0]) for source, cells in zip(result.citations, cited, strict=True)],
         "cited": {index for cells in cited for index in cells},
         "chunks": len(result.cells),
-        "pages": [(page, list(pieces(page, result.cells, collection.text, marks, opened))) for page in pages],
+        "pages": [
+            (page, list(page_pieces(page, result.cells, collection.text, marks, opened)))
+            for page in cells_by_page(collection, result.cells)
+        ],
     }
 
 
 def cited_ranges(citations: Sequence[Citation], collection: Collection) -> list[tuple[int, int]]:
-    """Character ranges [start, end) of the collection's text in which answers stand."""
-    starts = collection.starts
-    return [(starts[one.number] + one.start, starts[one.number] + one.end) for one in citations]
+    """Return the character ranges [start, end) of the collection's text in which answers stand."""
+    origins = [collection.starts[citation.number] for citation in citations]
+    return [(start + cited.start, start + cited.end) for start, cited in zip(origins, citations, strict=True)]
 
 
-def pieces(
+def page_pieces(
     page: PageCells, cells: Sequence[Cell], text: str, marks: list[tuple[int, int]], opened: set[int]
 ) -> Iterator[Piece]:
-    """The page's text, cut where cells and citations begin and end."""
+    """Yield the page's text, cut where cells and citations begin and end; `opened`: cells that began before."""
     for index in page.cells:
         low, high = max(cells[index].start, page.start), min(cells[index].end, page.end)
         edges = {low, high, *(edge for mark in marks for edge in mark if low < edge < high)}
@@ -142,19 +151,19 @@ def pieces(
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
-    """Templates in which every value is made harmless: control characters are shown, markup is escaped."""
+    """Return the templates' environment, which shows control characters and escapes markup in every value."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
-        finalize=shown,
+        finalize=_shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
 
 
-def shown(value: Any) -> Any:
-    """A text made printable; markup of our own making (which was, where it was made) and numbers as they are."""
+def _shown(value: Any) -> Any:
+    """Make text printable; our own markup, whose values were made printable before, and numbers stay."""
     return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

@@ -6,21 +6,21 @@ import unicodedata
 
 from rich.text import Text
 
-# Controls and escapes, halves of characters, line separators, and formats: among these are the direction overrides,
-# which make a line read differently from what it says, and the tags, which hide text altogether.
+# Controls, surrogates, line separators and format characters: among the last are direction overrides, which make a line
+# read differently from what it says, and tags, which hide text altogether.
 OBEYED = frozenset({"Cc", "Cs", "Zl", "Zp", "Cf"})
-# Spelling in Persian, Indic scripts and emoji (the joiners), or signs that are seen themselves (Arabic, Kaithi).
+# Joiners, which Persian, Indic scripts and emoji are spelt with, and format characters that are visible (Arabic, Kaithi).
 HARMLESS = frozenset(
     "\n\t\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
 )
 
 
 def printable(text: str) -> str:
-    """Control characters, escapes and direction overrides replaced by their visible code; line ends and tabs kept."""
-    return text if text.isprintable() else "".join(map(visible, text))
+    """Replace control characters, escapes and direction overrides by their visible code; keep line ends and tabs."""
+    return text if text.isprintable() else "".join(map(_visible, text))
 
 
-def visible(character: str) -> str:
+def _visible(character: str) -> str:
     if character in HARMLESS or unicodedata.category(character) not in OBEYED:
         return character
     code = ord(character)
@@ -28,5 +28,5 @@ def visible(character: str) -> str:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """A rich text in which markup means nothing."""
+    """Build a rich text in which markup means nothing."""
     return Text(printable(text), style=style)

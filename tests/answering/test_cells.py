@@ -31,7 +31,7 @@ def test_a_cell_is_a_chunk_with_its_fate_importance_and_place():
     ]
 
 
-def test_places_are_those_by_which_chunks_were_chosen():
+def test_places_rank_chunks_as_selection_does():
     importance = torch.tensor([4.0] * 4 + [0.0] * 8 + [3.0] * 4 + [3.5] * 4)
     alone = document_cells(ONE, OFFSETS, full_plan(30, (5, 25)), importance, 4)
     beside = document_cells(ONE, OFFSETS, full_plan(30, (5, 25)), importance, 4, neighbours=0.5)
@@ -40,7 +40,7 @@ def test_places_are_those_by_which_chunks_were_chosen():
     assert [cell.importance for cell in beside] == [cell.importance for cell in alone]
 
 
-def test_a_chunk_with_two_fates_is_two_cells_and_nothing_scored_is_unshaded():
+def test_a_chunk_with_two_fates_is_two_cells_and_unscored_cells_are_unshaded():
     cells = document_cells(ONE, OFFSETS, plan((0, 3, Fate.RECOMPUTE), (3, 20, Fate.ACCEPT)), None, 16)
     assert [(cell.start, cell.end, cell.fate) for cell in cells] == [
         (0, 3, Fate.RECOMPUTE),
@@ -52,7 +52,7 @@ def test_a_chunk_with_two_fates_is_two_cells_and_nothing_scored_is_unshaded():
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 9))
 def test_cells_divide_the_text_without_holes(widths, chunk):
-    """Also where tokens overlap (bytes of one character), are empty, or leave characters out."""
+    """Also where tokens overlap (bytes of one character), are empty, or skip characters."""
     ends = np.cumsum(widths)
     offsets = np.stack([np.maximum(ends - widths - 1, 0), ends], 1)
     collection = Collection((one_page_document("a", "x" * (int(ends[-1]) + 2), "text/plain"),))

@@ -17,22 +17,22 @@ FULL = full_plan(len(TEXT) + 5, (5, 5 + len(TEXT)))
 
 
 def test_an_answer_is_found_across_white_space_and_case():
-    (found,) = cite("Four euros.", COLLECTION, FULL, OFFSETS, None)
-    assert (found.document, found.page, found.text) == ("guide.pdf", 2, "The fee is four  euros.")
-    assert TEXT[found.start : found.end] == "four  euros"
+    (citation,) = cite("Four euros.", COLLECTION, FULL, OFFSETS, None)
+    assert (citation.document, citation.page, citation.text) == ("guide.pdf", 2, "The fee is four  euros.")
+    assert TEXT[citation.start : citation.end] == "four  euros"
 
 
 def test_the_most_important_place_comes_first():
     importance = torch.zeros(len(TEXT))
     importance[TEXT.rindex("green")] = 1
-    pages = [found.page for found in cite("green", COLLECTION, FULL, OFFSETS, importance)]
+    pages = [citation.page for citation in cite("green", COLLECTION, FULL, OFFSETS, importance)]
     assert pages == [2, 1]
 
 
 def test_dropped_text_is_not_cited():
     cut = TEXT.index("The fee") + 5
     plan = Plan(len(TEXT) + 5, (5, 5 + len(TEXT)), (Span(5, cut, Fate.RECOMPUTE), Span(cut, 5 + len(TEXT), Fate.DROP)))
-    assert [found.page for found in cite("green", COLLECTION, plan, OFFSETS, None)] == [1]
+    assert [citation.page for citation in cite("green", COLLECTION, plan, OFFSETS, None)] == [1]
     assert cite("four euros", COLLECTION, plan, OFFSETS, None) == []
 
 
@@ -45,7 +45,9 @@ def test_parts_of_words_and_absent_answers_are_not_cited():
 def numbers(text, answer):
     collection = Collection((Document("a.txt", text, (Page(1, 0, len(text)),), "text/plain"),))
     offsets = np.array([(place, place + 1) for place in range(len(text))])
-    return [found.start for found in cite(answer, collection, full_plan(len(text), (0, len(text))), offsets, None)]
+    return [
+        citation.start for citation in cite(answer, collection, full_plan(len(text), (0, len(text))), offsets, None)
+    ]
 
 
 def test_a_number_is_not_cited_inside_another():
@@ -72,16 +74,18 @@ def test_a_quote_that_begins_inside_a_word_does_not_hide_a_shorter_one():
 
 def test_several_documents_keep_their_names_and_pages():
     other = Document("b.txt", "Entry costs five euros.", (Page(1, 0, 23),), "text/plain")
-    both = Collection((DOCUMENT, other))
-    offsets = np.array([(place, place + 1) for place in range(len(both.text))])
-    (found,) = cite("five euros", both, full_plan(len(both.text), (0, len(both.text))), offsets, None)
-    assert (found.document, found.page, other.text[found.start : found.end]) == ("b.txt", 1, "five euros")
-    assert both.pages(0, len(both.text)) == [1, 2]
+    collection = Collection((DOCUMENT, other))
+    offsets = np.array([(place, place + 1) for place in range(len(collection.text))])
+    (citation,) = cite(
+        "five euros", collection, full_plan(len(collection.text), (0, len(collection.text))), offsets, None
+    )
+    assert (citation.document, citation.page, other.text[citation.start : citation.end]) == ("b.txt", 1, "five euros")
+    assert collection.pages(0, len(collection.text)) == [1, 2]
 
 
 def test_an_answer_in_a_sentence_is_cited_by_its_longest_quote():
-    (found,) = cite("I think it opens at nine o'clock.", COLLECTION, FULL, OFFSETS, None)
-    assert (found.page, TEXT[found.start : found.end]) == (1, "It opens at nine")
+    (citation,) = cite("I think it opens at nine o'clock.", COLLECTION, FULL, OFFSETS, None)
+    assert (citation.page, TEXT[citation.start : citation.end]) == (1, "It opens at nine")
 
 
 def test_yes_no_and_sentences_about_absence_have_no_source():
@@ -97,5 +101,5 @@ def test_yes_no_and_sentences_about_absence_have_no_source():
 
 def test_marks_around_an_answer_do_not_hide_it():
     for answer in ('"Four euros."', "**four euros**", "“four euros”"):
-        (found,) = cite(answer, COLLECTION, FULL, OFFSETS, None)
-        assert found.page == 2
+        (citation,) = cite(answer, COLLECTION, FULL, OFFSETS, None)
+        assert citation.page == 2

@@ -1,4 +1,4 @@
-"""What works with a pair is told from configurations and tokenizers; memory is counted without weights."""
+"""What works with a pair, judged by configurations and tokenizers; memory counted without weights."""
 
 import pytest
 import torch
@@ -38,53 +38,53 @@ def states(draft, target, prompt="tiny"):
     return {check.name: check for check in check_pair(draft, target, template(prompt))}
 
 
-def test_one_tokenizer_lets_everything_work(tokenizer):
-    found = states(outline(tokenizer), outline(tokenizer))
-    assert {check.state for check in found.values()} == {State.OK}
-    assert "4,096" in found["context"].detail
+def test_with_one_tokenizer_everything_works(tokenizer):
+    checks = states(outline(tokenizer), outline(tokenizer))
+    assert {check.state for check in checks.values()} == {State.OK}
+    assert "4,096" in checks["context"].detail
 
 
-def test_two_tokenizers_leave_select(tokenizer, other_tokenizer):
-    found = states(outline(other_tokenizer), outline(tokenizer))
-    assert found["select"].state is State.OK
-    assert found["draft-kv"].state is found["speculative decoding"].state is State.NO
-    assert "different tokenizers" in found["draft-kv"].detail
+def test_with_two_tokenizers_select_works(tokenizer, other_tokenizer):
+    checks = states(outline(other_tokenizer), outline(tokenizer))
+    assert checks["select"].state is State.OK
+    assert checks["draft-kv"].state is checks["speculative decoding"].state is State.NO
+    assert "different tokenizers" in checks["draft-kv"].detail
 
 
-def test_windows_and_contexts_are_told(tokenizer):
-    found = states(outline(tokenizer, "mistral"), outline(tokenizer, "gemma3"))
-    assert found["select"].state is State.LIMITED
-    assert "up to 48 tokens" in found["select"].detail
-    assert found["target's windows"].detail.startswith("2 of 3 layers see 48 tokens")
-    found = states(outline(tokenizer, max_position_embeddings=1_000), outline(tokenizer))
-    assert found["context"].state is State.LIMITED
-    assert "up to 1,000 tokens (draft 1,000, target 4,096)" in found["context"].detail
+def test_windows_and_contexts_are_reported(tokenizer):
+    checks = states(outline(tokenizer, "mistral"), outline(tokenizer, "gemma3"))
+    assert checks["select"].state is State.LIMITED
+    assert "up to 48 tokens" in checks["select"].detail
+    assert checks["target's windows"].detail.startswith("2 of 3 layers see 48 tokens")
+    checks = states(outline(tokenizer, max_position_embeddings=1_000), outline(tokenizer))
+    assert checks["context"].state is State.LIMITED
+    assert "up to 1,000 tokens (draft 1,000, target 4,096)" in checks["context"].detail
 
 
-def test_longrope_is_told(tokenizer):
+def test_longrope_is_reported(tokenizer):
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0], "long_factor": [1.0]}
-    found = states(outline(tokenizer), outline(tokenizer, "phi3", rope_parameters=rope))
-    assert "read in one pass" in found["rotary embedding"].detail
-    assert found["draft-kv"].state is State.NO
-    assert "turns its keys by the length" in found["draft-kv"].detail
+    checks = states(outline(tokenizer), outline(tokenizer, "phi3", rope_parameters=rope))
+    assert "read in one pass" in checks["rotary embedding"].detail
+    assert checks["draft-kv"].state is State.NO
+    assert "rotary embedding depends on the length" in checks["draft-kv"].detail
 
 
 def test_a_prompt_that_needs_a_chat_template_is_broken_without_one(tokenizer):
-    found = states(outline(tokenizer), outline(tokenizer), "ask")
-    assert found["prompt"].state is State.BROKEN
-    assert "no chat template" in found["prompt"].detail
+    checks = states(outline(tokenizer), outline(tokenizer), "ask")
+    assert checks["prompt"].state is State.BROKEN
+    assert "no chat template" in checks["prompt"].detail
 
 
 def test_a_model_without_replaceable_attention_is_broken(tokenizer):
     strange = ModelOutline("strange", transformers.BloomConfig(), tokenizer, "cpu")
-    found = states(outline(tokenizer), strange)
-    assert found["target"].state is State.BROKEN
-    assert "bloom computes attention in its own way" in found["target"].detail
+    checks = states(outline(tokenizer), strange)
+    assert checks["target"].state is State.BROKEN
+    assert "bloom computes attention in its own way" in checks["target"].detail
 
 
 def test_an_outline_is_what_loading_starts_from():
-    found = load_outline("tiny:target", Placement(None), offline=True)
-    assert (found.context, found.device) == (16_384, "cpu")
+    loaded = load_outline("tiny:target", Placement(None), offline=True)
+    assert (loaded.context, loaded.device) == (16_384, "cpu")
     assert load_outline("tiny:draft", Placement({"": "cuda:1"}), offline=True).device == "cuda"
     assert Placement("auto", {0: 1, 2: 1}).device_type == "cuda"
     assert Placement("auto", {0: 1, 2: 1}).gpus == (0, 2)

@@ -12,7 +12,7 @@ MakePdf = Callable[..., bytes]
 
 @pytest.fixture(scope="session")
 def make_pdf() -> MakePdf:
-    """``make_pdf(texts, password=None, owner=None, method=...)``: one page a text, an image page for None."""
+    """`make_pdf(texts, password=None, owner=None, method=...)`: one page a text, an image page for None."""
 
     def make(
         texts: list[str | None],

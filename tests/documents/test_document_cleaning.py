@@ -1,4 +1,4 @@
-"""Cleaning of characters: what is mended, and that no letter is lost."""
+"""Cleaning of characters: what is repaired, and that no letter is lost."""
 
 import time
 import unicodedata
@@ -39,7 +39,7 @@ def letters(text: str) -> Counter[str]:
         ("\u0646\u200c\u0627", "\u0646\u200c\u0627"),  # the non-joiner is Persian spelling
     ],
 )
-def test_clean_characters(raw: str, clean: str) -> None:
+def test_characters_are_cleaned(raw: str, clean: str) -> None:
     assert clean_characters(raw) == clean
 
 
@@ -62,7 +62,7 @@ def test_normalising_in_pieces_equals_normalising_at_once(text: str) -> None:
     assert normalise_nfc(long_line) == unicodedata.normalize("NFC", long_line)
 
 
-def test_blank_lines() -> None:
+def test_runs_of_blank_lines_are_cut_to_two() -> None:
     assert collapse_blank_lines("a\n\n\nb") == "a\n\n\nb"
     assert collapse_blank_lines("a\n \n\nb") == "a\n \n\nb"
     assert collapse_blank_lines("a\n\n \n\t\n\n\nb") == "a\n\n\nb"

@@ -17,7 +17,7 @@ def test_result_and_exception_reach_the_caller() -> None:
         run_with_deadline(fail, 60)
 
 
-def test_late_work_is_told_to_stop() -> None:
+def test_late_work_is_asked_to_stop() -> None:
     stopped = threading.Event()
 
     def late(stop: threading.Event) -> None:

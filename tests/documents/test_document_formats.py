@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.documents import DocumentError, Limits, html_text, read_document
+from specprefill_cli.documents import DocumentError, Limits, html, read_document, registry
 from specprefill_cli.errors import SpecprefillError
 
 GERMAN = "Größe, Käse und Öl stehen im Menü für übermüdete Gäste."
@@ -63,7 +63,7 @@ def test_damaged_utf16_is_a_warning() -> None:
     assert "damaged UTF-16" in document.warnings[0]
 
 
-def test_text_lines_stay() -> None:
+def test_text_files_keep_their_lines() -> None:
     document = read_document(b"roses are red-\r\nish\r\n\r\n\r\n\r\n\r\nviolets", "a.txt")
     assert document.text == "roses are red-\nish\n\n\nviolets"
     assert document.media_type == "text/plain"
@@ -85,7 +85,7 @@ after<ul><li>first<li>second</ul><pre>a
   b</pre>last<br>line</body></html>"""
 
 
-def test_html() -> None:
+def test_html_blocks_are_lines_and_cells_have_bars() -> None:
     document = read_document(PAGE.encode(), "a.html")
     assert document.text.split("\n") == [
         *("The title", "", "Head", "one twothree & on"),
@@ -106,26 +106,44 @@ def test_html_believes_the_declared_encoding() -> None:
     assert "which is a guess" in read_document(wrong, "a.html").warnings[0]
 
 
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        '<meta http-equiv="Content-Type" content="text/html; charset=iso-8859-2">',
+        "<meta charset=iso-8859-2>",
+        '<?xml version="1.0" encoding="ISO-8859-2"?>',
+    ],
+)
+def test_html_declares_its_encoding_in_several_ways(declaration: str) -> None:
+    page = f"{declaration}<html><body>ŘŤĎ</body></html>"
+    assert read_document(page.encode("iso-8859-2"), "a.html").text == "ŘŤĎ"
+
+
+def test_html_with_unclosed_and_stray_tags_keeps_its_text() -> None:
+    page = "<html><body><p>one<p>two</div><div><template>x</div>three<pre> a</body> b<title>late</title>"
+    assert read_document(page.encode(), "a.html").text == "late\n\none\ntwo\nthree\n a\nb"
+
+
 def test_html_deeper_than_the_recursion_limit() -> None:
     depth = 5 * sys.getrecursionlimit()
     assert read_document(b"<div>" * depth + b"deep", "a.html").text == "deep"
 
 
-def test_html_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html_text, "visible_lines", lambda soup, stop: stop.wait())
-    assert "parsing took longer than 0.05 s" in refusal(PAGE.encode(), "a.html", Limits(max_seconds=0.05))
+def test_html_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "visible_text", lambda markup, stop: stop.wait())
+    assert "reading took longer than 0.05 s" in refusal(PAGE.encode(), "a.html", Limits(max_seconds=0.05))
 
 
 @given(
     st.lists(st.sampled_from(["<", ">", "</td>", "<td>", "<p>", "<!", "<!--", "<![", "&#xd800;", "a", "b ", "<pre>"]))
 )
-def test_html_never_fails_otherwise(pieces: list[str]) -> None:
-    """Any markup gives the text before it, or the one error that names it."""
+def test_html_gives_text_or_one_error(pieces: list[str]) -> None:
+    """Any markup gives the text before it, or the one error."""
     try:
         text = read_document(("x" + "".join(pieces)).encode(), "a.html").text
     except DocumentError as error:
         text = str(error)
-    assert text.startswith(("x", "a.html: the HTML cannot be parsed"))
+    assert text.startswith(("x", "a.html: the file is damaged"))
     text.encode("utf-8")
 
 
@@ -142,8 +160,8 @@ def test_html_never_fails_otherwise(pieces: list[str]) -> None:
         (gzip.compress(b"hello"), "stdin", "this is a gzip archive"),
         (b"{\\rtf1 hello}", "a.rtf", "this is an RTF file"),
         (b"text\x00text", "a.md", "binary data (it holds NUL bytes), not a .md file"),
-        (b"<html>login", "a.pdf", "not a PDF (no %PDF- in the first KiB): this is an HTML page"),
-        (b"hello", "a.pdf", "this is plain text or a PDF that lost its beginning"),
+        (b"<html>login", "a.pdf", "not a .pdf file: this is an HTML page"),
+        (b"hello", "a.pdf", "this is plain text or a file that lost its beginning"),
         (b"", "a.pdf", "a.pdf: the file is empty"),
         (b" \n\t", "a.txt", "it holds no text"),
         (b"<html><script>x</script>", "a.html", "it holds no text"),
@@ -158,9 +176,18 @@ def test_refusals_name_what_the_file_is(data: bytes, name: str, words: str) -> N
 @pytest.mark.parametrize(
     "text", ["GGUF is a file format.", "ID3 splits on gain.", "BZh and gzip compared", "GIF89a: why"]
 )
-def test_a_text_about_a_format_is_a_text(text: str) -> None:
+def test_text_that_starts_like_a_signature_is_text(text: str) -> None:
     assert read_document(text.encode(), "a.txt", Limits()).text == text
     assert "not a .txt file" in refusal(text.encode() + b"\x00", "a.txt")
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), RecursionError(), MemoryError(), AssertionError("odd\nmarkup")])
+def test_whatever_a_parser_raises_is_one_document_error(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(data: bytes, name: str, limits: Limits) -> None:
+        raise error
+
+    monkeypatch.setattr(registry.html, "READER", registry.FormatReader((), "text/html", fail))
+    assert "a: the file is damaged or of another kind" in refusal(b"<html>x", "a")
 
 
 def test_size_limits() -> None:
@@ -179,12 +206,12 @@ def test_content_comes_before_the_suffix(make_pdf) -> None:
 
 
 def test_parsers_are_loaded_only_when_needed() -> None:
-    code = "import sys, specprefill_cli.documents; print({'pypdf', 'bs4', 'charset_normalizer'} & set(sys.modules))"
+    code = "import sys, specprefill_cli.documents; print({'pypdf', 'charset_normalizer'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
 
 
-def test_a_cut_or_stray_byte_does_not_make_another_encoding_of_utf8() -> None:
+def test_utf8_with_a_cut_or_stray_byte_stays_utf8() -> None:
     text = "Die Gebühr beträgt fünf Euro für große Räume. "
     for data in ((text * 3 + "Tür").encode()[:-2], (text * 3).encode() + b"stray \xe9 byte"):
         document = read_document(data, "a.txt")

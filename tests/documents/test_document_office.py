@@ -29,9 +29,9 @@ def page_texts(document) -> list[str]:
     return [document.text[page.start : page.end] for page in document.pages]
 
 
-def saved(thing) -> bytes:
+def saved(document) -> bytes:
     stream = io.BytesIO()
-    thing.save(stream)
+    document.save(stream)
     return stream.getvalue()
 
 
@@ -116,7 +116,7 @@ def book(chapters: dict[str, str], spine: list[str], extra: dict[str, str] | Non
 CHAPTERS = {"b.xhtml": "<h1>Two</h1><p>It ends.</p>", "a b.xhtml": "<h1>One</h1><script>x()</script><p>It begins.</p>"}
 
 
-def test_docx_has_all_its_text_in_order() -> None:
+def test_docx_text_is_complete_and_in_order() -> None:
     document = read_document(word(), "a.docx")
     assert document.text.split("\n") == [
         *("In a control.", "", "## The lease", "The tenant pays 300 euros.", "- First"),
@@ -163,7 +163,7 @@ def test_xlsx_sheets_are_pages() -> None:
     assert document.warnings == ()
 
 
-def test_xlsx_formulas_that_were_never_calculated_are_told() -> None:
+def test_xlsx_formulas_never_calculated_are_reported() -> None:
     sheet = openpyxl.Workbook()
     sheet.active.append(["sum", "=1+1"])
     assert "formulas without a stored value" in read_document(saved(sheet), "a.xlsx").warnings[0]
@@ -175,7 +175,7 @@ def test_epub_chapters_are_pages_in_the_order_of_the_spine() -> None:
     assert document.warnings == ()
 
 
-def test_epub_tells_missing_chapters_and_refuses_protected_ones() -> None:
+def test_epub_reports_missing_chapters_and_refuses_protected_ones() -> None:
     document = read_document(book(CHAPTERS, ["b.xhtml", "gone.xhtml"]), "a.epub")
     assert document.warnings == ("1 of 2 chapters are missing, the first: OPS/gone.xhtml",)
     for entry, protected in (("OPS/font.otf", False), ("OPS/b.xhtml", True)):
@@ -210,7 +210,7 @@ def test_csv(text: str, name: str, expected: str) -> None:
     assert document.media_type == "text/csv"
 
 
-def test_a_csv_field_out_of_all_bounds_is_refused() -> None:
+def test_csv_refuses_a_field_beyond_the_limit() -> None:
     limits = Limits(max_characters=100_000)
     assert "not a table with delimiters" in refusal(b'a,"' + b"x" * 200_000, "a.csv", limits)
 
@@ -277,7 +277,7 @@ def test_folders_hold_office_documents_too(tmp_path) -> None:
     assert [document.name.rpartition("/")[2] for document in read_documents([str(tmp_path)])] == ["a.csv", "b.docx"]
 
 
-def test_xlsx_shows_as_many_digits_as_spreadsheets_and_empty_texts_are_values() -> None:
+def test_xlsx_rounds_like_spreadsheets_and_keeps_empty_texts() -> None:
     sheet = openpyxl.Workbook()
     sheet.active.append(["sum", 1234.5600000000002, 0.1 + 0.2])
     assert page_texts(read_document(saved(sheet), "a.xlsx")) == ["# Sheet\nsum | 1234.56 | 0.3"]

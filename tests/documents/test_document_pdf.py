@@ -1,16 +1,18 @@
-"""PDFs: text by page, and every way in which a PDF can fail."""
+"""PDFs: text by page, and the ways in which a PDF can fail."""
 
 import itertools
 import logging
 import random
 import threading
+import zlib
 
 import pypdf
 import pytest
 from fpdf.enums import EncryptionMethod
 
 from specprefill_cli.documents import DocumentError, Limits, read_document
-from specprefill_cli.documents.pdf_parser import Extraction, extract_pages
+from specprefill_cli.documents.deadline import Abandoned
+from specprefill_cli.documents.pdf import Extraction, extract_pages
 
 TEXTS = ["Alpha starts here.", "Beta is the second page.", "Gamma ends it."]
 
@@ -24,7 +26,7 @@ def refusal(data: bytes, limits: Limits | None = None) -> str:
     return message
 
 
-def test_pages_and_ranges(make_pdf) -> None:
+def test_pages_have_their_text_and_range(make_pdf) -> None:
     document = read_document(make_pdf(TEXTS), "report.pdf")
     assert [document.text[page.start : page.end] for page in document.pages] == TEXTS
     assert document.text == "\n\n".join(TEXTS)
@@ -40,56 +42,100 @@ def test_lines_of_a_paragraph_are_joined(make_pdf) -> None:
 
 
 @pytest.mark.parametrize("method", [EncryptionMethod.RC4, EncryptionMethod.AES_128, EncryptionMethod.AES_256])
-def test_an_empty_user_password_is_no_obstacle(make_pdf, method: EncryptionMethod) -> None:
+def test_an_empty_user_password_opens_the_pdf(make_pdf, method: EncryptionMethod) -> None:
     document = read_document(make_pdf(TEXTS, owner="secret", method=method), "report.pdf")
     assert document.text == "\n\n".join(TEXTS)
 
 
 @pytest.mark.parametrize("method", [EncryptionMethod.RC4, EncryptionMethod.AES_256])
-def test_encrypted(make_pdf, method: EncryptionMethod) -> None:
+def test_an_encrypted_pdf_is_refused(make_pdf, method: EncryptionMethod) -> None:
     message = refusal(make_pdf(TEXTS, password="open", owner="secret", method=method))
     assert "the PDF is encrypted; remove the password first" in message
     assert "qpdf" in message
 
 
-def test_aes_without_the_cryptography_package(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> None:
         raise pypdf.errors.DependencyError("cryptography is required for AES algorithm")
 
     monkeypatch.setattr(pypdf.PdfReader, "__init__", missing)
-    assert refusal(make_pdf(TEXTS)).endswith("pip install cryptography")
+    assert "needs what is not installed (cryptography is required for AES algorithm)" in refusal(make_pdf(TEXTS))
 
 
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
-def test_truncated(make_pdf, share: float) -> None:
+def test_a_truncated_pdf_is_refused(make_pdf, share: float) -> None:
     data = make_pdf(TEXTS)
     assert "truncated" in refusal(data[: int(len(data) * share)])
 
 
-def test_damaged_as_a_whole(make_pdf) -> None:
+def test_a_damaged_pdf_is_refused(make_pdf) -> None:
     assert "the PDF is damaged" in refusal(b"%PDF-1.7\n" + b"garbage " * 50 + b"startxref\n0\n%%EOF")
 
 
+@pytest.mark.parametrize("filter_name", ["JBIG2Decode", "A85"])
+def test_a_page_in_an_unsupported_encoding_is_a_warning(make_pdf, filter_name: str) -> None:
+    data = make_pdf(TEXTS).replace(b"/Filter /FlateDecode", f"/Filter /{filter_name}".ljust(20).encode(), 1)
+    document = read_document(data, "report.pdf")
+    assert document.text == f"{TEXTS[1]}\n\n{TEXTS[2]}"
+    assert any("page 1" in warning for warning in document.warnings)
+
+
 def test_one_damaged_page_is_a_warning_that_names_it(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_on_page(monkeypatch, 2, RecursionError("too\ndeep"))
+    fail_on_page(monkeypatch, 2, RecursionError("too deep\nfar too deep"))
     document = read_document(make_pdf(TEXTS), "report.pdf")
-    assert document.warnings == ("page 2 could not be read: damaged (too\\ndeep)",)
+    assert document.warnings == ("page 2 could not be read (too deep)",)
     assert document.text == f"{TEXTS[0]}\n\n{TEXTS[2]}"
     assert document.pages_between(0, len(document.text)) == (1, 3)
 
 
-@pytest.mark.parametrize("error", [KeyError("/Font"), RecursionError(), ZeroDivisionError("x"), MemoryError()])
-def test_no_readable_page(make_pdf, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+# Beside its own PyPdfError, pypdf raises errors of other families on hostile files.
+PAGE_ERRORS = [
+    pypdf.errors.PdfStreamError("unexpected end"),
+    pypdf.errors.LimitReachedError("too large"),
+    pypdf.errors.DependencyError("jbig2dec binary is not available."),
+    pypdf.errors.DeprecationError("The filter name /A85 is deprecated."),
+    KeyError("/Font"),
+    RecursionError(),
+    ZeroDivisionError("x"),
+    MemoryError(),
+    NotImplementedError("unsupported filter /X"),
+    zlib.error("incorrect header check"),
+]
+
+
+@pytest.mark.parametrize("error", PAGE_ERRORS, ids=lambda error: type(error).__name__)
+def test_the_other_pages_survive_whatever_pypdf_raises(
+    make_pdf, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    fail_on_page(monkeypatch, 2, error)
+    document = read_document(make_pdf(TEXTS), "report.pdf")
+    assert document.text == f"{TEXTS[0]}\n\n{TEXTS[2]}"
+    (warning,) = document.warnings
+    assert warning.startswith("page 2 could not be read (")
+    assert (str(error) or type(error).__name__) in warning
+
+
+@pytest.mark.parametrize("error", PAGE_ERRORS, ids=lambda error: type(error).__name__)
+def test_a_pdf_that_cannot_be_opened_is_refused(make_pdf, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pypdf.PdfReader, "__init__", fail)
+    assert (str(error) or type(error).__name__) in refusal(make_pdf(TEXTS))
+
+
+@pytest.mark.parametrize("error", PAGE_ERRORS, ids=lambda error: type(error).__name__)
+def test_a_pdf_without_a_readable_page_is_refused(make_pdf, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     fail_on_page(monkeypatch, 1, error)
-    assert "damaged: page 1 cannot be read" in refusal(make_pdf(TEXTS[:1]))
+    assert "page 1 cannot be read" in refusal(make_pdf(TEXTS[:1]))
 
 
-def test_scanned(make_pdf) -> None:
+def test_a_scanned_pdf_is_refused(make_pdf) -> None:
     message = refusal(make_pdf([None, None, None]))
     assert message == "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf"
 
 
-def test_partly_scanned(make_pdf) -> None:
+def test_scanned_pages_are_a_warning(make_pdf) -> None:
     document = read_document(make_pdf([None, "Alpha", None, None, "Beta"]), "report.pdf")
     assert document.warnings == ("pages 1, 3-4 hold no text (scanned?); run OCR first, for example ocrmypdf",)
     assert document.text == "Alpha\n\nBeta"
@@ -104,13 +150,13 @@ def test_repaired_damage_is_a_warning(make_pdf) -> None:
     assert "text may be missing or wrong" in document.warnings[0]
 
 
-def test_limits(make_pdf) -> None:
+def test_a_pdf_beyond_the_limits_is_refused(make_pdf) -> None:
     assert "3 pages, the limit is 2" in refusal(make_pdf(TEXTS), Limits(max_pages=2))
     assert "more than 20 characters of text (reached on page 2)" in refusal(make_pdf(TEXTS), Limits(max_characters=20))
     assert "larger than 100 bytes" in refusal(make_pdf(TEXTS), Limits(max_bytes=100))
 
 
-def test_a_page_that_never_ends_meets_the_deadline(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_takes_too_long_is_refused(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
     extract = pypdf.PageObject.extract_text
 
@@ -127,15 +173,16 @@ def test_a_page_that_never_ends_meets_the_deadline(make_pdf, monkeypatch: pytest
     assert "reading took longer than 2 s (page 1 of 3 read)" in message
 
 
-def test_an_abandoned_parse_ends_inside_the_page(make_pdf) -> None:
+def test_an_abandoned_parser_stops_inside_the_page(make_pdf) -> None:
     class StopOnSecondPage(threading.Event):
         def is_set(self) -> bool:
-            return len(found.texts) == 1 and next(checks) > 3
+            return len(extraction.texts) == 1 and next(checks) > 3
 
-    checks, found = itertools.count(), Extraction()
-    extract_pages(make_pdf(TEXTS), "report.pdf", Limits(), found, StopOnSecondPage())
-    assert found.texts == TEXTS[:1]
-    assert next(checks) == 5  # it was asked once before the page and then at each of its operators
+    checks, extraction = itertools.count(), Extraction()
+    with pytest.raises(Abandoned):
+        extract_pages(make_pdf(TEXTS), "report.pdf", Limits(), extraction, StopOnSecondPage())
+    assert extraction.texts == TEXTS[:1]
+    assert next(checks) == 5  # checked once before the page, then at each of its operators
 
 
 def test_pypdf_is_quiet_and_its_logger_restored(make_pdf, capfd, caplog) -> None:
@@ -149,7 +196,7 @@ def test_pypdf_is_quiet_and_its_logger_restored(make_pdf, capfd, caplog) -> None
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_other_exception_for_any_bytes(make_pdf, seed: int) -> None:
+def test_random_damage_gives_a_document_or_one_error(make_pdf, seed: int) -> None:
     """Random damage gives a document or one DocumentError, nothing else."""
     chance = random.Random(seed)
     data = bytearray(make_pdf(TEXTS, owner="o" if seed % 3 == 0 else None))

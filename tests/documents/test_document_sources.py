@@ -32,7 +32,7 @@ def refusal(*sources: str, **options: object) -> str:
     return str(caught.value)
 
 
-def test_file(folder: Path) -> None:
+def test_a_file_is_read(folder: Path) -> None:
     (document,) = read_documents(["docs/a.txt"])
     assert (document.name, document.text) == ("docs/a.txt", "text of a.txt")
 
@@ -41,7 +41,7 @@ def test_folder_is_recursive_sorted_and_skips_hidden_and_unknown(folder: Path) -
     assert names("docs") == ["docs/B.MD", "docs/a.txt", "docs/sub/c.txt", "docs/z.txt"]
 
 
-def test_pattern(folder: Path) -> None:
+def test_a_pattern_names_its_matches(folder: Path) -> None:
     assert names("docs/**/*.txt") == ["docs/a.txt", "docs/sub/c.txt", "docs/z.txt"]
     assert names("docs/*") == ["docs/B.MD", "docs/a.txt", "docs/notes.bin", "docs/z.txt"]
 
@@ -63,7 +63,7 @@ def test_a_loop_of_links_ends(folder: Path) -> None:
     assert names("docs") == ["docs/B.MD", "docs/a.txt", "docs/sub/c.txt", "docs/z.txt"]
 
 
-def test_standard_input(make_pdf) -> None:
+def test_standard_input_is_read_once(make_pdf) -> None:
     (document,) = read_documents(["-", "-"], stdin=io.BytesIO(make_pdf(["Alpha"])))
     assert (document.name, document.text, document.media_type) == ("stdin", "Alpha", "application/pdf")
 
@@ -103,23 +103,23 @@ def test_standard_input_in_small_pieces() -> None:
         ("x" * 5000, ": cannot be read: "),
     ],
 )
-def test_refusals(folder: Path, source: str, words: str) -> None:
+def test_unusable_sources_are_refused(folder: Path, source: str, words: str) -> None:
     assert words in refusal(source, stdin=io.BytesIO())
 
 
-def test_oversized_file(folder: Path) -> None:
+def test_an_oversized_file_is_refused(folder: Path) -> None:
     assert "docs/a.txt: larger than 3 bytes" in refusal("docs/a.txt", limits=Limits(max_bytes=3))
 
 
-def test_permission_denied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_permission_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def deny(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", deny)  # file modes do not stop root, whom containers run as
+    monkeypatch.setattr(Path, "open", deny)  # file modes do not stop root
     assert refusal("docs/a.txt") == "docs/a.txt: permission denied; check the file's permissions"
 
 
-def test_folder_without_permission(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_permission_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def deny(path: object) -> None:
         raise PermissionError(13, "Permission denied", os.fspath(path))
 
@@ -127,11 +127,11 @@ def test_folder_without_permission(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert refusal("docs").startswith("docs: the folder cannot be read: Permission denied")
 
 
-def test_lock_files_are_no_documents_and_other_kinds_are_told(folder: Path) -> None:
+def test_lock_files_are_ignored_and_skipped_kinds_are_reported(folder: Path) -> None:
     (folder / "docs" / "~$a.txt").write_bytes(b"\x00user")
     documents = read_documents(["docs", "docs/*.txt"])
     assert [document.name for document in documents] == ["docs/B.MD", "docs/a.txt", "docs/sub/c.txt", "docs/z.txt"]
-    assert documents[0].warnings == ("1 file of another kind was left out of the folder docs (.bin)",)
+    assert documents[0].warnings == ("1 file of another kind was skipped in the folder docs (.bin)",)
     assert not any(document.warnings for document in documents[1:])
 
 

@@ -23,12 +23,30 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066
 
 def answered(text="42 pence", mode="select", citations=(), warnings=(), reason=None):
     return Answer(
-        id="", question="q", answer=text, mode=mode, reason=reason, draft="d", target="t", prompt_tokens=100,
-        kept_tokens=40, kept_ratio=0.4, ttft_seconds=0.4, startup_seconds=2.0,
-        phases={"draft_prefill": 0.3, "mapping": 0.0, "target_prefill": 0.1} if mode == "select" else {"target_prefill": 0.8},
-        spans=[SpanRecord(0, 32, Fate.RECOMPUTE, [1], None)], generated_tokens=3, tokens_per_second=10.0,
-        acceptance_rate=None, peak_memory_bytes=None, citations=list(citations), warnings=list(warnings), stopped="stop",
-    )  # fmt: skip
+        id="",
+        question="q",
+        answer=text,
+        mode=mode,
+        reason=reason,
+        draft="d",
+        target="t",
+        prompt_tokens=100,
+        kept_tokens=40,
+        kept_ratio=0.4,
+        ttft_seconds=0.4,
+        startup_seconds=2.0,
+        phases={"draft_prefill": 0.3, "mapping": 0.0, "target_prefill": 0.1}
+        if mode == "select"
+        else {"target_prefill": 0.8},
+        spans=[SpanRecord(start=0, end=32, fate=Fate.RECOMPUTE, pages=[1], risk=None)],
+        generated_tokens=3,
+        tokens_per_second=10.0,
+        acceptance_rate=None,
+        peak_memory_bytes=None,
+        citations=list(citations),
+        warnings=list(warnings),
+        stopped="stop",
+    )
 
 
 def collection_of(*texts, name="a.txt"):

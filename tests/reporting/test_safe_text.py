@@ -1,8 +1,10 @@
 """Hostile text is shown, never obeyed; machine output is one line of JSON."""
 
 import json
+from dataclasses import replace
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from specprefill_cli.answering.answer import Answer, SpanRecord
@@ -13,21 +15,49 @@ from specprefill_cli.reporting.jsonl import answer_record, line
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import answer_table
 
+BINDING_KEYS = set(
+    "schema id question answer mode reason pair prompt_tokens kept_tokens kept_ratio document_kept_ratio ttft_seconds "
+    "startup_seconds phases spans generated_tokens tokens_per_second acceptance_rate accepted_length_mean "
+    "accepted_histogram proposer speculation peak_memory_bytes citations reused scorer draft_window warnings "
+    "stopped".split()
+)
 HOSTILE = "\x1b[2J[bold red]x[/] \u202egnp.exe\x07 \x9b31m"
 
 
 def hostile_answer():
     return Answer(
-        id="1", question=HOSTILE, answer=HOSTILE, mode="select", reason=HOSTILE, draft="d", target="t", prompt_tokens=100,
-        kept_tokens=40, kept_ratio=0.4, ttft_seconds=0.5, startup_seconds=2.0, phases={"tokenize": 0.1, "draft_prefill": 0.4},
+        id="1",
+        question=HOSTILE,
+        answer=HOSTILE,
+        mode="select",
+        reason=HOSTILE,
+        draft="d",
+        target="t",
+        prompt_tokens=100,
+        kept_tokens=40,
+        kept_ratio=0.4,
+        ttft_seconds=0.5,
+        startup_seconds=2.0,
+        phases={"tokenize": 0.1, "draft_prefill": 0.4},
         spans=[
-            SpanRecord(0, 32, Fate.RECOMPUTE, [1, 2], None, [DocumentPages(HOSTILE, [1, 2]), DocumentPages("b", [1])]),
-            SpanRecord(32, 90, Fate.DROP, [], 0.5),
+            SpanRecord(
+                start=0,
+                end=32,
+                fate=Fate.RECOMPUTE,
+                pages=[1, 2],
+                risk=None,
+                documents=[DocumentPages(HOSTILE, [1, 2]), DocumentPages("b", [1])],
+            ),
+            SpanRecord(start=32, end=92, fate=Fate.DROP, pages=[], risk=0.5),
         ],
         generated_tokens=3,
-        tokens_per_second=10.0, acceptance_rate=None, peak_memory_bytes=2**21, warnings=[HOSTILE], stopped="stop",
+        tokens_per_second=10.0,
+        acceptance_rate=None,
+        peak_memory_bytes=2**21,
+        warnings=[HOSTILE],
+        stopped="stop",
         citations=[Citation(HOSTILE, 1, 0, 5, HOSTILE)],
-    )  # fmt: skip
+    )
 
 
 def test_control_characters_become_visible_codes():
@@ -49,7 +79,7 @@ def test_the_table_shows_hostile_text_as_text():
         "500 ms",
         "draft prefill  400 ms",
         "1 span, 32 tokens: 0-32 (\\u001b[2J[bold red]x[/] \\u202egnp.exe\\u0007 \\u009b31m p. 1-2; b p. 1)",
-        "ratio 0.400",
+        "ratio 0.400, of the documents 0.348",
         "2 MiB",
     ):
         assert part in shown
@@ -60,7 +90,14 @@ def test_the_record_is_one_line_that_gives_everything_back():
     assert "\n" not in text
     assert "\x1b" not in text
     record = json.loads(text)
+    assert set(record) >= BINDING_KEYS
     assert record["answer"] == HOSTILE
     documents = [{"document": HOSTILE, "pages": [1, 2]}, {"document": "b", "pages": [1]}]
     span = {"start": 0, "end": 32, "fate": "recompute", "pages": [1, 2], "risk": None, "documents": documents}
     assert record["spans"][0] == span
+
+
+def test_document_kept_ratio_counts_document_tokens_only():
+    # Of 100 prompt tokens 92 are the document's; 60 were dropped.
+    assert hostile_answer().document_kept_ratio == pytest.approx(32 / 92)
+    assert replace(hostile_answer(), spans=[]).document_kept_ratio is None

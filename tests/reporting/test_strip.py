@@ -32,7 +32,7 @@ def shown(colour, *others):
     return out.getvalue()
 
 
-def test_without_colour_density_rises_with_importance_and_marks_stand_below():
+def test_without_colour_density_shows_importance_and_marks_stand_below():
     lines = [line.rstrip() for line in shown(colour=False).splitlines()]
     assert lines[0].startswith("p. 1 |")
     assert lines[1].startswith("p. 3 |")
@@ -43,7 +43,7 @@ def test_without_colour_density_rises_with_importance_and_marks_stand_below():
     assert "\x1b" not in "".join(lines)
 
 
-def test_with_colour_the_kept_cells_carry_their_mark():
+def test_with_colour_kept_cells_are_marked():
     text = shown(colour=True)
     brightest = HEAT[-1].lstrip("#")
     red, green, blue = (int(brightest[place : place + 2], 16) for place in (0, 2, 4))
@@ -51,7 +51,7 @@ def test_with_colour_the_kept_cells_carry_their_mark():
 
 
 @pytest.mark.parametrize("colour", [False, True])
-def test_a_page_of_more_cells_than_fit_in_a_line_loses_none(colour):
+def test_a_page_with_more_cells_than_columns_shows_them_all(colour):
     count, kept = 400, (10, 80, 200)
     collection = Collection((one_page_document("a", "x" * count, "text/plain"),))
     bounds = sorted({0, count, *(edge for place in kept for edge in (place, place + 1))})
@@ -63,23 +63,23 @@ def test_a_page_of_more_cells_than_fit_in_a_line_loses_none(colour):
     console.print(heat_strip(collection, cells, colour))
     lines = Text.from_ansi(out.getvalue()).plain.splitlines()
     if colour:
-        # Behind the page's name, and before the blank at the table's edge.
+        # After the page's name, and before the blank at the table's edge.
         drawn = "".join(line[5:79] for line in lines)
         assert tuple(place for place, mark in enumerate(drawn) if mark == "o") == kept
     else:
         assert sum(line.count(DENSITY[0]) for line in lines if "|" in line) >= count
-        # Every mark stands below its own cell: 73 of them in a line behind the page's name and the edge.
+        # Every mark stands below its own cell: 73 of them in a line after the page's name and the edge.
         rows = [number for number, line in enumerate(lines) if "|" in line]
-        found = [
+        marks = [
             (place, lines[row + 1].index("o") - 6)
             for place, row in enumerate(rows)
             if row + 1 < len(lines) and "o" in lines[row + 1]
         ]
         width = lines[rows[0]].rindex("|") - 6
-        assert tuple(line * width + column for line, column in found) == kept
+        assert tuple(line * width + column for line, column in marks) == kept
 
 
-def test_hostile_names_are_shown():
+def test_hostile_document_names_are_shown_as_text():
     text = shown(False, one_page_document(HOSTILE, "y" * 16, "text/plain"))
     assert "\\u001b[2J[bold]\\u202e.pdf, p. 1" in text
     assert "\x1b" not in text

@@ -46,7 +46,27 @@ def test_the_interval_covers_the_mean_and_narrows_with_more_values():
 
 def answer(text, seconds):
     return Answer(
-        "", "", text, "select", None, None, "t", 100, 30, 0.3, seconds, 0, {}, [], 1, None, None, None, [], [], "stop"
+        id="",
+        question="",
+        answer=text,
+        mode="select",
+        reason=None,
+        draft=None,
+        target="t",
+        prompt_tokens=100,
+        kept_tokens=30,
+        kept_ratio=0.3,
+        ttft_seconds=seconds,
+        startup_seconds=0,
+        phases={},
+        spans=[],
+        generated_tokens=1,
+        tokens_per_second=None,
+        acceptance_rate=None,
+        peak_memory_bytes=None,
+        citations=[],
+        warnings=[],
+        stopped="stop",
     )
 
 
