@@ -157,7 +157,7 @@ def export(
 ) -> None:
     """Write RUN/tune's checkpoint as folders that transformers loads, and the tokenizer's ranks for tiktoken."""
     from specprefill_cli.training.export import export_pair
-    from specprefill_cli.training.gguf_export import export_gguf
+    from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
     from specprefill_cli.training.shapes import PAIR_SHAPES
 
     export_pair(run / "tune" / "checkpoint.pt", run / "tokenizer", PAIR_SHAPES[shape], out, average, share)
