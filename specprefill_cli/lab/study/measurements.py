@@ -1,9 +1,9 @@
-"""Where draft KV breaks: true errors by layer and depth, what the checkpoints predict, what recomputing repairs."""
+"""Measuring draft KV on questions: true errors by layer and depth, what checkpoints see, and what recomputing repairs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from specprefill_cli.answering.comparison import divergence
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.session import check_context, loaded_models, request_for, varied, with_scorer
 from specprefill_cli.lab.study.controls import (
     accepted_slots,
     at,
@@ -24,15 +25,13 @@ from specprefill_cli.lab.study.controls import (
     spliced,
     zeroed,
 )
-from specprefill_cli.lab.study.signals import picked, signals_at, watch
+from specprefill_cli.lab.study.signals import observe, rows_of, signals_at
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.raw_kv import StateCapture, layer_count
-from specprefill_cli.prefill.auto_mode import check_fits
 from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
 from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.mapped_cache import inspect, repair
 from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.recompute_policy import int_fate, riskiest, tokens_of
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.scorers.base import ScoringRequest
@@ -40,20 +39,20 @@ from specprefill_cli.prefill.scorers.random import seed_of
 from specprefill_cli.settings import Settings
 
 BUDGETS = (0.0, 0.05, 0.15, 0.3, 0.5)
-# Share of the prompt that the reference recomputes.
+# The reference's budget, as a ratio of the prompt.
 RECOMPUTE = 0.15
 DEPTHS = 10
 MAPPED_ONLY = "mapped only"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ItemStudy:
-    """One question. All tensors on the CPU.
+    """One question's figures; all tensors on the CPU.
 
     key_errors, value_errors: [layers, DEPTHS] relative squared error of mapped KV by depth in the document
-    signals: by name, [layers, C] what the checkpoints show (`signals.py`); happened: [layers, C] the true error there
-    risk: summed risk before any recompute; kl, same: per variant, KL(full || variant) of the first token and whether
-        the likeliest token stayed
+    signals: by name, [layers, C] at the checkpoint tokens; happened: [layers, C] the true error there
+    risk: summed before any recompute; kl, same: per variant, KL(full || variant) of the first token, and whether the
+        likeliest token is the same
     exact_layers: how many of the target's first layers were computed for all tokens
     """
 
@@ -72,15 +71,13 @@ def fitting(
 ) -> tuple[list[Item], list[tuple[Item, PromptTooLong]]]:
     """The questions whose prompts fit the pair, and the others with the reason.
 
-    Raises PromptTooLong where none fits.
+    Raises PromptTooLong if none fits.
     """
-    settings = session.with_scorer(replace(settings, mode="draft-kv"))
+    settings = with_scorer(session, varied(settings, mode="draft-kv"))
     good, left_out = [], []
     for item in items:
         try:
-            check_fits(
-                session.prepare(item.collection, item.question, settings, PhaseClock()), settings, with_draft=True
-            )
+            check_context(session, request_for(session, item.collection, item.question, settings), settings)
             good.append(item)
         except PromptTooLong as error:
             left_out.append((item, error))
@@ -90,39 +87,43 @@ def fitting(
 
 
 def study(session: Session, items: Sequence[Item], settings: Settings, step: Callable[[int], None]) -> list[ItemStudy]:
-    """Study every question; the document of another question serves as the wrong document."""
-    settings = session.with_scorer(replace(settings, mode="draft-kv"))
-    found = []
+    """Study every question, with the document of another question as the wrong document."""
+    settings = with_scorer(session, varied(settings, mode="draft-kv"))
+    studies = []
     for number, item in enumerate(items):
         step(number)
         other = other_document(items, number)
         wrong = mapped_kv(session, other, settings) if other is not None else None
-        request = session.prepare(item.collection, item.question, settings, PhaseClock())
-        found.append(study_item(request, settings, wrong))
-    return found
+        studies.append(study_item(request_for(session, item.collection, item.question, settings), settings, wrong))
+    return studies
 
 
 @torch.inference_mode()
 def study_item(request: ScoringRequest, settings: Settings, wrong: PrefillState | None) -> ItemStudy:
     """The figures of one question; wrong: the mapped cache of another document's prompt."""
-    prompt, model = request.prompt, request.pair.target.model
-    with StateCapture(model, range(layer_count(model))) as exact:
+    prompt, model = request.prompt, loaded_models(request.pair)[1].model
+    layers = range(layer_count(model))
+    with StateCapture(model, layers) as capture:
         full = MODES["full"].prefill(request, settings)
     kv_map = find_map(request, settings)
-    scores, mapped = score_and_map(request, settings, kv_map)
-    original, native = everything_of(mapped), everything_of(full.state)
-    keys, values = (part[:, slice(*prompt.document)] for part in key_value_errors(original, native))
+    scores, state = score_and_map(request, settings, kv_map)
+    mapped, native = everything_of(state), everything_of(full.state)
+    keys, values = (errors[:, slice(*prompt.document)] for errors in key_value_errors(mapped, native))
     checkpoints = checkpoint_slots(prompt.document, scores.importance)
-    seen = inspect(request, mapped, scores.importance)
-    watched = watch(request, mapped, seen.computed, checkpoints)
-    exact_states = [picked(exact.states(layer, prompt.length), checkpoints) for layer in range(layer_count(model))]
+    seen = inspect(request, state, scores.importance)
+    observed = observe(request, state, seen.computed, checkpoints)
+    exact_states = [rows_of(capture.states(layer, prompt.length), checkpoints) for layer in layers]
     risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
-    checked = everything_of(mapped)
-    variants = first_tokens(request, original, native, wrong, checked, risks, seen.computed)
+    checked = everything_of(state)
+    variants = {
+        **controls(request, mapped, native, wrong),
+        **budgets(request, checked, risks),
+        **accepted_controls(request, checked, wrong, risks, seen.computed),
+    }
     return ItemStudy(
         key_errors=by_depth(keys),
         value_errors=by_depth(values),
-        signals=signals_at(request, at(original, checkpoints), at(checked, checkpoints), watched, exact_states),
+        signals=signals_at(request, at(mapped, checkpoints), at(checked, checkpoints), observed, exact_states),
         happened=((keys + values) / 2)[:, checkpoints - prompt.document[0]],
         risk=float(risks.sum()),
         kl={name: divergence(full.logits, logits) for name, logits in variants.items()},
@@ -131,48 +132,51 @@ def study_item(request: ScoringRequest, settings: Settings, wrong: PrefillState 
     )
 
 
-def first_tokens(
-    request: ScoringRequest,
-    original: SlotKv,
-    native: SlotKv,
-    wrong: PrefillState | None,
-    checked: SlotKv,
-    risks: Tensor,
-    computed: Tensor,
-) -> dict[str, Tensor]:
-    """Logits [V] of the first token by variant: controls, and each budget spent on the riskiest chunks and at random.
-
-    original, native: the prompt's mapped and exact KV; checked: the mapped with what checkpoints computed; risks: [chunks]
-    computed: [C] the prompt tokens that the checked cache holds exactly
-    """
-    prompt, nothing = request.prompt, torch.arange(0)
-    found = {
-        MAPPED_ONLY: repair(request, fresh(original), nothing),
-        "native": repair(request, fresh(native), nothing),
-        "zeros": repair(request, fresh(zeroed(original)), nothing),
-    }
+def controls(request: ScoringRequest, mapped: SlotKv, native: SlotKv, wrong: PrefillState | None) -> dict[str, Tensor]:
+    """First-token logits [V] by control, from the prompt's mapped and exact KV, with nothing recomputed."""
+    contents = {MAPPED_ONLY: mapped, "native": native, "zeros": zeroed(mapped)}
     if wrong is not None:
-        found["wrong document"] = repair(request, fresh(spliced(original, wrong, prompt.document)), nothing)
+        contents["wrong document"] = spliced(mapped, wrong, request.prompt.document)
+    return {name: repair(request, fresh(kv), torch.arange(0)) for name, kv in contents.items()}
+
+
+def budgets(request: ScoringRequest, checked: SlotKv, risks: Tensor) -> dict[str, Tensor]:
+    """First-token logits [V] by budget, spent on the riskiest and on random chunks; risks: [chunks].
+
+    checked: the mapped KV with the checkpoint tokens computed
+    """
+    logits = {}
     for budget in BUDGETS:
-        fates = riskiest(risks, prompt.length, request.chunk_size, budget)
-        drawn = fates[random_order(len(fates), seed_of(request))]
-        # Without a budget both are the same: the checkpoints alone.
-        for suffix, chosen in (("", fates), (" at random", drawn)) if budget else (("", fates),):
-            wanted = tokens_of(chosen == int_fate(Fate.RECOMPUTE), request.chunk_size, prompt.document)
-            found[f"recompute {budget:g}{suffix}"] = repair(request, fresh(checked), wanted)
-    fates = riskiest(risks, prompt.length, request.chunk_size, RECOMPUTE)
+        fates = riskiest(risks, request.prompt.length, request.chunk_size, budget)
+        logits[f"recompute {budget:g}"] = repair(request, fresh(checked), recompute_slots(request, fates))
+        if budget:
+            drawn = fates[random_order(len(fates), seed_of(request))]
+            logits[f"recompute {budget:g} at random"] = repair(request, fresh(checked), recompute_slots(request, drawn))
+    return logits
+
+
+def accepted_controls(
+    request: ScoringRequest, checked: SlotKv, wrong: PrefillState | None, risks: Tensor, computed: Tensor
+) -> dict[str, Tensor]:
+    """First-token logits [V] at the reference's budget, with the accepted KV replaced; computed: [C] exact slots."""
+    fates = riskiest(risks, request.prompt.length, request.chunk_size, RECOMPUTE)
     accepted = accepted_slots(request, fates, computed)
-    wanted = tokens_of(fates == int_fate(Fate.RECOMPUTE), request.chunk_size, prompt.document)
     contents = {"zeros": zeroed(checked)}
     if wrong is not None:
-        contents["wrong document"] = spliced(checked, wrong, prompt.document)
-    for name, other in contents.items():
-        found[f"recompute {RECOMPUTE:g}, {name} accepted"] = repair(
-            request, fresh(exchanged(checked, other, accepted)), wanted
+        contents["wrong document"] = spliced(checked, wrong, request.prompt.document)
+    return {
+        f"recompute {RECOMPUTE:g}, {name} accepted": repair(
+            request, fresh(exchanged(checked, other, accepted)), recompute_slots(request, fates)
         )
-    return found
+        for name, other in contents.items()
+    }
+
+
+def recompute_slots(request: ScoringRequest, fates: Tensor) -> Tensor:
+    """Slots, ascending, of the chunks to recompute; fates: [chunks]."""
+    return tokens_of(fates == int_fate(Fate.RECOMPUTE), request.chunk_size, request.prompt.document)
 
 
 def by_depth(errors: Tensor) -> Tensor:
-    """Mean error [layers, DEPTHS] by depth in the document: errors [layers, n]."""
+    """Mean error [layers, DEPTHS] by depth in the document, from errors [layers, n]."""
     return torch.stack([part.mean(1) for part in errors.tensor_split(DEPTHS, dim=1)], dim=1)
