@@ -154,4 +154,4 @@ def svg_text(figure: Figure, title: str) -> str:
     buffer = StringIO()
     figure.savefig(buffer, format="svg", metadata=METADATA)
     svg = buffer.getvalue()
-    return svg[svg.index("<svg ") :].replace("<svg ", f'<svg role="img" aria-label={quoteattr(title)} ', 1)
+    return svg[svg.index("<svg ") :].replace("<svg ", f'<svg class="plot" role="img" aria-label={quoteattr(title)} ', 1)

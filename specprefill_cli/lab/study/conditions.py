@@ -9,16 +9,17 @@ from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.session import short_answers, varied
 from specprefill_cli.lab.study.controls import (
     accepted_replaced,
+    all_replaced,
     mapped_only,
     random_recomputed,
     rest_dropped,
+    spliced,
     with_map,
-    wrong_document,
-    zero_kv,
+    zeroed,
 )
 from specprefill_cli.lab.study.measurements import BUDGETS, RECOMPUTE
-from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.loading import LoadedPair
+from specprefill_cli.prefill.checkpoints import SlotKv
 from specprefill_cli.prefill.modes.base import Prefill
 from specprefill_cli.prefill.modes.draft_kv import known_calibration
 from specprefill_cli.settings import Settings
@@ -33,10 +34,10 @@ def reference_settings(settings: Settings) -> Settings:
     return varied(short_answers(settings), mode=DRAFT_KV, recompute=RECOMPUTE, accept_risk=None)
 
 
-def conditions(pair: LoadedPair, keeps: Mapping[str, float], wrong: PrefillState | None) -> list[Configuration]:
+def conditions(pair: LoadedPair, keeps: Mapping[str, float], wrong: SlotKv | None) -> list[Configuration]:
     """All conditions at the reference's budget, the baseline `full` first.
 
-    keeps: keep ratio by mode; wrong: the mapped cache of another document, if there is one
+    keeps: keep ratio by mode; wrong: the mapped KV of another document, if there is one
     """
     calibration = known_calibration(pair)
     exact = [kv_map for kv_map in calibration.maps.values() if kv_map.exact_layers] if calibration is not None else []
@@ -57,10 +58,16 @@ def conditions(pair: LoadedPair, keeps: Mapping[str, float], wrong: PrefillState
             for kv_map in exact
         ),
         # The same budget as the reference, so that only the accepted KV differs.
-        controlled(ZEROS_ACCEPTED, partial(accepted_replaced, None)),
-        *([controlled(WRONG_ACCEPTED, partial(accepted_replaced, wrong))] if wrong is not None else []),
-        *([controlled(WRONG, partial(wrong_document, wrong))] if wrong is not None else []),
-        controlled("zero KV", zero_kv),
+        controlled(ZEROS_ACCEPTED, partial(accepted_replaced, zeroed)),
+        *(
+            [
+                controlled(WRONG_ACCEPTED, partial(accepted_replaced, partial(spliced, wrong))),
+                controlled(WRONG, partial(all_replaced, partial(spliced, wrong))),
+            ]
+            if wrong is not None
+            else []
+        ),
+        controlled("zero KV", partial(all_replaced, zeroed)),
     ]
 
 

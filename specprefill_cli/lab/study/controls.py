@@ -5,7 +5,7 @@ Each control prefills as a mode does, so that it can be timed and can answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,7 +15,7 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.session import loaded_models, request_for, varied
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import PrefillState, layer_tensors, rollback
+from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.raw_kv import state_of
 from specprefill_cli.prefill.checkpoints import SlotKv, copy_slots
 from specprefill_cli.prefill.fates import Fate, Plan, Span
@@ -29,39 +29,30 @@ from specprefill_cli.prefill.scorers.base import Scores, ScoringRequest
 from specprefill_cli.prefill.scorers.random import seed_of
 from specprefill_cli.settings import Settings
 
+# Other contents for the copy of a whole cache; given it and the document's range of slots.
+Contents = Callable[[SlotKv, tuple[int, int]], SlotKv]
+
+
+def all_replaced(contents: Contents, request: ScoringRequest, settings: Settings) -> Prefilled:
+    """All KV but the suffix's is mapped, then replaced by other contents: no checkpoint tokens, nothing recomputed."""
+    scores, state = score_and_map(request, settings, find_map(request, settings))
+    with request.clock.phase("mapping"):
+        state = fresh(contents(everything_of(state), request.prompt.document))
+    return suffix_only(request, scores, state)
+
 
 def mapped_only(request: ScoringRequest, settings: Settings) -> Prefilled:
     """All KV but the suffix's is mapped: no checkpoint tokens, nothing recomputed."""
-    scores, state = score_and_map(request, settings, find_map(request, settings))
-    return suffix_only(request, scores, state)
+    return suffix_only(request, *score_and_map(request, settings, find_map(request, settings)))
 
 
-def zero_kv(request: ScoringRequest, settings: Settings) -> Prefilled:
-    """As `mapped_only`, but every key and value is zero."""
-    scores, state = score_and_map(request, settings, find_map(request, settings))
-    with request.clock.phase("mapping"):
-        state = fresh(zeroed(everything_of(state)))
-    return suffix_only(request, scores, state)
-
-
-def wrong_document(other: PrefillState, request: ScoringRequest, settings: Settings) -> Prefilled:
-    """As `mapped_only`, but the document's KV is that of another document."""
-    scores, state = score_and_map(request, settings, find_map(request, settings))
-    with request.clock.phase("mapping"):
-        state = fresh(spliced(everything_of(state), other, request.prompt.document))
-    return suffix_only(request, scores, state)
-
-
-def accepted_replaced(other: PrefillState | None, request: ScoringRequest, settings: Settings) -> Prefilled:
-    """Draft KV with another document's KV, or zeros, in place of the accepted KV.
-
-    Chunks and checkpoint tokens are chosen before, so that only the contents of accepted slots differ.
-    """
+def accepted_replaced(contents: Contents, request: ScoringRequest, settings: Settings) -> Prefilled:
+    """Draft KV with other contents in the accepted slots; what is recomputed stays the same."""
     checked, fates = check_and_choose(request, settings)
     with request.clock.phase("mapping"):
         kv = everything_of(checked.state)
-        contents = zeroed(kv) if other is None else spliced(kv, other, request.prompt.document)
-        state = fresh(exchanged(kv, contents, accepted_slots(request, fates, checked.seen.computed)))
+        other = contents(kv, request.prompt.document)
+        state = fresh(exchanged(kv, other, accepted_slots(request, fates, checked.seen.computed)))
     return recomputed(request, replace(checked, state=state), fates)
 
 
@@ -117,12 +108,11 @@ def other_document(items: Sequence[Item], number: int) -> Item | None:
     return next(long_enough, max(others, key=lambda item: len(item.collection.text), default=None))
 
 
-def mapped_kv(session: Session, item: Item, settings: Settings) -> PrefillState:
-    """The mapped cache of a question's prefix and document, before the target computes anything."""
+def mapped_kv(session: Session, item: Item, settings: Settings) -> SlotKv:
+    """The mapped KV of a question's prefix and document, before the target computes anything."""
     request = request_for(session, item.collection, item.question, settings)
     _, state = score_and_map(request, settings, find_map(request, settings))
-    rollback(state, request.prompt.document[1])
-    return state
+    return copy_slots(state, torch.arange(request.prompt.document[1]))
 
 
 def random_order(count: int, seed: int) -> Tensor:
@@ -151,31 +141,25 @@ def fresh(kv: SlotKv) -> PrefillState:
     return state_of([(keys.clone(), values.clone()) for keys, values in kv.layers], kv.slots)
 
 
-def zeroed(kv: SlotKv) -> SlotKv:
+def zeroed(kv: SlotKv, _document: tuple[int, int]) -> SlotKv:
     """The copy with zeros for all keys and values."""
     return SlotKv(kv.slots, tuple((torch.zeros_like(keys), torch.zeros_like(values)) for keys, values in kv.layers))
 
 
-def exchanged(kv: SlotKv, other: SlotKv, slots: Tensor) -> SlotKv:
-    """The copy of a whole cache with another copy's contents in some slots [C]."""
-    layers = []
-    for (keys, values), (other_keys, other_values) in zip(kv.layers, other.layers, strict=True):
-        keys = keys.index_copy(1, slots, other_keys[:, slots])
-        layers.append((keys, values.index_copy(1, slots, other_values[:, slots])))
-    return SlotKv(kv.slots, tuple(layers))
-
-
-def spliced(kv: SlotKv, wrong: PrefillState, document: tuple[int, int]) -> SlotKv:
+def spliced(wrong: SlotKv, kv: SlotKv, document: tuple[int, int]) -> SlotKv:
     """The copy with another document's KV in the document's slots, repeated if it is shorter.
 
-    wrong: a cache of the same prefix and the other document
+    wrong: a copy of a cache of the same prefix and the other document
     """
     start, end = document
     slots = torch.arange(start, end)
-    sources = start + (slots - start) % (wrong.length - start)
-    other = layer_tensors(wrong, wrong.length, len(kv.layers))
-    layers = []
-    for (keys, values), (wrong_keys, wrong_values) in zip(kv.layers, other, strict=True):
-        keys = keys.index_copy(1, slots, wrong_keys[0][:, sources])
-        layers.append((keys, values.index_copy(1, slots, wrong_values[0][:, sources])))
+    return exchanged(kv, wrong, slots, start + (slots - start) % (len(wrong.slots) - start))
+
+
+def exchanged(kv: SlotKv, other: SlotKv, slots: Tensor, sources: Tensor | None = None) -> SlotKv:
+    """The copy of a whole cache with, in some slots [C], what another copy has there or in its slots `sources` [C]."""
+    sources, layers = slots if sources is None else sources, []
+    for (keys, values), (other_keys, other_values) in zip(kv.layers, other.layers, strict=True):
+        keys = keys.index_copy(1, slots, other_keys[:, sources])
+        layers.append((keys, values.index_copy(1, slots, other_values[:, sources])))
     return SlotKv(kv.slots, tuple(layers))

@@ -170,29 +170,24 @@ def draft_section(drafts: list[dict[str, Any]]) -> Section:
         for draft in drafts
     ]
     header = ["draft", "role", "tokenizer", "family", "layers x width", "keys missed", "values missed"]
-    tables = [Figures("drafts", header, rows)]
     plots: Plots = {}
     if fitted:
-        errors = {
-            f"{draft['draft']} ({draft['role']})": list(
-                zip(draft["target_layers"], draft["key_errors"], draft["value_errors"], strict=True)
+        lines = [
+            Series(
+                f"{draft['draft']} ({draft['role']})",
+                [
+                    (layer, (key + value) / 2)
+                    for layer, key, value in zip(
+                        draft["target_layers"], draft["key_errors"], draft["value_errors"], strict=True
+                    )
+                ],
             )
             for draft in fitted
-        }
-        lines = [
-            Series(name, [(layer, (key + value) / 2) for layer, key, value in line]) for name, line in errors.items()
         ]
         plots["error_by_draft"] = partial(
             line_plot, "Error of the map by draft", "target layer", "variance missed", lines
         )
-        # All drafts are mapped to the same target layers.
-        by_layer = [
-            [str(line[0][0]), *(f"{key:.3f} / {value:.3f}" for _, key, value in line)]
-            for line in zip(*errors.values(), strict=True)
-        ]
-        header = ["target layer", *(draft["draft"] for draft in fitted)]
-        tables.append(Figures("keys / values missed by layer", header, by_layer))
-    return Section("How much does the choice of draft matter?", findings, plots, tables)
+    return Section("How much does the choice of draft matter?", findings, plots, [Figures("drafts", header, rows)])
 
 
 def repair_section(record: dict[str, Any]) -> Section:
@@ -276,11 +271,11 @@ def cost_section(cost: dict[str, Any]) -> Section:
             f"{tuned['mode']} has keep ratio {tuned['keep']:g}, the nearest on the pilot questions. Over all questions it "
             f"takes {row['ttft_ratio']:.2f} of the reference's TTFT, {'' if row['equal_ttft'] else 'not '}within the tolerance."
         )
-    for duel in cost["duels"]:
-        findings.append(
-            f"F1 of {reference} minus F1 of '{duel['against']}' (which takes {rows[duel['against']]['ttft_ratio']:.2f} of its "
-            f"TTFT): {duel['difference']:+.1f} [{duel['low']:+.1f}, {duel['high']:+.1f}], {duel['verdict']}."
-        )
+    findings += [
+        f"F1 of {reference} minus F1 of '{duel['against']}' (which takes {rows[duel['against']]['ttft_ratio']:.2f} of its "
+        f"TTFT): {duel['difference']:+.1f} [{duel['low']:+.1f}, {duel['high']:+.1f}], {duel['verdict']}."
+        for duel in cost["duels"]
+    ]
     table = [cost_words(row) for row in cost["rows"]]
     return Section(COST_TITLE, findings, {}, [Figures("answers", COST_HEADER, table)])
 

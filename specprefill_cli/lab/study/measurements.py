@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.session import check_context, loaded_models, request_for, varied, with_scorer
 from specprefill_cli.lab.study.controls import (
+    Contents,
     accepted_slots,
     at,
     everything_of,
@@ -26,7 +28,6 @@ from specprefill_cli.lab.study.controls import (
     zeroed,
 )
 from specprefill_cli.lab.study.signals import observe, rows_of, signals_at
-from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.raw_kv import StateCapture, layer_count
 from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
 from specprefill_cli.prefill.fates import Fate
@@ -92,15 +93,14 @@ def study(session: Session, items: Sequence[Item], settings: Settings, step: Cal
     studies = []
     for number, item in enumerate(items):
         step(number)
-        other = other_document(items, number)
-        wrong = mapped_kv(session, other, settings) if other is not None else None
+        wrong = mapped_kv(session, other, settings) if (other := other_document(items, number)) else None
         studies.append(study_item(request_for(session, item.collection, item.question, settings), settings, wrong))
     return studies
 
 
 @torch.inference_mode()
-def study_item(request: ScoringRequest, settings: Settings, wrong: PrefillState | None) -> ItemStudy:
-    """The figures of one question; wrong: the mapped cache of another document's prompt."""
+def study_item(request: ScoringRequest, settings: Settings, wrong: SlotKv | None) -> ItemStudy:
+    """The figures of one question; wrong: the mapped KV of another document."""
     prompt, model = request.prompt, loaded_models(request.pair)[1].model
     layers = range(layer_count(model))
     with StateCapture(model, layers) as capture:
@@ -115,11 +115,20 @@ def study_item(request: ScoringRequest, settings: Settings, wrong: PrefillState 
     exact_states = [rows_of(capture.states(layer, prompt.length), checkpoints) for layer in layers]
     risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
     checked = everything_of(state)
-    variants = {
-        **controls(request, mapped, native, wrong),
-        **budgets(request, checked, risks),
-        **accepted_controls(request, checked, wrong, risks, seen.computed),
-    }
+    others: dict[str, Contents] = {"zeros": zeroed}
+    if wrong is not None:
+        others["wrong document"] = partial(spliced, wrong)
+    fates = riskiest(risks, prompt.length, request.chunk_size, RECOMPUTE)
+    accepted = accepted_slots(request, fates, seen.computed)
+    unrepaired = {MAPPED_ONLY: mapped, "native": native}
+    unrepaired |= {name: contents(mapped, prompt.document) for name, contents in others.items()}
+    variants = {name: repair(request, fresh(kv), torch.arange(0)) for name, kv in unrepaired.items()}
+    variants |= budgets(request, checked, risks)
+    for name, contents in others.items():
+        replaced = fresh(exchanged(checked, contents(checked, prompt.document), accepted))
+        variants[f"recompute {RECOMPUTE:g}, {name} accepted"] = repair(
+            request, replaced, recompute_slots(request, fates)
+        )
     return ItemStudy(
         key_errors=by_depth(keys),
         value_errors=by_depth(values),
@@ -130,14 +139,6 @@ def study_item(request: ScoringRequest, settings: Settings, wrong: PrefillState 
         same={name: bool(logits.argmax() == full.logits.argmax()) for name, logits in variants.items()},
         exact_layers=kv_map.exact_layers,
     )
-
-
-def controls(request: ScoringRequest, mapped: SlotKv, native: SlotKv, wrong: PrefillState | None) -> dict[str, Tensor]:
-    """First-token logits [V] by control, from the prompt's mapped and exact KV, with nothing recomputed."""
-    contents = {MAPPED_ONLY: mapped, "native": native, "zeros": zeroed(mapped)}
-    if wrong is not None:
-        contents["wrong document"] = spliced(mapped, wrong, request.prompt.document)
-    return {name: repair(request, fresh(kv), torch.arange(0)) for name, kv in contents.items()}
 
 
 def budgets(request: ScoringRequest, checked: SlotKv, risks: Tensor) -> dict[str, Tensor]:
@@ -153,23 +154,6 @@ def budgets(request: ScoringRequest, checked: SlotKv, risks: Tensor) -> dict[str
             drawn = fates[random_order(len(fates), seed_of(request))]
             logits[f"recompute {budget:g} at random"] = repair(request, fresh(checked), recompute_slots(request, drawn))
     return logits
-
-
-def accepted_controls(
-    request: ScoringRequest, checked: SlotKv, wrong: PrefillState | None, risks: Tensor, computed: Tensor
-) -> dict[str, Tensor]:
-    """First-token logits [V] at the reference's budget, with the accepted KV replaced; computed: [C] exact slots."""
-    fates = riskiest(risks, request.prompt.length, request.chunk_size, RECOMPUTE)
-    accepted = accepted_slots(request, fates, computed)
-    contents = {"zeros": zeroed(checked)}
-    if wrong is not None:
-        contents["wrong document"] = spliced(checked, wrong, request.prompt.document)
-    return {
-        f"recompute {RECOMPUTE:g}, {name} accepted": repair(
-            request, fresh(exchanged(checked, other, accepted)), recompute_slots(request, fates)
-        )
-        for name, other in contents.items()
-    }
 
 
 def recompute_slots(request: ScoringRequest, fates: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from specprefill_cli.lab.study.conditions import (
     other_budgets,
     reference_settings,
 )
-from specprefill_cli.lab.study.controls import everything_of, mapped_kv, other_document, spliced
+from specprefill_cli.lab.study.controls import mapped_kv, other_document, spliced
 from specprefill_cli.lab.study.equal_cost import Tally, cost_rows, equal_cost, gap_recovered, paired_difference
 from specprefill_cli.lab.study.equal_ttft import KEEPS, nearest_keep, tune
 from specprefill_cli.lab.study.measurements import BUDGETS, study
@@ -142,21 +142,19 @@ def test_the_wrong_document_is_never_the_same_text():
 
 def test_a_shorter_wrong_document_fills_every_slot(random_session):
     """What is left of the right document would pass for an answer from the wrong one."""
-    held = everything_of(mapped_kv(random_session, item(), SETTINGS))
+    held = mapped_kv(random_session, item(), SETTINGS)
     wrong = mapped_kv(random_session, item(1, "Rain fell on the harbour all day."), SETTINGS)
     request = random_session.prepare(item().collection, "When?", SETTINGS, PhaseClock())
     start, end = request.prompt.document
-    replaced = spliced(held, wrong, (start, end))
-    for (keys, values), (old_keys, old_values), other in zip(
-        replaced.layers, held.layers, wrong.cache.layers, strict=True
-    ):
+    replaced = spliced(wrong, held, (start, end))
+    for (keys, values), (old_keys, old_values), other in zip(replaced.layers, held.layers, wrong.layers, strict=True):
         torch.testing.assert_close(keys[:, :start], old_keys[:, :start])
         torch.testing.assert_close(values[:, :start], old_values[:, :start])
-        document = range(start, wrong.length)
+        document = range(start, len(wrong.slots))
         repeated = [document[place % len(document)] for place in range(end - start)]
         assert end - start > 2 * len(document)
-        torch.testing.assert_close(keys[:, start:end], other.keys[0][:, repeated])
-        torch.testing.assert_close(values[:, start:end], other.values[0][:, repeated])
+        torch.testing.assert_close(keys[:, start:end], other[0][:, repeated])
+        torch.testing.assert_close(values[:, start:end], other[1][:, repeated])
 
 
 def test_controls_really_differ(with_exact_maps):
@@ -198,7 +196,7 @@ def test_controls_really_differ(with_exact_maps):
     start, end = zero.length - 30, zero.length - 25
     assert streams["zero KV"].request.prompt.document[1] > end
     assert zero.cache.layers[1].keys[..., :start, :].abs().max() == 0
-    assert torch.equal(wrong_state.cache.layers[1].keys[..., 30:50, :], wrong.cache.layers[1].keys[..., 30:50, :])
+    assert torch.equal(wrong_state.cache.layers[1].keys[..., 30:50, :], wrong.layers[1][0][None, :, 30:50])
     # What is accepted differs, and nothing that was computed.
     drafted, zeros, foreign = (streams[name].prefilled.state for name in (DRAFT_KV, ZEROS_ACCEPTED, WRONG_ACCEPTED))
     assert [plans[name].spans for name in (ZEROS_ACCEPTED, WRONG_ACCEPTED)] == [ours.spans] * 2
