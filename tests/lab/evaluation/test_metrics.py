@@ -95,7 +95,7 @@ def test_capabilities_of_a_mode_decide_what_it_is_combined_with(monkeypatch):
         monkeypatch.setitem(MODES.loaded, name, SimpleNamespace(uses_draft=uses_draft, uses_keep=uses_keep))
         monkeypatch.setitem(MODES.builtin, name, None)
     asked = configurations(["plain", "kept", "scored", "auto"], [0.1, 0.2], ["a", "b"])
-    assert [(each.mode, each.keep, each.scorer) for each in asked] == [
+    assert [(choice.mode, choice.keep, choice.scorer) for choice in asked] == [
         ("plain", None, None),
         *(("kept", keep, None) for keep in (0.1, 0.2)),
         *(("scored", None, scorer) for scorer in "ab"),
