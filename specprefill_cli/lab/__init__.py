@@ -1,1 +1,1 @@
-"""What measures and makes models: evaluation, benchmarks, calibration, the draft-KV study."""
+"""The lab measures pairs and calibrates them: evaluation, benchmarks, calibration, and the draft-KV study."""

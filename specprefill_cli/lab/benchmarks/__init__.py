@@ -1,1 +1,1 @@
-"""Speed: time to first token by phase, as ratios measured in one run."""
+"""Speed: time to first token by phase, and decoding speed."""

@@ -1,4 +1,4 @@
-"""The target of a pair from a GGUF file, so that llama.cpp and specprefill can run the same weights."""
+"""A pair's target from a GGUF file, so that llama.cpp and specprefill run the same weights."""
 
 from __future__ import annotations
 
@@ -8,42 +8,40 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.loading import LoadedModel, LoadedPair, stop_tokens
 from specprefill_cli.models.placement import Placement, choose_dtype
 from specprefill_cli.models.sources import model_source
 from specprefill_cli.models.validation import check_config, check_model
 
-NEED = "GGUF files need the package gguf; install it with pip install 'specprefill[peer]'"
+MISSING = "GGUF files need the package gguf; install it with pip install 'specprefill[peer]'"
 
 
 def bundled_gguf(name: str, folder: Path) -> Path:
-    """Write a bundled model as GGUF with 8-bit weights into a folder; the file.
+    """Write a bundled model as `target.gguf`, with 8-bit weights, into a folder; the file's path.
 
-    Raises SpecprefillError where the package gguf is not installed.
+    Raises SpecprefillError if the package gguf is not installed.
     """
-    from specprefill_cli.training.gguf_export import export_gguf
-
     file = folder / "target.gguf"
     try:
         export_gguf(Path(model_source(name)), file)
     except ImportError as error:
-        raise SpecprefillError(NEED) from error
+        raise SpecprefillError(MISSING) from error
     return file
 
 
 def with_gguf_target(pair: LoadedPair, file: Path, dtype: str) -> None:
-    """Put the model in a GGUF file in place of the pair's target; the target's tokenizer stays.
+    """Replace the pair's target by the model in a GGUF file, unpacked into `dtype`; the tokenizer stays.
 
-    Its weights are unpacked into `dtype`. Raises SpecprefillError for a file that cannot be read, and for one of
-    another model than the pair's target.
+    Raises SpecprefillError for an unreadable file, or one of another model than the pair's target.
     """
     from transformers import AutoModelForCausalLM
 
     outline = pair.target
     text = outline.config.get_text_config()
     try:
-        # Its progress bar cannot be turned off.
+        # The progress bar of transformers' GGUF reader cannot be disabled.
         with redirect_stderr(io.StringIO()):
             model = AutoModelForCausalLM.from_pretrained(
                 str(file.parent),
@@ -53,14 +51,14 @@ def with_gguf_target(pair: LoadedPair, file: Path, dtype: str) -> None:
                 local_files_only=True,
             )
     except ImportError as error:
-        raise SpecprefillError(NEED) from error
+        raise SpecprefillError(MISSING) from error
     except (OSError, ValueError, KeyError, IndexError, struct.error) as error:
         raise SpecprefillError(f"{file}: cannot be loaded ({first_line(error)}); give another GGUF file") from error
     for size in ("vocab_size", "num_hidden_layers", "hidden_size"):
-        found, wanted = getattr(model.config.get_text_config(), size), getattr(text, size)
-        if found != wanted:
+        actual, expected = getattr(model.config.get_text_config(), size), getattr(text, size)
+        if actual != expected:
             raise SpecprefillError(
-                f"{file}: not the model {outline.name} ({size} {found}, not {wanted}); give its file"
+                f"{file}: not the model {outline.name} ({size} {actual}, not {expected}); give its file"
             )
     check_config(model.config, str(file))
     check_model(model, str(file))

@@ -1,11 +1,11 @@
-"""Other readers of the same prompt, measured beside the modes: transformers itself, and llama.cpp."""
+"""Other programs' plain prefill, measured on the same prompts as the modes: transformers and llama.cpp."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.attention import ATTENTION
@@ -22,10 +22,7 @@ PLAIN_ATTENTION = "sdpa"
 
 @dataclass(frozen=True)
 class Peer:
-    """Somebody else's plain prefill, by name.
-
-    read: takes token ids [M] on the CPU, and returns the first token of the answer, chosen greedily
-    """
+    """Another program's plain prefill: read takes token ids [M] on the CPU and returns the first token, chosen greedily."""
 
     name: str
     read: Callable[[Tensor], int]
@@ -34,22 +31,21 @@ class Peer:
 def transformers_peer(target: LoadedModel) -> Peer:
     """Transformers' own `generate` of one token, with its own attention, masks and cache.
 
-    It runs the weights of the target that is loaded already, in their dtype and on their devices: a second copy would
-    double the memory, and could not be measured in turns with the modes. All that specprefill changes in a loaded model
-    is the name of its attention function and what its linear layers multiply with; while the peer reads, both are
-    transformers' and torch's own again.
+    It runs the loaded target's weights on their devices: a second copy would double the memory. While it reads, the
+    model has transformers' attention again.
     """
     import torch
 
-    model = target.model
+    # Any: transformers' annotations do not know `generate` on every model.
+    model: Any = target.model
 
     def read(tokens: Tensor) -> int:
         ids = tokens[None].to(model.get_input_embeddings().weight.device)
         model.set_attn_implementation(PLAIN_ATTENTION)
         try:
-            # The prompt has no padding, but generate looks for some where it is not told.
-            made = model.generate(
+            generated = model.generate(
                 input_ids=ids,
+                # Without a mask, generate would look for padding.
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=1,
                 do_sample=False,
@@ -57,17 +53,15 @@ def transformers_peer(target: LoadedModel) -> Peer:
             )
         finally:
             model.set_attn_implementation(ATTENTION)
-        return int(made[0, -1])
+        return int(generated[0, -1])
 
     return Peer(TRANSFORMERS, read)
 
 
 def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
-    """llama.cpp on the CPU with the model in a GGUF file.
+    """llama.cpp on the CPU with the model in a GGUF file; context: tokens to allocate the cache for.
 
-    context: tokens it makes room for
-
-    Raises SpecprefillError where llama-cpp-python is not installed.
+    Raises SpecprefillError if llama-cpp-python is not installed.
     """
     try:
         from llama_cpp import Llama
@@ -80,7 +74,7 @@ def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
     )
 
     def read(tokens: Tensor) -> int:
-        # Forgets the last prompt: every reading is cold.
+        # Empties the cache, so that every prefill starts cold.
         model.reset()
         model.eval(tokens.tolist())
         return model.sample(temp=0.0)

@@ -1,11 +1,11 @@
-"""Time to first token over lengths, keep ratios and modes, all warmed alike and measured in one run."""
+"""Time to first token over prompt lengths, modes and keep ratios, all warmed up alike and measured in one run."""
 
 from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from specprefill_cli import __version__
@@ -15,28 +15,30 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.peers import Peer
-from specprefill_cli.lab.evaluation.runner import Configuration
+from specprefill_cli.lab.evaluation.runner import BASELINE, Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
+from specprefill_cli.lab.session import answer_with, check_context, request_for
 from specprefill_cli.models.cost import compute_limit
 from specprefill_cli.models.memory import PeakMemory, return_freed_memory
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.models.cost import cost_of, scoring_flops
-from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.models.cost import cost_of
+from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
 QUESTION = "Which torque is given for the mounting screws?"
+# A run that spends time in these phases does more than scoring and prefill, whose operations are counted.
+UNCOUNTED_PHASES = ("mapping", "checkpoints")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BenchRow:
-    """Medians of one configuration at one prompt length; times in seconds, speedup over `full` at the same length.
+    """One configuration at one prompt length: medians; ttft_low, ttft_high: quartiles.
 
-    mode: of specprefill, or the name of a peer; ttft_low, ttft_high: quartiles
-    peak_memory_bytes, memory_growth_bytes: the largest use of memory, and what of it was not in use before the prompt
-        came (program and models are); both None where the system does not tell
-    limit: the speedup if operations were all that took time (None for modes whose operations are not counted)
-    efficiency: speedup / limit
+    mode: a mode, or the name of a peer; speedup: over `full` at the same length, None without it
+    limit: the speedup if only operations took time, None if they are not counted; efficiency: speedup / limit
+    peak_memory_bytes: the most memory in use, and memory_growth_bytes what of it was not in use before the prompt;
+        None if the system does not report it
     """
 
     length: int
@@ -55,22 +57,21 @@ class BenchRow:
 
 
 def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Collection:
-    """A document of running prose that makes the whole prompt as long as asked, to a few tokens.
+    """A document of prose that gives the whole prompt this length, to within a few tokens.
 
-    Raises UsageError when the question alone is longer.
+    Raises UsageError if the question alone is longer.
     """
     sources = sorted((packaged_folder("sample_docs") / "sources").glob("*.md"))
     prose = "\n\n".join(path.read_text(encoding="utf-8") for path in sources)
     empty = Collection((one_page_document("bench", "A.", "text/plain"),))
-    outside = session.request(empty, QUESTION, settings).prompt.length
-    wanted = tokens - outside
-    if wanted < settings.chunk_size:
-        raise UsageError(f"--lengths {tokens}: too short; the question alone takes {outside} tokens")
+    overhead = request_for(session, empty, QUESTION, settings).prompt.length
+    needed = tokens - overhead
+    if needed < settings.chunk_size:
+        raise UsageError(f"--lengths {tokens}: too short; the question alone takes {overhead} tokens")
     tokenizer = session.pair.target.tokenizer
-    once = len(encode_text(tokenizer, prose)[0])
-    _, offsets = encode_text(tokenizer, prose * (wanted // once + 1))
-    text = (prose * (wanted // once + 1))[: offsets[wanted - 1, 1]]
-    return Collection((one_page_document("bench", text, "text/plain"),))
+    prose *= needed // len(encode_text(tokenizer, prose)[0]) + 1
+    _, offsets = encode_text(tokenizer, prose)
+    return Collection((one_page_document("bench", prose[: offsets[needed - 1, 1]], "text/plain"),))
 
 
 def bench_prefill(
@@ -82,46 +83,39 @@ def bench_prefill(
     step: Callable[[str], None],
     peers: Sequence[Peer] = (),
 ) -> list[BenchRow]:
-    """Measure every configuration at every length `repeat` times, in turns, after one round that tells their memory.
-
-    peers: who else reads the same prompts, in the same turns; a row each, with the peer's name for a mode
+    """Measure every configuration and peer at every length `repeat` times in turns, after a round that measures memory.
 
     Raises UsageError for a length that the question alone fills, PromptTooLong for one beyond the pair's context.
     """
-    others = {Configuration(peer.name): peer for peer in peers}
-    results = []
+    reads = {Configuration(peer.name): peer for peer in peers}
     prompts = {length: prompt_of_length(session, length, base) for length in lengths}
-    # A length that does not fit is refused before others have taken their time.
+    # Checked before anything is measured.
     for collection in prompts.values():
         for configuration in configurations:
             settings = configuration.settings(base)
-            session.choose_mode(session.request(collection, QUESTION, settings), settings)
-    # Here already, or what a mode's first run maps for all would stand in the floor of its memory.
+            check_context(request_for(session, collection, QUESTION, settings), settings)
+    # Memory that a mode's first run maps for all modes must not count as that mode's own.
     for configuration in configurations:
         session.warm_up(configuration.settings(base))
+    table = []
     for length, collection in prompts.items():
-        measured: dict[Configuration, list[Measurement]] = {one: [] for one in (*configurations, *others)}
-        first: dict[Configuration, Measurement] = {}
-        for round_number in range(repeat + 1):
-            for configuration, runs in measured.items():
-                step(f"{length:,} tokens, {configuration.mode}, round {round_number} of {repeat}")
-                if not round_number:
+        runs: dict[Configuration, list[Measurement]] = {asked: [] for asked in (*configurations, *reads)}
+        for number in range(repeat + 1):
+            for configuration, measured in runs.items():
+                step(f"{length:,} tokens, {configuration.mode}, round {number} of {repeat}")
+                if not number:
                     return_freed_memory()
-                if configuration in others:
-                    run = read_by(others[configuration], session, collection, base)
+                if configuration in reads:
+                    measured.append(measure_peer(reads[configuration], session, collection, base))
                 else:
-                    run = answer_in(session, collection, configuration.settings(base))
-                if round_number:
-                    runs.append(run)
-                else:
-                    first[configuration] = run
-        results += rows(length, measured, first)
-    return results
+                    measured.append(measure_mode(session, collection, configuration.settings(base)))
+        table += rows(length, runs)
+    return table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What is kept of one run: seconds, and the peak and growth of memory in this run alone; the caches are let go."""
+    """The figures of one run; times in seconds, memory in bytes."""
 
     ttft: float
     phases: dict[str, float]
@@ -131,68 +125,78 @@ class Measurement:
     growth: int | None
 
 
-def answer_in(session: Session, collection: Collection, settings: Settings) -> Measurement:
-    """One prefill in a mode. Its caches go with it: they must not stand in the memory that the next run is measured in."""
-    stream = session.ask(collection, QUESTION, settings)
-    peak, growth = stream.memory.bytes(), stream.memory.growth()
-    kept = stream.prefilled.plan.kept_ratio
-    return Measurement(stream.clock.ttft, stream.clock.phases(), kept, limit(stream), peak, growth)
+def measure_mode(session: Session, collection: Collection, settings: Settings) -> Measurement:
+    """One prefill in a mode; its caches are freed, so that they do not count in the next run's memory."""
+    stream = answer_with(session, collection, QUESTION, settings)
+    return Measurement(
+        ttft=stream.ttft_seconds,
+        phases=stream.request.clock.phases(),
+        kept_ratio=stream.prefilled.plan.kept_ratio,
+        limit=limit(stream),
+        peak=stream.memory.bytes(),
+        growth=stream.memory.growth(),
+    )
 
 
-def read_by(peer: Peer, session: Session, collection: Collection, settings: Settings) -> Measurement:
-    """One prefill by a peer, of the target's tokens in mode `full`, with the same clock."""
+def measure_peer(peer: Peer, session: Session, collection: Collection, settings: Settings) -> Measurement:
+    """One prefill by a peer, of the target's tokens in mode `full`."""
     memory = PeakMemory()
-    clock = PhaseClock(session.pair.wait)
-    prompt = session.request(collection, QUESTION, replace(settings, mode="full")).prompt
+    request = request_for(session, collection, QUESTION, settings.varied(mode=BASELINE))
+    clock = request.clock
     with clock.phase("target_prefill"):
-        peer.read(prompt.tokens)
-    return Measurement(clock.ttft, clock.phases(), 1.0, None, memory.bytes(), memory.growth())
+        peer.read(request.prompt.tokens)
+    return Measurement(
+        ttft=clock.ttft,
+        phases=clock.phases(),
+        kept_ratio=1.0,
+        limit=None,
+        peak=memory.bytes(),
+        growth=memory.growth(),
+    )
 
 
 def limit(stream: AnswerStream) -> float | None:
-    """The compute-bound limit of a run's speedup; 1 for `full`, None for modes that do more than score and prefill."""
-    if stream.mode == "full":
+    """The compute-bound limit of a run's speedup: 1 for `full`, None if it did more than scoring and prefill."""
+    if stream.resolved.mode == BASELINE:
         return 1.0
-    if stream.mode != "select":
+    phases, request, plan = stream.request.clock.phases(), stream.request, stream.prefilled.plan
+    if any(phases[name] for name in UNCOUNTED_PHASES):
         return None
-    pair, request, plan = stream.session.pair, stream.request, stream.prefilled.plan
-    scoring = scoring_flops(stream.settings, request)
-    return compute_limit(cost_of(pair.target), scoring, plan.prompt_tokens, plan.kept_tokens)
+    scoring = SCORERS[request.scorer].cost(request) if MODES[stream.resolved.mode].uses_draft else 0.0
+    return compute_limit(cost_of(request.pair.target), scoring, plan.prompt_tokens, plan.kept_tokens)
 
 
-def rows(
-    length: int, measured: dict[Configuration, list[Measurement]], first: dict[Configuration, Measurement]
-) -> list[BenchRow]:
-    """One row for each configuration: medians, the speedup over `full`, and the memory that its first run took."""
-    medians = {one: statistics.median(run.ttft for run in runs) for one, runs in measured.items()}
-    full = next((median for one, median in medians.items() if one.mode == "full"), None)
+def rows(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) -> list[BenchRow]:
+    """One row for each configuration: the memory of its first run, and medians over the others."""
+    medians = {asked: statistics.median(run.ttft for run in measured[1:]) for asked, measured in runs.items()}
+    full = next((median for asked, median in medians.items() if asked.mode == BASELINE), None)
     table = []
-    for one, runs in measured.items():
-        low, high = quartiles([run.ttft for run in runs])
-        speedup = full / medians[one] if full is not None else None
-        bound = runs[0].limit
+    for asked, (first, *measured) in runs.items():
+        low, high = quartiles([run.ttft for run in measured])
+        speedup = full / medians[asked] if full is not None else None
+        bound = measured[0].limit
         table.append(
             BenchRow(
                 length=length,
-                mode=one.mode,
-                keep=one.keep,
-                ttft_seconds=medians[one],
+                mode=asked.mode,
+                keep=asked.keep,
+                ttft_seconds=medians[asked],
                 ttft_low=low,
                 ttft_high=high,
                 speedup=speedup,
                 limit=bound,
                 efficiency=speedup / bound if speedup is not None and bound is not None else None,
-                kept_ratio=runs[0].kept_ratio,
-                peak_memory_bytes=first[one].peak,
-                memory_growth_bytes=first[one].growth,
-                phases={name: statistics.median(run.phases[name] for run in runs) for name in runs[0].phases},
+                kept_ratio=measured[0].kept_ratio,
+                peak_memory_bytes=first.peak,
+                memory_growth_bytes=first.growth,
+                phases={name: statistics.median(run.phases[name] for run in measured) for name in first.phases},
             )
         )
     return table
 
 
 def host() -> dict[str, str | int]:
-    """The machine that was measured."""
+    """The machine that is measured."""
     import torch
 
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
@@ -205,8 +209,6 @@ def host() -> dict[str, str | int]:
 
 
 def versions() -> dict[str, str]:
-    return {
-        "specprefill": __version__,
-        **{name: version(name) for name in ("torch", "transformers")},
-        "python": platform.python_version(),
-    }
+    """Versions of specprefill, its main dependencies, and Python."""
+    packages = {name: version(name) for name in ("torch", "transformers")}
+    return {"specprefill": __version__, **packages, "python": platform.python_version()}

@@ -1,16 +1,17 @@
-"""Models of well-known sizes with random weights: what a prefill takes does not depend on what the weights say.
+"""Models of published sizes with random weights: the time of a prefill does not depend on the weights' values.
 
-The sizes are those of the published configurations (config.json of each model, read in 2025 and 2026).
+The sizes are those in each model's published `config.json`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
 from specprefill_cli.models.pairs import BUNDLED, Pair
 from specprefill_cli.models.placement import choose_dtype, choose_placement
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 CONTEXT = 1 << 20
-# The bundled pair's sizes, as draft and as target, without its limit of 16,384 tokens.
+# The bundled pair's sizes, without its limit of 16,384 tokens.
 TINY = "tiny"
 
 
@@ -61,24 +62,23 @@ SHAPES: Mapping[str, Shape] = {
 
 
 def shape_pair(text: str) -> tuple[str, str]:
-    """Draft and target of `DRAFT:TARGET`.
-
-    Raises UsageError for anything else.
-    """
-    names = tuple(part.strip().lower() for part in text.split(":"))
+    """The names of draft and target in `DRAFT:TARGET`. Raises UsageError for anything else."""
+    names = [part.strip().lower() for part in text.split(":")]
     known = (TINY, *SHAPES)
     unknown = [name for name in names if name not in known]
     if len(names) != 2 or unknown:
-        what = f"'{unknown[0]}' is unknown" if unknown else "two names are wanted"
-        raise UsageError(f"--shapes {text}: {what}; give DRAFT:TARGET of {', '.join(known)}")
-    return names
+        problem = f"'{unknown[0]}' is unknown" if unknown else "needs two names"
+        raise UsageError(f"--shapes {text}: {problem}; give DRAFT:TARGET of {', '.join(known)}")
+    return names[0], names[1]
 
 
 def shape_config(shape: Shape) -> PretrainedConfig:
     """The transformers configuration of a shape."""
     from transformers import CONFIG_MAPPING
 
-    return CONFIG_MAPPING[shape.family](
+    # Any: the sizes are arguments of the families' own configurations, not of their base class.
+    config_class: Any = CONFIG_MAPPING[shape.family]
+    return config_class(
         num_hidden_layers=shape.layers,
         hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
@@ -93,7 +93,7 @@ def shape_config(shape: Shape) -> PretrainedConfig:
 
 
 def named_config(name: str, role: str) -> PretrainedConfig:
-    """The configuration behind a name of `--shapes`; `tiny` is the bundled model of that role, "draft" or "target"."""
+    """The configuration of a name in `--shapes`; for `tiny` the bundled model of the role, "draft" or "target"."""
     from transformers import AutoConfig
 
     if name != TINY:
@@ -104,9 +104,9 @@ def named_config(name: str, role: str) -> PretrainedConfig:
 
 
 def shaped_session(text: str, settings: Settings) -> Session:
-    """A session with the pair of `DRAFT:TARGET`, random weights on one device, reading text with the bundled tokenizer.
+    """A session with the pair `DRAFT:TARGET`, with random weights on one device, and the bundled tokenizer.
 
-    Raises SpecprefillError when the device has no room for it.
+    Raises SpecprefillError if the device has too little memory.
     """
     import torch
     from transformers import AutoTokenizer
@@ -124,7 +124,7 @@ def shaped_session(text: str, settings: Settings) -> Session:
             models.append(random_model(f"{name} {role}", configs[role], tokenizer, device, dtype))
     except torch.OutOfMemoryError as error:
         raise SpecprefillError(
-            f"--shapes {text}: does not fit {device}; take smaller shapes, or --dtype bfloat16"
+            f"--shapes {text}: does not fit {device}; use smaller shapes, or --dtype bfloat16"
         ) from error
     template = load_template(settings.prompt or "tiny", [prompt_folder(settings)])
     return Session(LoadedPair(Pair(text, draft, target, "tiny"), models[0], models[1]), template)
@@ -133,11 +133,9 @@ def shaped_session(text: str, settings: Settings) -> Session:
 def random_model(
     name: str, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, device: str, dtype: torch.dtype
 ) -> LoadedModel:
-    """One model with small random weights; it never ends its answer."""
+    """A model with random weights and no stop tokens."""
     import torch
     from transformers import AutoModelForCausalLM
-
-    from specprefill_cli.models.attention import ATTENTION
 
     torch.manual_seed(0)
     with torch.device(device):

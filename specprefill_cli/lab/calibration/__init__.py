@@ -1,1 +1,1 @@
-"""Fitting what a pair must learn about itself once: scoring heads, draft-KV maps, the keep-auto mass."""
+"""Calibration: fitting scoring heads, draft-KV maps, and the importance mass of `--keep auto` to a pair."""

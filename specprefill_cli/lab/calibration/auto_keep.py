@@ -1,35 +1,33 @@
-"""How much of the importance mass `--keep auto` must hold: found by the answers that come out."""
+"""How much of the importance mass `--keep auto` must hold, chosen by the quality of the answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specprefill_cli.answering.answer import Answer
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.heads import HELD_OUT, usable_cases
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.lab.evaluation.runner import Configuration, row, run
-from specprefill_cli.lab.study.conditions import LONGEST_ANSWER
-from specprefill_cli.prefill.auto_mode import check_fits
+from specprefill_cli.lab.evaluation.runner import AnsweredItems, Configuration, row, run
+from specprefill_cli.lab.session import check_context, cold, short_answers
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scoring_heads import ScoringHeads
-from specprefill_cli.settings import OFF, Settings
+from specprefill_cli.settings import Settings
 
-# Shares of the importance mass that are tried.
+# Candidate ratios of the importance mass.
 MASSES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
-# The share of the F1 of `full` that the mass taken must reach.
+# The F1 that a mass must reach, relative to that of `full`.
 ENOUGH = 0.99
 FULL = Configuration("full")
 AUTO_KEEP = Configuration("select", None, HeadsScorer.name)
 
 
 @dataclass(frozen=True)
-class Tried:
-    """What `--keep auto` gave when it held this share of the mass: mean F1 in percent, mean kept ratio."""
+class MassResult:
+    """What `--keep auto` gave when it held this ratio of the mass: mean F1 in percent and mean kept ratio."""
 
     mass: float
     f1: float
@@ -38,109 +36,99 @@ class Tried:
 
 @dataclass(frozen=True)
 class AutoKeep:
-    """What the answers to some questions say of `--keep auto`.
+    """The outcome of tuning `--keep auto`.
 
-    full: mean F1 of mode `full` in percent; tried: by mass, ascending; mass: the smallest that sufficed, None where no
-    answer had a word right
+    full: mean F1 of mode `full` in percent; results: by mass, ascending
+    mass: the smallest that sufficed, None if no answer had a correct word
     """
 
     questions: int
     full: float
-    tried: tuple[Tried, ...]
+    results: tuple[MassResult, ...]
     mass: float | None
 
     def applied(self, heads: ScoringHeads) -> ScoringHeads:
-        """The heads with the mass that was found where it is above their own, and with the figures as evidence."""
-        figures = {"auto_questions": self.questions, "auto_f1_full": round(self.full, 2)}
-        for one in self.tried:
-            figures[f"auto_f1_{one.mass:g}"] = round(one.f1, 2)
-            figures[f"auto_kept_{one.mass:g}"] = round(one.kept_ratio, 4)
-        # A weak target answers as well from sets that often lose the passage: recall has a say too.
+        """The heads with these figures as evidence, and with the mass if it is above their own."""
+        figures: dict[str, float | int] = {"auto_questions": self.questions, "auto_f1_full": round(self.full, 2)}
+        for result in self.results:
+            figures[f"auto_f1_{result.mass:g}"] = round(result.f1, 2)
+            figures[f"auto_kept_{result.mass:g}"] = round(result.kept_ratio, 4)
+        # A weak target may answer as well without the passage, so the mass must also satisfy recall.
         mass = max(heads.auto_mass, self.mass or 0.0)
         return replace(heads, auto_mass=mass, evidence={**heads.evidence, **figures})
 
 
-def mass_for_answers(full: float, tried: Sequence[Tried]) -> float | None:
-    """The smallest mass whose F1 reaches ENOUGH of that of `full`.
+def mass_for_answers(full: float, results: Sequence[MassResult]) -> float | None:
+    """The smallest mass whose F1 reaches `ENOUGH` of that of `full`, else the mass with the highest F1.
 
-    Where no mass reaches so much, the one that comes nearest, of equals the largest; None where every F1 is 0 and
-    nothing can be told.
-
-    full: F1 of mode `full`, in the unit of the others; tried: at least one
+    The largest of equally high ones; None if every F1 is 0. full: F1 of mode `full`; results: at least one
     """
-    nearest = max(one.f1 for one in tried)
-    if max(full, nearest) == 0:
+    highest = max(result.f1 for result in results)
+    if max(full, highest) == 0:
         return None
-    enough = [one.mass for one in tried if one.f1 >= ENOUGH * full]
-    return min(enough) if enough else max(one.mass for one in tried if one.f1 == nearest)
+    enough = [result.mass for result in results if result.f1 >= ENOUGH * full]
+    return min(enough) if enough else max(result.mass for result in results if result.f1 == highest)
 
 
 def tuning_items(session: Session, items: Sequence[Item], settings: Settings, most: int) -> list[Item]:
-    """At most `most` of the questions that `calibrate_heads` did not search on and whose prompts fit both models.
+    """At most `most` questions that the search for heads held out, and whose prompts fit both models.
 
-    Given the same items. The share that it finds by recall, and the window, did see these questions.
+    items: the same as for `calibrate_heads`, whose recall figures and window do rest on the held-out questions
     """
+    answering = AUTO_KEEP.settings(short_answers(settings))
     cases = list(usable_cases(session, items, settings))[HELD_OUT]
-    wanted = AUTO_KEEP.settings(answer_settings(settings))
-    return [case.item for case in cases if fits(case.request, wanted)][:most]
+    return [case.item for case in cases if fits(case.request, answering)][:most]
 
 
 def fits(request: PrefillRequest, settings: Settings) -> bool:
+    """Whether a prompt fits both models."""
     try:
-        check_fits(request, settings, with_draft=True)
+        check_context(request, settings)
     except SpecprefillError:
         return False
     return True
 
 
-def answer_settings(settings: Settings) -> Settings:
-    """Greedy short answers, without speculation, which changes no greedy answer."""
-    return replace(settings, temperature=0.0, speculate=OFF, max_new_tokens=LONGEST_ANSWER)
-
-
 def tune_auto_keep(
     session: Session, heads: ScoringHeads, items: Sequence[Item], settings: Settings, step: Callable[[int], None]
 ) -> AutoKeep:
-    """Answer every question in mode `full`, and in `select` with `heads` and `--keep auto` at each of MASSES.
+    """Answer every question in mode `full`, and in `select` with `heads` and `--keep auto` at each of `MASSES`.
 
-    The session is left as it is: each mass is asked in a copy of it. items: with answers; step: called with the number of
-    questions done
+    Works on copies of the session. items: with answers; step: called with the number of questions done
 
-    Raises SpecprefillError without questions or for a prompt that does not fit, KeyboardInterrupt when an answer was
-    interrupted.
+    Raises SpecprefillError without questions or for a prompt that does not fit, KeyboardInterrupt if interrupted.
     """
     if not items:
         raise SpecprefillError("no questions to tune --keep auto on; give more of them, or shorter documents")
-    base = answer_settings(settings)
-    plain = replace(session, shared=None)
-    by_mass = sessions_by_mass(session, heads)
-    full: list[tuple[Item, Answer]] = []
-    answers: dict[float, list[tuple[Item, Answer]]] = {mass: [] for mass in by_mass}
-    # Question by question, so that no more than one document's state of the draft need be kept.
+    base, plain, sessions = short_answers(settings), cold(session), sessions_by_mass(session, heads)
+    full: AnsweredItems = []
+    answers: dict[float, AnsweredItems] = {mass: [] for mass in sessions}
+    # Question by question, so that the draft's state is kept for one document at a time.
     for number, item in enumerate(items):
         step(number)
         full += ask(plain, item, FULL, base)
-        for mass, one in by_mass.items():
-            answers[mass] += ask(one, item, AUTO_KEEP, base)
+        for mass, mass_session in sessions.items():
+            answers[mass] += ask(mass_session, item, AUTO_KEEP, base)
     return summary(full, answers)
 
 
 def sessions_by_mass(session: Session, heads: ScoringHeads) -> dict[float, Session]:
     """Copies of the session, one for each mass; the draft reads a document once for all of them."""
-    shared = DocumentCache()
+    cache = DocumentCache()
     return {
-        mass: replace(session, pair=replace(session.pair, scoring_heads=replace(heads, auto_mass=mass)), shared=shared)
+        mass: cold(session, replace(session.pair, scoring_heads=replace(heads, auto_mass=mass)), cache)
         for mass in MASSES
     }
 
 
-def ask(session: Session, item: Item, configuration: Configuration, base: Settings) -> list[tuple[Item, Answer]]:
+def ask(session: Session, item: Item, configuration: Configuration, base: Settings) -> AnsweredItems:
+    """The answer to one question. Raises what `tune_auto_keep` raises."""
     return run(session, [item], [configuration], base, lambda *_: None).complete()[configuration]
 
 
-def summary(full: Sequence[tuple[Item, Answer]], answers: Mapping[float, Sequence[tuple[Item, Answer]]]) -> AutoKeep:
-    """Means over the questions, and the mass they speak for. answers: by mass, of the same questions as in `full`."""
-    figures = {mass: row(AUTO_KEEP, given, None) for mass, given in answers.items()}
-    tried = tuple(Tried(mass, one.f1, one.kept_ratio) for mass, one in sorted(figures.items()))
-    plain = row(FULL, full, None).f1
-    return AutoKeep(len(full), plain, tried, mass_for_answers(plain, tried))
+def summary(full: AnsweredItems, answers: Mapping[float, AnsweredItems]) -> AutoKeep:
+    """Means over the questions and the mass that they call for; answers: by mass, to the questions of `full`."""
+    rows = {mass: row(AUTO_KEEP, answered, None) for mass, answered in sorted(answers.items())}
+    results = tuple(MassResult(mass, figures.f1, figures.kept_ratio) for mass, figures in rows.items())
+    baseline = row(FULL, full, None).f1
+    return AutoKeep(len(full), baseline, results, mass_for_answers(baseline, results))

@@ -1,4 +1,4 @@
-"""The search for scoring heads: which of a draft's attention heads rank the passage with the answer first."""
+"""The search for scoring heads: the attention heads of a draft that rank the passage with the answer first."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import numpy as np
 
 from specprefill_cli.prefill.scoring_heads import Head, blend
 
-# Shares of the chunks in which the answer's must be found: the keep ratios that people use.
-KEPT_SHARES = (0.03, 0.1, 0.2)
+# Keep ratios at which recall is measured.
+KEEP_RATIOS = (0.03, 0.1, 0.2)
 MOST_HEADS = 8
 MOST_CANDIDATES = 24
-# A further head must add this much to the mean recall, else it is noise.
+# The mean recall that another head must add.
 SMALLEST_GAIN = 0.002
 LEXICAL_WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-# `--keep auto` takes at least the smallest share of mass that keeps the answer this much as often as the best fifth of the
-# chunks does: some answers are found by no share short of everything.
+# `--keep auto` holds enough mass to keep the answer in this ratio of the cases in which the best fifth of the chunks does.
 AUTO_RECALL = 0.98
 AUTO_REFERENCE = 0.2
 
@@ -27,46 +26,42 @@ AUTO_REFERENCE = 0.2
 class Sighting:
     """One question with a known answer.
 
-    scores: [layers x heads, chunks] mean attention of each head to each chunk; gold: chunks that hold the answer;
-    usual, lexical: [chunks] scores of the scorer `question`, and of words alone (BM25)
+    scores: [layers x heads, chunks] mean attention of each head to each chunk; gold: chunks that hold the answer
+    question, lexical: [chunks] scores of the scorers of these names
     """
 
     scores: np.ndarray
     gold: np.ndarray
-    usual: np.ndarray
+    question: np.ndarray
     lexical: np.ndarray
 
 
 def gold_rank(scores: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Number of chunks ranked before the last of the gold ones [...], from scores [..., chunks]; ties count as before."""
+    """How many chunks rank before the last gold one [...], from scores [..., chunks]; ties rank before."""
     worst = scores[..., gold].min(-1)
     return (scores >= worst[..., None]).sum(-1) - 1
 
 
 def recall(ranks: np.ndarray, chunks: np.ndarray) -> np.ndarray:
-    """Mean over KEPT_SHARES of how often the gold chunks are kept: ranks [..., items], chunks [items] -> [...]."""
-    return np.mean([among_best(ranks, share, chunks).mean(-1) for share in KEPT_SHARES], axis=0)
+    """Mean over `KEEP_RATIOS` of how often the gold chunks are kept: ranks [..., items], chunks [items] -> [...]."""
+    return np.mean([among_best(ranks, keep, chunks).mean(-1) for keep in KEEP_RATIOS], axis=0)
 
 
-def among_best(ranks: np.ndarray, share: float, chunks: np.ndarray) -> np.ndarray:
-    """Whether a share of the chunks [items], at least one, reaches to the ranks [..., items]."""
-    return ranks < np.maximum(1, np.ceil(share * chunks))
+def among_best(ranks: np.ndarray, keep: float, chunks: np.ndarray) -> np.ndarray:
+    """Whether ranks [..., items] lie among the chunks that a keep ratio keeps, at least one; chunks: their number [items]."""
+    return ranks < np.maximum(1, np.ceil(keep * chunks))
 
 
 def search_heads(sightings: Sequence[Sighting], heads: int) -> tuple[Head, ...]:
-    """The best head, then greedily those that find more together with it; all of one weight.
-
-    heads: attention heads a layer, which turns rows of the scores into (layer, head)
-    """
+    """The best head and, greedily, those that raise recall together with it, equally weighted; heads: per layer."""
     chunks = np.array([sighting.scores.shape[1] for sighting in sightings])
-    alone = recall(np.stack([gold_rank(one.scores, one.gold) for one in sightings], axis=-1), chunks)
+    alone = recall(np.stack([gold_rank(seen.scores, seen.gold) for seen in sightings], axis=-1), chunks)
     candidates = np.argsort(-alone, kind="stable")[:MOST_CANDIDATES].tolist()
     chosen = [candidates.pop(0)]
     best = alone[chosen[0]]
     while candidates and len(chosen) < MOST_HEADS:
         together = np.stack(
-            [gold_rank(one.scores[chosen].sum(0) + one.scores[candidates], one.gold) for one in sightings],
-            axis=-1,
+            [gold_rank(seen.scores[chosen].sum(0) + seen.scores[candidates], seen.gold) for seen in sightings], axis=-1
         )
         gains = recall(together, chunks)
         place = int(gains.argmax())
@@ -78,50 +73,54 @@ def search_heads(sightings: Sequence[Sighting], heads: int) -> tuple[Head, ...]:
 
 
 def combined(sighting: Sighting, chosen: Sequence[Head], heads: int, lexical: float = 0.0) -> np.ndarray:
-    """Chunk scores [chunks] of the chosen heads together, and of words at a weight."""
+    """Chunk scores [chunks] of the chosen heads, blended with BM25's at a weight."""
     rows = [head.layer * heads + head.head for head in chosen]
     weights = np.array([head.weight for head in chosen])
     return blend(weights @ sighting.scores[rows], sighting.lexical, lexical)
 
 
 def search_lexical(sightings: Sequence[Sighting], chosen: Sequence[Head], heads: int) -> float:
-    """The weight of words, of LEXICAL_WEIGHTS, with which the chosen heads find most; 0 where words add only noise."""
-    golds = [one.gold for one in sightings]
-    found = {
-        weight: mean_recall([combined(one, chosen, heads, weight) for one in sightings], golds)
+    """The weight of BM25, of `LEXICAL_WEIGHTS`, with the best recall beside the chosen heads; 0 if the gain is noise."""
+    golds = [seen.gold for seen in sightings]
+    recalls = {
+        weight: mean_recall([combined(seen, chosen, heads, weight) for seen in sightings], golds)
         for weight in LEXICAL_WEIGHTS
     }
-    best = max(found, key=found.get)
-    return best if found[best] >= found[0.0] + SMALLEST_GAIN else 0.0
+    best = max(recalls, key=lambda weight: recalls[weight])
+    return best if recalls[best] >= recalls[0.0] + SMALLEST_GAIN else 0.0
 
 
 def mean_recall(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> float:
-    """Mean of `share_recalls`."""
-    shares = share_recalls(scores, golds).values()
-    return sum(shares) / len(shares)
+    """Mean of `recalls_by_keep`."""
+    recalls = recalls_by_keep(scores, golds).values()
+    return sum(recalls) / len(recalls)
 
 
-def share_recalls(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> dict[str, float]:
-    """How often the gold chunks are among the best 3, 10 and 20 % of chunks."""
-    ranks = np.array([gold_rank(one, gold) for one, gold in zip(scores, golds, strict=True)])
-    chunks = np.array([len(one) for one in scores])
-    return {f"recall_{share:g}": float(among_best(ranks, share, chunks).mean()) for share in KEPT_SHARES}
+def recalls_by_keep(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> dict[str, float]:
+    """How often the gold chunks are kept, by keep ratio, from the chunk scores [chunks] of each question."""
+    ranks, chunks = ranks_and_chunks(scores, golds)
+    return {f"recall_{keep:g}": float(among_best(ranks, keep, chunks).mean()) for keep in KEEP_RATIOS}
+
+
+def ranks_and_chunks(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """For each question the rank of its last gold chunk, and its number of chunks: [items] each."""
+    ranks = np.array([gold_rank(row, gold) for row, gold in zip(scores, golds, strict=True)])
+    return ranks, np.array([len(row) for row in scores])
 
 
 def auto_mass(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> float:
-    """The share of mass for `--keep auto`: see AUTO_RECALL."""
-    ranks = np.array([gold_rank(one, gold) for one, gold in zip(scores, golds, strict=True)])
-    kept = among_best(ranks, AUTO_REFERENCE, np.array([len(one) for one in scores]))
+    """The ratio of the mass for `--keep auto`; see `AUTO_RECALL`."""
+    ranks, chunks = ranks_and_chunks(scores, golds)
+    kept = among_best(ranks, AUTO_REFERENCE, chunks)
     return smallest_mass(scores, golds, AUTO_RECALL * float(kept.mean()))
 
 
-def smallest_mass(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray], wanted: float) -> float:
-    """Smallest share of the summed scores whose best chunks hold the answer in `wanted` of all cases, at most 0.99."""
+def smallest_mass(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray], recall: float) -> float:
+    """The smallest ratio of summed scores, at most 0.99, whose best chunks hold the answer this often."""
     needed = []
-    for one, gold in zip(scores, golds, strict=True):
-        ordered = np.sort(one)[::-1].cumsum()
-        needed.append(ordered[gold_rank(one, gold)] / ordered[-1])
-    # The share is held by the smallest set that reaches it, so a hair below is enough to reach the same set.
-    ordered = np.sort(needed)
-    place = max(0, min(len(ordered) - 1, math.ceil(wanted * len(ordered)) - 1))
-    return float(min(0.99, ordered[place] - 1e-6))
+    for row, gold in zip(scores, golds, strict=True):
+        masses = np.sort(row)[::-1].cumsum()
+        needed.append(masses[gold_rank(row, gold)] / masses[-1])
+    # Selection takes the smallest set that reaches the mass, so slightly less still reaches the same set.
+    place = max(0, min(len(needed) - 1, math.ceil(recall * len(needed)) - 1))
+    return float(min(0.99, np.sort(needed)[place] - 1e-6))

@@ -1,9 +1,10 @@
-"""Fitting the draft-KV map in closed form, from streamed Gram matrices: memory does not grow with the text."""
+"""Fitting draft-KV maps in closed form from streamed Gram matrices, so that memory does not grow with the text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from specprefill_cli.prefill.projection import KvMap, LayerFit
 
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 MOST_DRAFT_LAYERS = 3
-# A further draft layer must lower the held-out error by this share of it.
+# Another draft layer must lower the held-out error by this ratio of it.
 SMALLEST_GAIN = 0.005
 
 
@@ -20,7 +21,7 @@ SMALLEST_GAIN = 0.005
 class Gram:
     """Sums over rows in float64: inputs x inputs, inputs x outputs, and squares of outputs.
 
-    inputs: [I, I] and outputs: per target layer [I, O], where the last input is the constant 1; squares: per layer [O]
+    inputs: [I, I], where the last input is the constant 1; by target layer outputs: [I, O] and squares: [O]
     """
 
     inputs: Tensor
@@ -30,21 +31,22 @@ class Gram:
 
     @classmethod
     def empty(cls, inputs: int, outputs: dict[int, int]) -> Gram:
-        wide = {"dtype": torch.float64}
+        """No rows yet; inputs: their number without the constant; outputs: their number by target layer."""
+        zeros = partial(torch.zeros, dtype=torch.float64)
         return cls(
-            torch.zeros(inputs + 1, inputs + 1, **wide),
-            {layer: torch.zeros(inputs + 1, size, **wide) for layer, size in outputs.items()},
-            {layer: torch.zeros(size, **wide) for layer, size in outputs.items()},
+            zeros(inputs + 1, inputs + 1),
+            {layer: zeros(inputs + 1, size) for layer, size in outputs.items()},
+            {layer: zeros(size) for layer, size in outputs.items()},
         )
 
     def add(self, inputs: Tensor, outputs: dict[int, Tensor]) -> None:
-        """Count in rows: inputs [N, I], per target layer outputs [N, O]."""
+        """Add rows: inputs [N, I], and per target layer outputs [N, O]."""
         inputs = inputs.cpu().double()
-        wide = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
-        self.inputs += wide.T @ wide
+        extended = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
+        self.inputs += extended.T @ extended
         for layer, values in outputs.items():
             values = values.cpu().double()
-            self.outputs[layer] += wide.T @ values
+            self.outputs[layer] += extended.T @ values
             self.squares[layer] += values.square().sum(0)
         self.rows += len(inputs)
 
@@ -61,21 +63,38 @@ class Gram:
 
 
 def ridge(gram: Gram, layer: int, columns: Tensor, strength: float) -> Tensor:
-    """Weight [columns, O] of a ridge regression; the strength counts in mean diagonal entries, the constant is free."""
+    """Weight [columns, O] of a ridge regression with a free constant; strength: relative to the mean diagonal entry."""
     inputs = gram.inputs[columns][:, columns]
     penalty = torch.full((len(columns),), strength * float(inputs.diagonal()[:-1].mean()), dtype=torch.float64)
     penalty[-1] = 0
     return torch.linalg.solve(inputs + penalty.diag(), gram.outputs[layer][columns])
 
 
-def missed(held_out: Gram, layer: int, columns: Tensor, weight: Tensor) -> tuple[float, float]:
-    """Share of the variance of keys and of values that a map misses on held-out rows."""
+def missed_variance(held_out: Gram, layer: int, columns: Tensor, weight: Tensor) -> tuple[float, float]:
+    """Ratio of the variance of keys, and of values, that a map does not explain on held-out rows."""
     errors, variance = held_out.residual(layer, columns, weight), held_out.variance(layer)
     half = len(errors) // 2
-    return tuple(
+    keys, values = (
         float(errors[part].sum() / variance[part].sum().clamp(min=1e-30))
         for part in (slice(None, half), slice(half, None))
     )
+    return keys, values
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A ridge regression for one target layer: its held-out errors, draft layers, strength, and weight [columns, O]."""
+
+    key_error: float
+    value_error: float
+    draft_layers: tuple[int, ...]
+    strength: float
+    weight: Tensor
+
+    @property
+    def error(self) -> float:
+        """The held-out error by which fits are compared."""
+        return self.key_error + self.value_error
 
 
 def fit_map(
@@ -87,47 +106,40 @@ def fit_map(
     exact_layers: int,
     with_draft: bool = True,
 ) -> KvMap:
-    """For every target layer: draft layers chosen greedily and ridge strength, both by the held-out error.
+    """Fit every target layer, choosing draft layers greedily and the ridge strength by the held-out error.
 
-    with_draft: whether at least one draft layer is read; without, the target's own state is all there is
+    with_draft: read at least one draft layer, instead of the target's own state alone
     candidates: draft layers in the order of their columns, each `draft_size` wide; edge_size: width of the target's
     state before them (0: none)
     """
     fits, weights = [], {}
     for layer in sorted(fitted.outputs):
-        best: tuple[float, tuple[int, ...], float, Tensor] | None = None
-        if not with_draft:
-            best = best_ridge(fitted, held_out, layer, (), columns_of((), candidates, draft_size, edge_size))
-        while with_draft and (best is None or len(best[1]) < MOST_DRAFT_LAYERS):
-            chosen = best[1] if best is not None else ()
-            tried = [
-                best_ridge(fitted, held_out, layer, more, columns_of(more, candidates, draft_size, edge_size))
-                for number in candidates
-                if number not in chosen
-                for more in [tuple(sorted((*chosen, number)))]
-            ]
-            if not tried:
+
+        def best_ridge(chosen: tuple[int, ...], layer: int = layer) -> Fit:
+            columns = columns_of(chosen, candidates, draft_size, edge_size)
+            options = []
+            for strength in RIDGES:
+                weight = ridge(fitted, layer, columns, strength)
+                options.append(Fit(*missed_variance(held_out, layer, columns, weight), chosen, strength, weight))
+            return min(options, key=lambda fit: fit.error)
+
+        best = None if with_draft else best_ridge(())
+        while with_draft and (best is None or len(best.draft_layers) < MOST_DRAFT_LAYERS):
+            chosen = best.draft_layers if best is not None else ()
+            rest = [number for number in candidates if number not in chosen]
+            if not rest:
                 break
-            winner = min(tried, key=lambda one: one[0])
-            if best is not None and winner[0] > (1 - SMALLEST_GAIN) * best[0]:
+            winner = min((best_ridge(tuple(sorted((*chosen, number)))) for number in rest), key=lambda fit: fit.error)
+            if best is not None and winner.error > (1 - SMALLEST_GAIN) * best.error:
                 break
             best = winner
-        _, chosen, strength, weight = best
-        keys, values = missed(held_out, layer, columns_of(chosen, candidates, draft_size, edge_size), weight)
-        fits.append(LayerFit(layer, chosen, strength, round(keys, 5), round(values, 5)))
-        weights[layer] = weight.float()
+        if best is None:
+            raise ValueError("a map that reads the draft needs candidate layers")
+        fits.append(
+            LayerFit(layer, best.draft_layers, best.strength, round(best.key_error, 5), round(best.value_error, 5))
+        )
+        weights[layer] = best.weight.float()
     return KvMap(exact_layers, tuple(fits), weights)
-
-
-def best_ridge(
-    fitted: Gram, held_out: Gram, layer: int, chosen: tuple[int, ...], columns: Tensor
-) -> tuple[float, tuple[int, ...], float, Tensor]:
-    """Held-out error, draft layers, strength and weight of the best ridge strength."""
-    options = []
-    for strength in RIDGES:
-        weight = ridge(fitted, layer, columns, strength)
-        options.append((sum(missed(held_out, layer, columns, weight)), chosen, strength, weight))
-    return min(options, key=lambda one: one[0])
 
 
 def columns_of(chosen: Sequence[int], candidates: Sequence[int], draft_size: int, edge_size: int) -> Tensor:

@@ -155,7 +155,9 @@ def check_plot(plot: Path | None, modes: list[str], baseline: bool) -> None:
     if plot is None:
         return
     from specprefill_cli.files import check_can_write
+    from specprefill_cli.lab.plots import require_matplotlib
 
+    require_matplotlib("--plot")
     check_can_write(plot, "--plot")
     if "full" not in modes or (set(modes) == {"full"} and not baseline):
         raise UsageError("--plot shows speedups over full: --modes must have full and another mode")

@@ -16,7 +16,7 @@ from specprefill_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
-    from specprefill_cli.lab.study.draft_comparison import Kin
+    from specprefill_cli.lab.study.draft_comparison import DraftFit
     from specprefill_cli.settings import Settings
 
 
@@ -69,7 +69,9 @@ def study(
         raise UsageError("--draft-compare needs text to fit on; give --text FILES too")
     settings = replace(options.settings_from(locals()), mode="draft-kv")
     from specprefill_cli.files import make_folder
+    from specprefill_cli.lab.plots import require_matplotlib
 
+    require_matplotlib("study")
     make_folder(out, "--out")
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.distributed.launch import refuse_ranks
@@ -109,10 +111,10 @@ def study(
 
 def compare_drafts(
     session: Session, text: Sequence[Path], names: Sequence[str], settings: Settings, notes: Notes
-) -> list[Kin]:
-    """The kinship of the pair's own draft, of those named, and of an unrelated one; each is loaded in its turn."""
+) -> list[DraftFit]:
+    """Maps of the pair's own draft, of those named, and of an unrelated one; each is loaded when its turn comes."""
     from specprefill_cli.documents import read_documents
-    from specprefill_cli.lab.study.draft_comparison import kinship
+    from specprefill_cli.lab.study.draft_comparison import fit_drafts
     from specprefill_cli.models.loading import load_model
     from specprefill_cli.models.placement import choose_placement, roomiest
 
@@ -120,7 +122,7 @@ def compare_drafts(
     place = roomiest(choose_placement(settings.devices))
     others = (load_model(name, place, settings.dtype, settings.offline) for name in names)
     with notes.progress("comparing drafts") as update:
-        return kinship(session.pair, texts, others, update)
+        return fit_drafts(session.pair, texts, others, update)
 
 
 def write_study(out: Path, record: dict[str, Any], notes: Notes) -> None:
@@ -129,12 +131,11 @@ def write_study(out: Path, record: dict[str, Any], notes: Notes) -> None:
 
     from specprefill_cli.files import write_whole
     from specprefill_cli.lab.study.page import finite, render_study, study_plots, study_tables
-    from specprefill_cli.lab.study.plots import standalone
 
     record = finite(record)
     write_whole(out / "study.json", json_format.dumps(record, indent=1, allow_nan=False) + "\n")
     write_whole(out / "study.html", render_study(record))
     for name, svg in study_plots(record).items():
-        write_whole(out / f"{name}.svg", standalone(svg))
+        write_whole(out / f"{name}.svg", svg)
     notes.tell(f"wrote study.json, study.html and pictures to {out}")
     console(sys.stdout).print(study_tables(record))

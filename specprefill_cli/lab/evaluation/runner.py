@@ -1,45 +1,92 @@
-"""Running a question set through modes, and the row of figures for each."""
+"""Asking a question set in several configurations, and a row of figures for each."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
 
 from specprefill_cli.answering.answer import Answer
-from specprefill_cli.answering.metrics import bootstrap_interval, contains_answer, exact_match, f1
+from specprefill_cli.answering.metrics import contains_answer, exact_match, f1
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.lab.evaluation.statistics import bootstrap_interval
+from specprefill_cli.lab.session import Control, answer_with, with_scorer
+from specprefill_cli.prefill.registry import BASELINE, MODES
 from specprefill_cli.settings import Settings
+
+AnsweredItems = list[tuple[Item, Answer]]
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One line of the evaluation: a mode with its keep ratio and scorer (None where the mode has none)."""
+    """One way to answer questions: a mode with its keep ratio (None: `auto`) and scorer, where it has them.
+
+    recompute: the budget of draft KV as a ratio of the prompt, and chosen_by how its chunks are picked
+    control: prefills in place of the mode; by_draft: the draft answers alone, as a target
+    """
 
     mode: str
     keep: float | None = None
     scorer: str | None = None
+    _: KW_ONLY
+    name: str = ""
+    recompute: float | None = None
+    chosen_by: str | None = None
+    control: Control | None = None
+    by_draft: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name, or the mode if there is none."""
+        return self.name or self.mode
 
     def settings(self, base: Settings) -> Settings:
-        settings = replace(base, mode=self.mode)
-        return settings if self.scorer is None else replace(settings, keep=self.keep, scorer=self.scorer)
+        """The base settings with this configuration's values."""
+        values: dict[str, Any] = {"mode": self.mode}
+        if may_use_keep(self.mode):
+            values["keep"] = self.keep
+        if self.scorer is not None:
+            values["scorer"] = self.scorer
+        if self.recompute is not None:
+            values["recompute"] = self.recompute
+        return base.varied(**values)
 
     def named(self, session: Session) -> Configuration:
-        """The same with the scorer's own name in place of `auto`."""
+        """The configuration with the scorer `auto` resolved for the session's pair."""
         if self.scorer is None:
             return self
-        return replace(self, scorer=session.with_scorer(replace(Settings(), scorer=self.scorer)).scorer)
+        return replace(self, scorer=with_scorer(session, Settings(scorer=self.scorer)).scorer)
 
 
-@dataclass(frozen=True)
+def may_use_keep(mode: str) -> bool:
+    """Whether a mode has a keep ratio; `auto`, which is no registered mode, may choose one that has."""
+    return mode not in MODES or MODES[mode].uses_keep
+
+
+def may_use_scorer(mode: str) -> bool:
+    """Whether a mode scores the document; `auto` may choose one that does."""
+    return mode not in MODES or MODES[mode].uses_draft
+
+
+def configurations(modes: Sequence[str], keeps: Sequence[float | None], scorers: Sequence[str]) -> list[Configuration]:
+    """Every mode with each scorer and each keep ratio, where it uses them."""
+    return [
+        Configuration(mode, keep, scorer)
+        for mode in modes
+        for scorer in (scorers if may_use_scorer(mode) else (None,))
+        for keep in (keeps if may_use_keep(mode) else (None,))
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Row:
-    """Figures of one configuration over n questions; shares in percent, differences paired with `full` (None without).
+    """Figures of one configuration over n questions; EM and F1 in percent, with 95 % intervals.
 
-    right: answers that equal or contain a reference
-    ttft_ratio: median of the TTFT of `full` over that of this row, so that more is faster
+    f1_delta: mean difference from `full` on the same questions; right: answers that contain a reference
+    ttft_ratio: median of the TTFT of `full` divided by this one's; None without `full`, like the differences
     """
 
     mode: str
@@ -59,31 +106,19 @@ class Row:
     right: int
 
 
-def configurations(modes: Sequence[str], keeps: Sequence[float | None], scorers: Sequence[str]) -> list[Configuration]:
-    """`full` once, every other mode with each scorer, and with each keep ratio where it takes one."""
-    rows = []
-    for mode in modes:
-        if mode == "full":
-            rows.append(Configuration(mode))
-        else:
-            own = keeps if mode not in MODES or MODES[mode].uses_keep else (None,)
-            rows += [Configuration(mode, keep, scorer) for scorer in scorers for keep in own]
-    return rows
-
-
 @dataclass
 class Run:
-    """What came of a question set: the answers of each configuration, to the same questions in the same order.
+    """The answers of each configuration to the same questions in the same order.
 
-    left_out: questions whose prompts are too long; interrupted: whether Ctrl-C ended it before the last question
+    left_out: questions whose prompts are too long; interrupted: Ctrl-C ended the run before the last question
     """
 
-    results: dict[Configuration, list[tuple[Item, Answer]]]
+    results: dict[Configuration, AnsweredItems]
     left_out: list[tuple[Item, PromptTooLong]] = field(default_factory=list)
     interrupted: bool = False
 
-    def complete(self) -> dict[Configuration, list[tuple[Item, Answer]]]:
-        """The answers; raises PromptTooLong for the first question left out, or KeyboardInterrupt."""
+    def complete(self) -> dict[Configuration, AnsweredItems]:
+        """The answers. Raises PromptTooLong if a question was left out, KeyboardInterrupt if interrupted."""
         if self.left_out:
             raise self.left_out[0][1]
         if self.interrupted:
@@ -94,56 +129,51 @@ class Run:
 def run(
     session: Session,
     items: Iterable[Item],
-    wanted: Sequence[Configuration],
+    asked: Sequence[Configuration],
     base: Settings,
     step: Callable[[int, Item, Configuration, Answer], None],
 ) -> Run:
-    """Ask every question in every configuration, question by question, so that drift of the machine hits all alike.
+    """Ask every question in every configuration, question by question, so that machine drift affects all alike.
 
-    step: called with each answer, and the number of questions before it, when its question has all answers
+    step: called with the question's number and each of its answers, once it has all of them
 
-    Raises SpecprefillError for what would keep other questions from being asked too.
+    Raises SpecprefillError for a failure that other questions would meet too.
     """
-    found = Run({configuration: [] for configuration in wanted})
+    outcome = Run({configuration: [] for configuration in asked})
     for number, item in enumerate(items):
-        answers: dict[Configuration, Answer] = {}
         try:
-            for configuration in wanted:
-                answers[configuration] = ask(session, item, configuration.settings(base))
+            answers = {configuration: ask(session, item, configuration.settings(base)) for configuration in asked}
         except PromptTooLong as error:
-            found.left_out.append((item, error))
+            outcome.left_out.append((item, error))
             continue
         except KeyboardInterrupt:
-            found.interrupted = True
+            outcome.interrupted = True
             break
         for configuration, answer in answers.items():
-            found.results[configuration].append((item, answer))
+            outcome.results[configuration].append((item, answer))
             step(number, item, configuration, answer)
-    return found
+    return outcome
 
 
 def ask(session: Session, item: Item, settings: Settings) -> Answer:
-    """One answer; its caches go with it: they must not stand in the memory that the next answer is measured in."""
-    return session.ask(item.collection, item.question, settings, item.identifier).finished()
+    """One answer; its caches are freed, so that they do not count in the next answer's memory."""
+    return answer_with(session, item.collection, item.question, settings, identifier=item.identifier).finished()
 
 
-def rows(results: dict[Configuration, list[tuple[Item, Answer]]]) -> list[Row]:
+def rows(results: dict[Configuration, AnsweredItems]) -> list[Row]:
     """One row of figures for each configuration."""
-    full = next((answers for configuration, answers in results.items() if configuration.mode == "full"), None)
+    full = next((answers for configuration, answers in results.items() if configuration.mode == BASELINE), None)
     return [row(configuration, answers, full) for configuration, answers in results.items()]
 
 
-def row(
-    configuration: Configuration, answers: Sequence[tuple[Item, Answer]], full: Sequence[tuple[Item, Answer]] | None
-) -> Row:
+def row(configuration: Configuration, answers: AnsweredItems, full: AnsweredItems | None) -> Row:
+    """The figures of one configuration; full: the baseline's answers to the same questions."""
     scores = [100 * f1(answer.answer, item.answers) for item, answer in answers]
-    matches = [100 * exact_match(answer.answer, item.answers) for item, answer in answers]
     low, high = bootstrap_interval(scores)
     delta = delta_low = delta_high = ratio = None
-    if full is not None and configuration.mode != "full":
-        differences = [
-            score - 100 * f1(answer.answer, item.answers) for score, (item, answer) in zip(scores, full, strict=True)
-        ]
+    if full is not None and configuration.mode != BASELINE:
+        baseline = [100 * f1(answer.answer, item.answers) for item, answer in full]
+        differences = [score - other for score, other in zip(scores, baseline, strict=True)]
         delta = statistics.fmean(differences)
         delta_low, delta_high = bootstrap_interval(differences)
         ratio = statistics.median(
@@ -154,7 +184,7 @@ def row(
         keep=configuration.keep,
         scorer=configuration.scorer,
         n=len(answers),
-        em=statistics.fmean(matches),
+        em=statistics.fmean(100 * exact_match(answer.answer, item.answers) for item, answer in answers),
         f1=statistics.fmean(scores),
         f1_low=low,
         f1_high=high,

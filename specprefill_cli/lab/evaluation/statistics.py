@@ -1,47 +1,67 @@
-"""Rank statistics: quartiles, correlation, and how well a number predicts an event."""
+"""Statistics of samples: bootstrap intervals, quartiles, rank correlation, and how well a score predicts an event."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import ArrayLike
 
-# Of either kind, cases below which an AUROC says nothing: with one alone it is the rank of a single case.
+# With fewer cases of either kind, an AUROC is little more than the rank of a single case.
 FEWEST_CASES = 5
+# With fewer questions, a study shows no verdicts and no correlations.
+FEWEST_QUESTIONS = 20
+TOO_FEW = f"too few questions (n < {FEWEST_QUESTIONS})"
+
+
+def known_mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """The lower and the upper quartile, on straight lines between the values."""
+    """The lower and the upper quartile, interpolated linearly."""
     low, high = np.quantile(values, (0.25, 0.75))
     return float(low), float(high)
 
 
-def ranks(values: Tensor) -> Tensor:
-    """Ranks [n] from 1, ties at their mean, float64."""
-    values = values.double()
-    _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    return (last - (counts.double() - 1) / 2)[inverse]
+def bootstrap_interval(
+    values: Sequence[float], seed: int = 0, draws: int = 2_000, level: float = 0.95
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean; (nan, nan) for no values."""
+    sample = np.asarray(values, dtype=float)
+    if not sample.size:
+        return float("nan"), float("nan")
+    generator = np.random.default_rng(seed)
+    means = sample[generator.integers(0, sample.size, (draws, sample.size))].mean(1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
-def spearman(first: Tensor, second: Tensor) -> float | None:
-    """Spearman's rank correlation of two samples [n]; None where one of them is constant or has under three values."""
-    if len(first) < 3:
+def ranks(values: ArrayLike) -> np.ndarray:
+    """Ranks [n] from 1; ties get their mean rank."""
+    _, inverse, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
+    return (counts.cumsum() - (counts - 1) / 2)[inverse]
+
+
+def spearman(first: ArrayLike, second: ArrayLike) -> float | None:
+    """Spearman's rank correlation of two samples [n]; None for under three values or a constant sample."""
+    first_ranks, second_ranks = ranks(first), ranks(second)
+    if len(first_ranks) < 3 or not first_ranks.std() or not second_ranks.std():
         return None
-    one, two = (ranks(sample) - ranks(sample).mean() for sample in (first, second))
-    scale = float(one.norm() * two.norm())
-    return float(one @ two) / scale if scale > 0 else None
+    return float(np.corrcoef(first_ranks, second_ranks)[0, 1])
 
 
-def auroc(scores: Tensor, happened: Tensor) -> float | None:
-    """Probability that a case where it happened scores above one where it did not; None under FEWEST_CASES of either.
+def auroc(scores: ArrayLike, positive: ArrayLike) -> float | None:
+    """Probability that a positive case scores above a negative one (Mann-Whitney U divided by the number of pairs).
 
-    scores: [n]; happened: [n] booleans (Mann-Whitney U over the number of pairs)
+    None with under `FEWEST_CASES` of either. scores: [n]; positive: [n] booleans
     """
-    positive, negative = int(happened.sum()), int((~happened).sum())
-    if min(positive, negative) < FEWEST_CASES:
+    mask = np.asarray(positive, dtype=bool)
+    positives, negatives = int(mask.sum()), int((~mask).sum())
+    if min(positives, negatives) < FEWEST_CASES:
         return None
-    summed = float(ranks(scores)[happened].sum())
-    return (summed - positive * (positive + 1) / 2) / (positive * negative)
+    rank_sum = float(ranks(scores)[mask].sum())
+    return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)

@@ -1,1 +1,1 @@
-"""Where draft KV breaks, and what it wins."""
+"""The draft-KV study: where the draft's KV is wrong in the target, what predicts it, and what it is worth."""

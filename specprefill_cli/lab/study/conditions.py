@@ -1,115 +1,92 @@
-"""The registry of what is compared at equal cost: modes, the draft alone, and the controls of draft KV."""
+"""What the study compares at equal cost: modes, the draft alone, and the controls of draft KV."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from functools import partial
 
-from specprefill_cli.answering.session import Session
+from specprefill_cli.lab.evaluation.runner import Configuration
+from specprefill_cli.lab.session import Control, short_answers
 from specprefill_cli.lab.study.controls import (
     accepted_replaced,
+    all_replaced,
     mapped_only,
     random_recomputed,
     rest_dropped,
+    spliced,
     with_map,
-    wrong_document,
-    zero_kv,
+    zeroed,
 )
-from specprefill_cli.lab.study.measurements import BUDGETS, RECOMPUTE
-from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.loading import LoadedPair
-from specprefill_cli.prefill.modes.base import Prefill
-from specprefill_cli.prefill.modes.draft_kv import known_calibration
-from specprefill_cli.settings import OFF, Settings
+from specprefill_cli.lab.study.measurements import BUDGETS, REFERENCE_BUDGET
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.checkpoints import SlotKv
+from specprefill_cli.prefill.projection import pair_calibration
+from specprefill_cli.settings import Settings
 
 FULL, DRAFT_ALONE, SELECT, DRAFT_KV, HYBRID = "full", "draft alone", "select", "draft-kv", "hybrid"
 ZEROS_ACCEPTED, WRONG_ACCEPTED = "zeros accepted", "wrong document accepted"
 REST_DROPPED, MAPPED, WRONG = "same tokens, rest dropped", "mapped only", "wrong document's KV"
-LONGEST_ANSWER = 32
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One way to answer: who is asked, with which settings, and what prefills in place of their mode (None: it itself).
-
-    budget, chosen_by: for draft KV with a budget, the share of the prompt recomputed and how its chunks are chosen
-    """
-
-    name: str
-    session: Session
-    settings: Settings
-    strategy: Prefill | None = None
-    budget: float | None = None
-    chosen_by: str | None = None
 
 
 def reference_settings(settings: Settings) -> Settings:
-    """Draft KV with the reference's budget: greedy short answers without speculation, whose time is that of prefill."""
-    return replace(
-        settings,
-        mode="draft-kv",
-        recompute=RECOMPUTE,
-        accept_risk=None,
-        temperature=0.0,
-        speculate=OFF,
-        max_new_tokens=LONGEST_ANSWER,
-    )
+    """Draft KV with the reference's budget, for short answers."""
+    return short_answers(settings).varied(mode=DRAFT_KV, recompute=REFERENCE_BUDGET, accept_risk=None)
 
 
-def draft_session(session: Session) -> Session:
-    """A session in which the pair's draft answers by itself."""
-    pair = session.pair
-    return Session(LoadedPair(pair.pair, target=pair.draft, draft=None), session.template)
-
-
-def conditions(
-    session: Session, alone: Session, settings: Settings, keeps: dict[str, float], wrong: PrefillState | None
-) -> list[Condition]:
+def conditions(pair: CalibratedPair, keeps: Mapping[str, float], wrong: SlotKv | None) -> list[Configuration]:
     """All conditions at the reference's budget, the baseline `full` first.
 
-    alone: the draft's own session; settings: the reference's; keeps: keep ratio by mode; wrong: another document's
-    mapped cache, None where there is no other document
+    keeps: keep ratio by mode; wrong: the mapped KV of another document, if there is one
     """
-    found = [
-        Condition(FULL, session, replace(settings, mode="full")),
-        Condition(DRAFT_ALONE, alone, replace(settings, mode="full")),
-        Condition(SELECT, session, replace(settings, mode="select", keep=keeps["select"])),
-        budgeted(session, settings, DRAFT_KV, RECOMPUTE),
-        Condition(HYBRID, session, replace(settings, mode="hybrid", keep=keeps["hybrid"])),
-        Condition(MAPPED, session, settings, mapped_only),
-        Condition(REST_DROPPED, session, settings, rest_dropped),
-        budgeted(session, settings, "random tokens recomputed", RECOMPUTE, random_recomputed),
+    calibration = pair_calibration(pair)
+    exact = [kv_map for kv_map in calibration.maps.values() if kv_map.exact_layers] if calibration is not None else []
+    return [
+        Configuration(FULL),
+        Configuration(FULL, name=DRAFT_ALONE, by_draft=True),
+        Configuration(SELECT, keeps[SELECT]),
+        budgeted(DRAFT_KV, REFERENCE_BUDGET),
+        Configuration(HYBRID, keeps[HYBRID]),
+        controlled(MAPPED, mapped_only),
+        controlled(REST_DROPPED, rest_dropped),
+        budgeted("random tokens recomputed", REFERENCE_BUDGET, random_recomputed),
+        *(
+            controlled(
+                f"exact {kv_map.exact_layers} layers, {'with' if kv_map.draft_layers else 'without'} draft",
+                partial(with_map, kv_map),
+            )
+            for kv_map in exact
+        ),
+        # The same budget as the reference, so that only the accepted KV differs.
+        controlled(ZEROS_ACCEPTED, partial(accepted_replaced, zeroed)),
+        *(
+            [
+                controlled(WRONG_ACCEPTED, partial(accepted_replaced, partial(spliced, wrong))),
+                controlled(WRONG, partial(all_replaced, partial(spliced, wrong))),
+            ]
+            if wrong is not None
+            else []
+        ),
+        controlled("zero KV", partial(all_replaced, zeroed)),
     ]
-    calibration = pair_calibration(session.pair)
-    for kv_map in calibration.maps.values() if calibration is not None else ():
-        if kv_map.exact_layers:
-            drafted = "with draft" if kv_map.draft_layers else "without draft"
-            name = f"exact {kv_map.exact_layers} layers, {drafted}"
-            found.append(Condition(name, session, settings, partial(with_map, kv_map)))
-    # The same budget as the reference, so that only what is accepted differs.
-    found.append(Condition(ZEROS_ACCEPTED, session, settings, partial(accepted_replaced, None)))
-    if wrong is not None:
-        found.append(Condition(WRONG_ACCEPTED, session, settings, partial(accepted_replaced, wrong)))
-        found.append(Condition(WRONG, session, settings, partial(wrong_document, wrong)))
-    found.append(Condition("zero KV", session, settings, zero_kv))
-    return found
 
 
-def other_budgets(session: Session, settings: Settings) -> list[Condition]:
-    """Draft KV with every budget but the reference's, spent by risk and at random."""
-    found = []
-    for budget in BUDGETS:
-        if budget != RECOMPUTE:
-            found.append(budgeted(session, settings, f"draft-kv, recompute {budget:g}", budget))
-        if budget not in (0, RECOMPUTE):
-            name = f"random tokens, recompute {budget:g}"
-            found.append(budgeted(session, settings, name, budget, random_recomputed))
-    return found
+def other_budgets() -> list[Configuration]:
+    """Draft KV with every budget but the reference's, spent on the riskiest and on random chunks."""
+    by_risk = [budgeted(f"draft-kv, recompute {budget:g}", budget) for budget in BUDGETS if budget != REFERENCE_BUDGET]
+    at_random = [
+        budgeted(f"random tokens, recompute {budget:g}", budget, random_recomputed)
+        for budget in BUDGETS
+        if budget not in (0, REFERENCE_BUDGET)
+    ]
+    return by_risk + at_random
 
 
-def budgeted(
-    session: Session, settings: Settings, name: str, budget: float, strategy: Prefill | None = None
-) -> Condition:
-    """Draft KV that may recompute a share of the prompt: the riskiest chunks, or those that the strategy takes."""
-    chosen_by = "random" if strategy else "risk"
-    return Condition(name, session, replace(settings, recompute=budget), strategy, budget, chosen_by)
+def budgeted(name: str, budget: float, control: Control | None = None) -> Configuration:
+    """Draft KV that may recompute a ratio of the prompt: the riskiest chunks, or those that the control draws."""
+    chosen_by = "random" if control else "risk"
+    return Configuration(DRAFT_KV, name=name, recompute=budget, chosen_by=chosen_by, control=control)
+
+
+def controlled(name: str, control: Control) -> Configuration:
+    """Draft KV with a control in place of its prefill."""
+    return Configuration(DRAFT_KV, name=name, control=control)

@@ -1,4 +1,4 @@
-"""How much the kinship of draft and target matters: maps of several drafts' KV, fitted and held out on the same text."""
+"""How much the relation of draft and target matters: maps of several drafts' KV, fitted and held out on the same text."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
+from specprefill_cli.lab.session import loaded_models
 from specprefill_cli.models.loading import LoadedModel, LoadedPair, random_like
 
 OWN, COMPARED, UNRELATED = "own", "compared", "unrelated"
 SEED = 0
 
 
-@dataclass(frozen=True)
-class Kin:
-    """One draft against the target: shares of the variance of keys and values missed on held-out text, by target layer.
+@dataclass(frozen=True, kw_only=True)
+class DraftFit:
+    """The map of one draft's KV: ratios of the variance of keys and values missed on held-out text, by target layer.
 
-    role: the pair's own draft, one given for comparison, or the unrelated one (random weights: what is left is what
-        the tokens themselves tell); reason: why nothing could be fitted
+    role: the pair's own draft, one given for comparison, or one with random weights, whose map can only use the tokens
+    reason: why no map could be fitted
     """
 
     draft: str
@@ -32,39 +33,44 @@ class Kin:
     reason: str | None = None
 
 
-def kinship(
+def fit_drafts(
     pair: LoadedPair, texts: Sequence[str], others: Iterable[LoadedModel], step: Callable[[str], None]
-) -> list[Kin]:
-    """The pair's own draft, each of the others, and one of the own's shape that has learnt nothing.
+) -> list[DraftFit]:
+    """Fit the pair's own draft, each of the others, and one of the own draft's shape with random weights.
 
-    others: may load each draft only when its turn comes
+    others: may load each draft when its turn comes
 
-    Raises SpecprefillError when the text is too short.
+    Raises SpecprefillError if the text is too short.
     """
-    found = [kin(pair, pair.draft, OWN, texts, step)]
-    found += [kin(pair, draft, COMPARED, texts, step) for draft in others]
-    return [*found, kin(pair, random_like(pair.draft, SEED), UNRELATED, texts, step)]
+    own, _ = loaded_models(pair)
+    fits = [fit_draft(pair, own, OWN, texts, step)]
+    fits += [fit_draft(pair, draft, COMPARED, texts, step) for draft in others]
+    return [*fits, fit_draft(pair, random_like(own, SEED), UNRELATED, texts, step)]
 
 
-def kin(pair: LoadedPair, draft: LoadedModel, role: str, texts: Sequence[str], step: Callable[[str], None]) -> Kin:
-    """One draft's map into the pair's target; nothing of it is stored."""
-    both = LoadedPair(pair.pair, pair.target, draft)
+def fit_draft(
+    pair: LoadedPair, draft: LoadedModel, role: str, texts: Sequence[str], step: Callable[[str], None]
+) -> DraftFit:
+    """Fit one draft's map into the pair's target; the map is not stored."""
+    tested = LoadedPair(pair.pair, pair.target, draft)
     text, target = draft.config.get_text_config(), pair.target.config.get_text_config()
-    known = Kin(
-        draft.name,
-        role,
-        both.same_tokenizer,
-        text.model_type == target.model_type,
-        text.num_hidden_layers,
-        text.hidden_size,
+    unfitted = DraftFit(
+        draft=draft.name,
+        role=role,
+        same_tokenizer=tested.same_tokenizer,
+        same_family=text.model_type == target.model_type,
+        layers=text.num_hidden_layers,
+        hidden_size=text.hidden_size,
     )
-    if not both.same_tokenizer:
-        return replace(known, reason="another tokenizer: its tokens are not the target's, so no KV can be mapped")
+    if not tested.same_tokenizer:
+        return replace(unfitted, reason="another tokenizer: its tokens are not the target's, so no KV can be mapped")
     window = pair.scoring_heads.window if pair.scoring_heads is not None else None
-    found = calibrate_kv(both, texts, (), lambda number: step(f"mapping {draft.name}: sequence {number:,}"), window)
-    fits = found.maps["exact-0-draft"].fits
+    calibration = calibrate_kv(
+        tested, texts, (), lambda number: step(f"mapping {draft.name}: sequence {number:,}"), window
+    )
+    fits = calibration.maps["exact-0-draft"].fits
     return replace(
-        known,
+        unfitted,
         target_layers=tuple(fit.layer for fit in fits),
         key_errors=tuple(fit.key_error for fit in fits),
         value_errors=tuple(fit.value_error for fit in fits),

@@ -1,23 +1,23 @@
-"""Settings at equal cost: the keep ratio at which a mode is as fast as another one."""
+"""The keep ratio at which a mode takes as long as another one."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.session import answer_with
 from specprefill_cli.settings import Settings
 
-# Steps of 2.5 % of the prompt: on `tiny` each costs some 5 % of the time that equal cost is about.
 KEEPS = tuple(step / 40 for step in range(1, 41))
-PILOTS = 9
+PILOT_QUESTIONS = 9
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The keep ratio taken for a mode, its median TTFT on the pilot questions, and the one it should come near to."""
+    """The keep ratio chosen for a mode, its median TTFT on the pilot questions, and the TTFT to match, in seconds."""
 
     mode: str
     keep: float
@@ -26,23 +26,29 @@ class Tuned:
 
 
 def nearest_keep(
-    wanted: float, measure: Callable[[float], float], keeps: Sequence[float] = KEEPS
+    target_seconds: float, measure: Callable[[float], float], keeps: Sequence[float] = KEEPS
 ) -> tuple[float, float]:
-    """The keep ratio whose time comes nearest to `wanted` seconds, and that time.
+    """The keep ratio whose time is nearest to the target, and that time, by bisection over `keeps`, ascending.
 
-    Bisection over `keeps`, ascending: more kept tokens take longer. measure: keep ratio -> seconds, called once for each
-    ratio that is tried; both neighbours of the wanted time are.
+    measure: keep ratio -> seconds, assumed to grow with the ratio; called once for each ratio tried
     """
     tried: dict[float, float] = {}
     low, high = 0, len(keeps) - 1
     while low <= high:
         middle = (low + high) // 2
         seconds = tried[keeps[middle]] = measure(keeps[middle])
-        if seconds < wanted:
+        if seconds < target_seconds:
             low = middle + 1
         else:
             high = middle - 1
-    return min(tried.items(), key=lambda one: abs(one[1] - wanted))
+    return min(tried.items(), key=lambda trial: abs(trial[1] - target_seconds))
+
+
+def median_ttft(session: Session, items: Sequence[Item], settings: Settings) -> float:
+    """Median seconds to the first token over questions, after one unmeasured."""
+    answer_with(session, items[0].collection, items[0].question, settings)
+    streams = (answer_with(session, item.collection, item.question, settings) for item in items)
+    return statistics.median(stream.ttft_seconds for stream in streams)
 
 
 def tune(
@@ -51,26 +57,19 @@ def tune(
     reference: Settings,
     modes: Sequence[str],
     step: Callable[[str], None],
-    timer: Callable[[Session, Sequence[Item], Settings], float] | None = None,
+    timer: Callable[[Session, Sequence[Item], Settings], float] = median_ttft,
 ) -> dict[str, Tuned]:
-    """For each mode the keep ratio at which its median TTFT on the first questions is nearest to the reference's."""
-    timed = timer or median_ttft
-    pilots = items[:PILOTS]
+    """For each mode, the keep ratio at which its TTFT on the first questions is nearest to the reference's."""
+    pilots = items[:PILOT_QUESTIONS]
     step(f"timing {reference.mode}")
-    wanted = timed(session, pilots, reference)
-    found = {}
+    target_seconds = timer(session, pilots, reference)
+    tuned = {}
     for mode in modes:
 
         def measure(keep: float, mode: str = mode) -> float:
             step(f"timing {mode} at keep {keep:g}")
-            return timed(session, pilots, replace(reference, mode=mode, keep=keep))
+            return timer(session, pilots, reference.varied(mode=mode, keep=keep))
 
-        keep, seconds = nearest_keep(wanted, measure)
-        found[mode] = Tuned(mode, keep, seconds, wanted)
-    return found
-
-
-def median_ttft(session: Session, items: Sequence[Item], settings: Settings) -> float:
-    """Median seconds to the first token over questions, after one unmeasured."""
-    session.ask(items[0].collection, items[0].question, settings)
-    return statistics.median(session.ask(item.collection, item.question, settings).clock.ttft for item in items)
+        keep, seconds = nearest_keep(target_seconds, measure)
+        tuned[mode] = Tuned(mode, keep, seconds, target_seconds)
+    return tuned

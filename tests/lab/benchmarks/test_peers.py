@@ -55,9 +55,9 @@ def test_our_attention_comes_back_after_a_failure(random_pair, monkeypatch):
 def test_a_peer_reads_the_tokens_of_full_in_every_round_and_gets_a_row(random_session):
     seen = []
     peer = Peer("other", lambda tokens: seen.append(tokens) or 0)
-    wanted = [Configuration("full"), Configuration("select", 0.3, "question")]
+    asked = [Configuration("full"), Configuration("select", 0.3, "question")]
     steps = []
-    rows = bench_prefill(random_session, [300], wanted, 2, BASE, steps.append, [peer])
+    rows = bench_prefill(random_session, [300], asked, 2, BASE, steps.append, [peer])
     assert [row.mode for row in rows] == ["full", "select", "other"]
     collection = prompt_of_length(random_session, 300, BASE)
     expected = random_session.request(collection, QUESTION, BASE).prompt.tokens

@@ -22,10 +22,19 @@ from specprefill_cli.settings import Settings
 
 # Parameters in billions, as their makers state them.
 STATED = {
-    "qwen2.5-0.5b": 0.49, "qwen2.5-1.5b": 1.54, "qwen2.5-7b": 7.61, "qwen2.5-14b": 14.7, "qwen2.5-32b": 32.5,
-    "qwen2.5-72b": 72.7, "qwen3-0.6b": 0.6, "qwen3-8b": 8.2, "qwen3-32b": 32.8, "llama-3.2-1b": 1.23,
-    "llama-3.1-8b": 8.03, "llama-3.1-70b": 70.6,
-}  # fmt: skip
+    "qwen2.5-0.5b": 0.49,
+    "qwen2.5-1.5b": 1.54,
+    "qwen2.5-7b": 7.61,
+    "qwen2.5-14b": 14.7,
+    "qwen2.5-32b": 32.5,
+    "qwen2.5-72b": 72.7,
+    "qwen3-0.6b": 0.6,
+    "qwen3-8b": 8.2,
+    "qwen3-32b": 32.8,
+    "llama-3.2-1b": 1.23,
+    "llama-3.1-8b": 8.03,
+    "llama-3.1-70b": 70.6,
+}
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
@@ -39,7 +48,7 @@ def test_unknown_shapes_are_refused_with_the_known_ones():
     assert shape_pair("qwen3-0.6b:Qwen3-8B") == ("qwen3-0.6b", "qwen3-8b")
     with pytest.raises(UsageError, match=r"'qwen9' is unknown; give DRAFT:TARGET of tiny, qwen2\.5-0\.5b"):
         shape_pair("qwen9:qwen3-8b")
-    with pytest.raises(UsageError, match="two names are wanted"):
+    with pytest.raises(UsageError, match="needs two names"):
         shape_pair("qwen3-8b")
 
 
@@ -72,10 +81,10 @@ def test_a_pair_of_shapes_can_be_measured(monkeypatch):
     from specprefill_cli.lab.benchmarks.prefill import bench_prefill
     from specprefill_cli.lab.evaluation.runner import Configuration
 
-    wanted = [Configuration("full"), Configuration("select", 0.2, "question")]
+    asked = [Configuration("full"), Configuration("select", 0.2, "question")]
     base = Settings(max_new_tokens=1, speculate="off", scorer="question")
     warm = []
-    full, select = bench_prefill(session, [600], wanted, 1, base, lambda _: warm.append(set(session.warmed)))
+    full, select = bench_prefill(session, [600], asked, 1, base, lambda _: warm.append(set(session.warmed)))
     # What a mode's first run leaves in memory must not stand in that of a row.
     assert all(modes >= {"full", "select"} for modes in warm)
     assert full.limit == 1

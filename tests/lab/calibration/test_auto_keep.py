@@ -11,8 +11,7 @@ from specprefill_cli.lab.calibration.auto_keep import (
     AUTO_KEEP,
     MASSES,
     AutoKeep,
-    Tried,
-    answer_settings,
+    MassResult,
     ask,
     mass_for_answers,
     sessions_by_mass,
@@ -20,6 +19,8 @@ from specprefill_cli.lab.calibration.auto_keep import (
     tuning_items,
 )
 from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.session import short_answers
+from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.settings import Settings
 
 SETTINGS = Settings(scorer="question", mode="select", look_ahead=1, chunk_size=8)
@@ -34,14 +35,14 @@ def item(number, text, answer="nine"):
     return Item(str(number), f"When, number {number}?", (answer,), collection, (0, len(text)))
 
 
-def document_end(session, one):
-    """Tokens of the prompt's head and document."""
-    return session.request(one.collection, one.question, SETTINGS).prompt.document[1]
+def document_end(session, item):
+    """Tokens of the prompt's prefix and document."""
+    return session.prepare(item.collection, item.question, SETTINGS, PhaseClock()).prompt.document[1]
 
 
-def tried(f1):
-    """F1 by mass as what was tried."""
-    return [Tried(mass, value, 0.5) for mass, value in f1.items()]
+def results(f1):
+    """Results from F1 by mass."""
+    return [MassResult(mass, value, 0.5) for mass, value in f1.items()]
 
 
 @pytest.mark.parametrize(
@@ -61,14 +62,14 @@ def tried(f1):
     ],
 )
 def test_the_smallest_mass_whose_answers_are_as_good_as_those_of_full(full, figures, mass):
-    assert mass_for_answers(full, tried(figures)) == mass
-    assert mass_for_answers(full, tried(figures)[::-1]) == mass
+    assert mass_for_answers(full, results(figures)) == mass
+    assert mass_for_answers(full, results(figures)[::-1]) == mass
 
 
 def test_heads_get_the_figures_and_the_mass_where_it_is_above_that_found_by_recall(random_session):
     heads = replace(random_session.pair.scoring_heads, auto_mass=0.07, evidence={"questions": 40})
-    found = AutoKeep(9, 31.234, (Tried(0.05, 30.0, 0.1), Tried(0.1, 31.5, 0.25)), 0.1)
-    tuned = found.applied(heads)
+    outcome = AutoKeep(9, 31.234, (MassResult(0.05, 30.0, 0.1), MassResult(0.1, 31.5, 0.25)), 0.1)
+    tuned = outcome.applied(heads)
     assert tuned.auto_mass == 0.1
     assert tuned.evidence == {
         "questions": 40,
@@ -79,12 +80,12 @@ def test_heads_get_the_figures_and_the_mass_where_it_is_above_that_found_by_reca
         "auto_f1_0.1": 31.5,
         "auto_kept_0.1": 0.25,
     }
-    assert replace(found, mass=0.05).applied(heads).auto_mass == 0.07
-    assert replace(found, mass=None).applied(heads).auto_mass == 0.07
+    assert replace(outcome, mass=0.05).applied(heads).auto_mass == 0.07
+    assert replace(outcome, mass=None).applied(heads).auto_mass == 0.07
 
 
 def test_every_mass_is_asked_and_the_session_is_left_as_it_was(random_session):
-    """The answers that one mass gives are made the right ones, so that it must get full marks."""
+    """The answers that result mass gives are made the right ones, so that it must get full marks."""
     pair = random_session.pair
     heads = pair.scoring_heads
     pair.scoring_heads = None
@@ -92,22 +93,22 @@ def test_every_mass_is_asked_and_the_session_is_left_as_it_was(random_session):
     items = []
     for number, text in enumerate(TEXTS):
         plain = item(number, text)
-        ((_, answer),) = ask(right, plain, AUTO_KEEP, answer_settings(SETTINGS))
+        ((_, answer),) = ask(right, plain, AUTO_KEEP, short_answers(SETTINGS))
         items.append(replace(plain, answers=(answer.answer,)))
     read, steps = [], []
-    shortest = min(document_end(random_session, one) for one in items)
+    shortest = min(document_end(random_session, question) for question in items)
     hook = pair.draft.model.model.layers[0].register_forward_hook(lambda _, given, __: read.append(given[0].shape[1]))
-    found = tune_auto_keep(random_session, heads, items, SETTINGS, steps.append)
+    outcome = tune_auto_keep(random_session, heads, items, SETTINGS, steps.append)
     hook.remove()
     assert steps == [0, 1]
-    assert found.questions == 2
-    assert [one.mass for one in found.tried] == list(MASSES)
-    f1 = {one.mass: one.f1 for one in found.tried}
+    assert outcome.questions == 2
+    assert [result.mass for result in outcome.results] == list(MASSES)
+    f1 = {result.mass: result.f1 for result in outcome.results}
     assert f1[0.3] == 100
     # A random target gives other answers on other chunks: else the masses were not told apart.
     assert min(f1.values()) < 99
-    assert found.mass == min(mass for mass in MASSES if f1[mass] >= 0.99 * found.full)
-    kept = [one.kept_ratio for one in found.tried]
+    assert outcome.mass == min(mass for mass in MASSES if f1[mass] >= 0.99 * outcome.full)
+    kept = [result.kept_ratio for result in outcome.results]
     assert kept == sorted(kept)
     assert kept[0] < kept[-1] < 1
     assert pair.scoring_heads is None
@@ -122,12 +123,12 @@ def test_questions_are_those_not_searched_on_that_fit_the_target_with_an_answer(
     # One whose answer does not stand in its document counts in neither half.
     items.insert(1, item(9, short, answer="a zebra"))
     items[4] = item(7, long * 2, answer="noon")
-    chosen = [one.identifier for one in tuning_items(random_session, items, SETTINGS, 60)]
+    chosen = [question.identifier for question in tuning_items(random_session, items, SETTINGS, 60)]
     assert chosen == ["1", "7", "5"]
-    assert [one.identifier for one in tuning_items(random_session, items, SETTINGS, 2)] == ["1", "7"]
+    assert [question.identifier for question in tuning_items(random_session, items, SETTINGS, 2)] == ["1", "7"]
     longest = document_end(random_session, items[4])
     random_session.pair.target.context = longest
-    assert [one.identifier for one in tuning_items(random_session, items, SETTINGS, 60)] == ["1", "5"]
+    assert [question.identifier for question in tuning_items(random_session, items, SETTINGS, 60)] == ["1", "5"]
 
 
 def test_without_questions_nothing_is_tuned(random_session):

@@ -14,7 +14,7 @@ TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives 
 def calibrate(call, random_session, tmp_path, monkeypatch):
     """Call the command on 20 questions; its exit code, output and errors."""
     monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
-    monkeypatch.setattr("specprefill_cli.lab.calibration.auto_keep.LONGEST_ANSWER", 2)
+    monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 2)
     random_session.pair.scoring_heads = None
     path = tmp_path / "questions.jsonl"
     row = {"context": TEXT, "question": "When does the gate open?", "answers": ["nine"]}

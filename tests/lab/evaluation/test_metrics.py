@@ -2,17 +2,22 @@
 
 import json
 import lzma
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from specprefill_cli.answering.answer import Answer
-from specprefill_cli.answering.metrics import bootstrap_interval, contains_answer, exact_match, f1
+from specprefill_cli.answering.metrics import contains_answer, exact_match, f1
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item, read_items
 from specprefill_cli.lab.evaluation.runner import Configuration, configurations, rows
+from specprefill_cli.lab.evaluation.statistics import auroc, bootstrap_interval, ranks, spearman
+from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -42,6 +47,26 @@ def test_the_interval_covers_the_mean_and_narrows_with_more_values():
     assert low < values.mean() < high
     # The standard error of the mean is 1.0; the interval is 1.96 of it to either side.
     assert high - low == pytest.approx(3.9, rel=0.2)
+
+
+def test_ties_get_their_mean_rank():
+    assert ranks(torch.tensor([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1.0, 3.5, 2.0]
+    assert spearman(torch.tensor([1.0, 2, 3, 4]), torch.tensor([1.0, 8, 27, 64])) == pytest.approx(1)
+    assert spearman(torch.tensor([1.0, 2, 3, 4]), torch.tensor([4.0, 3, 2, 1])) == pytest.approx(-1)
+    assert spearman(torch.tensor([1.0, 1, 1]), torch.tensor([1.0, 2, 3])) is None
+
+
+def test_auroc_is_the_ratio_of_pairs_in_the_right_order():
+    scores = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.9, 0.8, 0.7, 0.6, 0.5, 0.35])
+    positive = torch.arange(10) >= 5
+    assert auroc(scores, positive) == pytest.approx(19 / 25)
+
+
+def test_auroc_of_a_few_cases_of_one_kind_is_unknown():
+    scores = torch.arange(40.0)
+    assert auroc(scores, torch.arange(40) >= 1) is None
+    assert auroc(scores, torch.arange(40) >= 36) is None
+    assert auroc(scores, torch.ones(40, dtype=torch.bool)) is None
 
 
 def answer(text, seconds):
@@ -80,8 +105,24 @@ def test_differences_and_ratios_are_paired_with_full():
     assert second.right == 1
 
 
-def test_full_runs_once_whatever_the_keeps():
+def test_full_runs_once_whatever_the_keep_ratios():
     assert len(configurations(["full", "select"], [0.1, 0.2, None], ["question", "random"])) == 7
+
+
+def test_capabilities_of_a_mode_decide_what_it_is_combined_with(monkeypatch):
+    """Modes of plugins, with names that nothing knows."""
+    for name, uses_draft, uses_keep in (("plain", False, False), ("kept", False, True), ("scored", True, False)):
+        monkeypatch.setitem(MODES.loaded, name, SimpleNamespace(uses_draft=uses_draft, uses_keep=uses_keep))
+        monkeypatch.setitem(MODES.builtin, name, None)
+    asked = configurations(["plain", "kept", "scored", "auto"], [0.1, 0.2], ["a", "b"])
+    assert [(choice.mode, choice.keep, choice.scorer) for choice in asked] == [
+        ("plain", None, None),
+        *(("kept", keep, None) for keep in (0.1, 0.2)),
+        *(("scored", None, scorer) for scorer in "ab"),
+        *(("auto", keep, scorer) for scorer in "ab" for keep in (0.1, 0.2)),
+    ]
+    assert Configuration("kept", 0.1).settings(Settings(keep=0.5)).keep == 0.1
+    assert Configuration("plain").settings(Settings(keep=0.5)).keep == 0.5
 
 
 def write_rows(path, rows_):

@@ -1,11 +1,11 @@
-"""Kinship of drafts: what is compared with what; on random models only the mechanics can be asserted."""
+"""Comparing drafts: what is compared with what; on random models only the mechanics can be asserted."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from specprefill_cli.lab.study.draft_comparison import COMPARED, OWN, UNRELATED, kinship
+from specprefill_cli.lab.study.draft_comparison import COMPARED, OWN, UNRELATED, fit_drafts
 from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.loading import random_like
 from tests.helpers.architectures import build_model
@@ -20,21 +20,21 @@ def text(tokenizer):
 
 def test_the_unrelated_draft_has_the_same_shape_and_other_weights(random_pair):
     state = torch.random.get_rng_state()
-    one, same, other = (random_like(random_pair.draft, seed) for seed in (1, 1, 2))
+    first, same, other = (random_like(random_pair.draft, seed) for seed in (1, 1, 2))
     assert torch.equal(state, torch.random.get_rng_state())
     shapes = [
         {name: tuple(value.shape) for name, value in loaded.model.named_parameters()}
-        for loaded in (one, random_pair.draft)
+        for loaded in (first, random_pair.draft)
     ]
     assert shapes[0] == shapes[1]
-    marks = [weights_fingerprint(loaded.model) for loaded in (random_pair.draft, one, same, other)]
+    marks = [weights_fingerprint(loaded.model) for loaded in (random_pair.draft, first, same, other)]
     assert marks[1] == marks[2]
     assert len(set(marks)) == 3
-    assert one.model.dtype == random_pair.draft.model.dtype
-    assert not one.model.training
+    assert first.model.dtype == random_pair.draft.model.dtype
+    assert not first.model.training
 
 
-def test_every_draft_is_held_against_the_same_target(random_pair, two_tokenizers, text):
+def test_every_draft_is_fitted_to_the_same_target(random_pair, two_tokenizers, text):
     loaded = []
 
     def others():
@@ -44,17 +44,17 @@ def test_every_draft_is_held_against_the_same_target(random_pair, two_tokenizers
         yield replace(two_tokenizers[1], name="bytes")
 
     turns = []
-    own_calibration = random_pair.kv_calibration
-    found = kinship(random_pair, [text], others(), lambda words: turns.append((words, tuple(loaded))))
-    assert [one.role for one in found] == [OWN, COMPARED, COMPARED, UNRELATED]
-    own, cousin, foreign, unrelated = found
+    own_calibration = random_pair.calibration
+    fits = fit_drafts(random_pair, [text], others(), lambda words: turns.append((words, tuple(loaded))))
+    assert [fit.role for fit in fits] == [OWN, COMPARED, COMPARED, UNRELATED]
+    own, cousin, foreign, unrelated = fits
     # A draft is loaded only when its turn comes.
     assert turns[0][1] == ()
     assert own.target_layers == cousin.target_layers == unrelated.target_layers == (1, 2)
-    assert all(len(one.key_errors) == len(one.value_errors) == 2 for one in (own, cousin, unrelated))
-    assert len({one.key_errors for one in (own, cousin, unrelated)}) == 3
+    assert all(len(fit.key_errors) == len(fit.value_errors) == 2 for fit in (own, cousin, unrelated))
+    assert len({fit.key_errors for fit in (own, cousin, unrelated)}) == 3
     assert (own.same_family, cousin.same_family) == (True, False)
     assert not foreign.same_tokenizer
     assert foreign.target_layers == ()
     assert "another tokenizer" in foreign.reason
-    assert random_pair.kv_calibration is own_calibration
+    assert random_pair.calibration is own_calibration

@@ -8,6 +8,9 @@ import torch
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.evaluation.runner import Configuration
+from specprefill_cli.lab.evaluation.statistics import TOO_FEW
+from specprefill_cli.lab.session import answer_with, draft_session
 from specprefill_cli.lab.study.conditions import (
     DRAFT_KV,
     FULL,
@@ -17,17 +20,17 @@ from specprefill_cli.lab.study.conditions import (
     WRONG_ACCEPTED,
     ZEROS_ACCEPTED,
     conditions,
-    draft_session,
     other_budgets,
     reference_settings,
 )
-from specprefill_cli.lab.study.controls import everything_of, mapped_kv, other_document, spliced
-from specprefill_cli.lab.study.equal_cost import Tally, cost_rows, duel, equal_cost, gap_recovered
+from specprefill_cli.lab.study.controls import mapped_kv, other_document, spliced
+from specprefill_cli.lab.study.equal_cost import Tally, cost_rows, equal_cost, gap_recovered, paired_difference
 from specprefill_cli.lab.study.equal_ttft import KEEPS, nearest_keep, tune
 from specprefill_cli.lab.study.measurements import BUDGETS, study
 from specprefill_cli.lab.study.summary import summary
 from specprefill_cli.models.raw_kv import key_value_size
 from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.projection import KvMap, LayerFit
 from specprefill_cli.settings import Settings
 
@@ -46,27 +49,27 @@ def with_exact_maps(random_session):
     """The random pair with maps for one exact layer too, one that reads the draft and one that does not."""
     pair, generator = random_session.pair, torch.Generator().manual_seed(9)
     heads, size = key_value_size(pair.target.model, 2)
-    maps = dict(pair.kv_calibration.maps)
+    maps = dict(pair.calibration.maps)
     for draft_layers in ((1,), ()):
         fit = LayerFit(2, draft_layers, 1e-3, 1.0, 1.0)
         weight = torch.randn(64 * (1 + len(draft_layers)) + 1, 2 * heads * size, generator=generator) / 8
-        one = KvMap(1, (fit,), {2: weight})
-        maps[one.name] = one
-    pair.kv_calibration = replace(pair.kv_calibration, maps=maps)
+        kv_map = KvMap(1, (fit,), {2: weight})
+        maps[kv_map.name] = kv_map
+    pair.calibration = replace(pair.calibration, maps=maps)
     return random_session
 
 
-@pytest.mark.parametrize("wanted", [0.0, 0.31, 0.62, 1.2, 9.0])
-def test_the_keep_with_the_nearest_time_is_found_in_few_trials(wanted):
+@pytest.mark.parametrize("seconds", [0.0, 0.31, 0.62, 1.2, 9.0])
+def test_bisection_gives_the_keep_ratio_with_the_nearest_time(seconds):
     tried = []
 
-    def seconds(keep):
+    def measure(keep):
         tried.append(keep)
         return 0.2 + keep
 
-    keep, found = nearest_keep(wanted, seconds)
-    assert keep == min(KEEPS, key=lambda one: abs(0.2 + one - wanted))
-    assert found == pytest.approx(0.2 + keep)
+    keep, measured = nearest_keep(seconds, measure)
+    assert keep == min(KEEPS, key=lambda candidate: abs(0.2 + candidate - seconds))
+    assert measured == pytest.approx(0.2 + keep)
     assert len(tried) == len(set(tried)) <= 6
 
 
@@ -79,13 +82,13 @@ def test_each_mode_is_tuned_to_the_reference_time():
         asked.append((settings.mode, len(items)))
         return costs[settings.mode](settings.keep)
 
-    found = tune(None, [item(n) for n in range(9)], SETTINGS, ("select", "hybrid"), lambda _: None, timer)
-    assert (found["select"].keep, found["hybrid"].keep) == (0.5, 0.25)
-    assert found["select"].pilot_ttft_seconds == found["select"].wanted_ttft_seconds == 1.0
+    tuned = tune(None, [item(n) for n in range(9)], SETTINGS, ("select", "hybrid"), lambda _: None, timer)
+    assert (tuned["select"].keep, tuned["hybrid"].keep) == (0.5, 0.25)
+    assert tuned["select"].pilot_ttft_seconds == tuned["select"].wanted_ttft_seconds == 1.0
     assert asked[0] == ("draft-kv", 9)
 
 
-def test_the_share_of_the_gap_between_draft_and_full():
+def test_gap_recovered_between_draft_and_full():
     assert gap_recovered(30, 20, 60) == pytest.approx(0.25)
     assert gap_recovered(20, 20, 60) == 0
     assert gap_recovered(10, 20, 60) == pytest.approx(-0.25)
@@ -94,7 +97,7 @@ def test_the_share_of_the_gap_between_draft_and_full():
 
 
 def tally(scores, seconds, **others):
-    return Tally(None, None, None, list(scores), [seconds] * len(scores), [0.1] * len(scores), [True], **others)
+    return Tally(Configuration(DRAFT_KV), list(scores), [seconds] * len(scores), [0.1] * len(scores), [True], **others)
 
 
 def test_rows_say_what_is_equally_fast_and_how_much_is_recovered():
@@ -114,11 +117,19 @@ def test_rows_say_what_is_equally_fast_and_how_much_is_recovered():
     assert rows["a"].n == 2
 
 
-def test_a_duel_is_paired_and_decided_by_its_interval():
+def test_a_paired_difference_is_decided_by_its_interval():
     ours, theirs = tally([50, 60, 70, 80] * 5, 1.0), tally([40, 50, 60, 70] * 5, 1.0)
-    assert (duel(ours, theirs, "x").difference, duel(ours, theirs, "x").verdict) == (10, "better")
-    assert duel(theirs, ours, "x").verdict == "worse"
-    assert duel(ours, tally([70, 40, 90, 60] * 5, 1.0), "x").verdict == "undecided"
+    assert (paired_difference(ours, theirs, "x").difference, paired_difference(ours, theirs, "x").verdict) == (
+        10,
+        "better",
+    )
+    assert paired_difference(theirs, ours, "x").verdict == "worse"
+    assert paired_difference(ours, tally([70, 40, 90, 60] * 5, 1.0), "x").verdict == "undecided"
+
+
+def test_few_questions_get_no_verdict():
+    assert paired_difference(tally([50] * 19, 1.0), tally([10] * 19, 1.0), "x").verdict == TOO_FEW
+    assert paired_difference(tally([50] * 20, 1.0), tally([10] * 20, 1.0), "x").verdict == "better"
 
 
 def test_the_wrong_document_is_never_the_same_text():
@@ -131,21 +142,19 @@ def test_the_wrong_document_is_never_the_same_text():
 
 def test_a_shorter_wrong_document_fills_every_slot(random_session):
     """What is left of the right document would pass for an answer from the wrong one."""
-    held = everything_of(mapped_kv(random_session, item(), SETTINGS))
+    held = mapped_kv(random_session, item(), SETTINGS)
     wrong = mapped_kv(random_session, item(1, "Rain fell on the harbour all day."), SETTINGS)
-    request = random_session.request(item().collection, "When?", SETTINGS)
+    request = random_session.prepare(item().collection, "When?", SETTINGS, PhaseClock())
     start, end = request.prompt.document
-    replaced = spliced(held, wrong, (start, end))
-    for (keys, values), (old_keys, old_values), other in zip(
-        replaced.layers, held.layers, wrong.cache.layers, strict=True
-    ):
+    replaced = spliced(wrong, held, (start, end))
+    for (keys, values), (old_keys, old_values), other in zip(replaced.layers, held.layers, wrong.layers, strict=True):
         torch.testing.assert_close(keys[:, :start], old_keys[:, :start])
         torch.testing.assert_close(values[:, :start], old_values[:, :start])
-        document = range(start, wrong.length)
+        document = range(start, len(wrong.slots))
         repeated = [document[place % len(document)] for place in range(end - start)]
         assert end - start > 2 * len(document)
-        torch.testing.assert_close(keys[:, start:end], other.keys[0][:, repeated])
-        torch.testing.assert_close(values[:, start:end], other.values[0][:, repeated])
+        torch.testing.assert_close(keys[:, start:end], other[0][:, repeated])
+        torch.testing.assert_close(values[:, start:end], other[1][:, repeated])
 
 
 def test_controls_really_differ(with_exact_maps):
@@ -156,11 +165,16 @@ def test_controls_really_differ(with_exact_maps):
     wrong = mapped_kv(
         session, item(1, "Rain fell on the harbour all day and nobody came to the market. " * 56), SETTINGS
     )
-    wanted = conditions(session, draft_session(session), SETTINGS, KEPT, wrong) + other_budgets(session, SETTINGS)
-    found = {one.name: one for one in wanted}
+    alone = draft_session(session)
     streams = {
-        name: one.session.ask(item(text=text).collection, "When?", one.settings, strategy=one.strategy)
-        for name, one in found.items()
+        condition.label: answer_with(
+            alone if condition.by_draft else session,
+            item(text=text).collection,
+            "When?",
+            condition.settings(SETTINGS),
+            control=condition.control,
+        )
+        for condition in conditions(session.pair, KEPT, wrong) + other_budgets()
     }
     logits = {name: stream.prefilled.logits for name, stream in streams.items()}
     names = list(logits)
@@ -182,7 +196,7 @@ def test_controls_really_differ(with_exact_maps):
     start, end = zero.length - 30, zero.length - 25
     assert streams["zero KV"].request.prompt.document[1] > end
     assert zero.cache.layers[1].keys[..., :start, :].abs().max() == 0
-    assert torch.equal(wrong_state.cache.layers[1].keys[..., 30:50, :], wrong.cache.layers[1].keys[..., 30:50, :])
+    assert torch.equal(wrong_state.cache.layers[1].keys[..., 30:50, :], wrong.layers[1][0][None, :, 30:50])
     # What is accepted differs, and nothing that was computed.
     drafted, zeros, foreign = (streams[name].prefilled.state for name in (DRAFT_KV, ZEROS_ACCEPTED, WRONG_ACCEPTED))
     assert [plans[name].spans for name in (ZEROS_ACCEPTED, WRONG_ACCEPTED)] == [ours.spans] * 2
@@ -201,11 +215,11 @@ def test_controls_really_differ(with_exact_maps):
 
 
 def test_a_run_keeps_a_few_numbers_a_condition(random_session, monkeypatch):
-    monkeypatch.setattr("specprefill_cli.lab.study.conditions.LONGEST_ANSWER", 3)
+    monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
     steps = []
     items = [item(0), item(1, TEXT[30:] + " It rains."), item(2, TEXT[60:] + " It snows.")]
-    found = equal_cost(random_session, items, Settings(scorer="question", look_ahead=1), 2, steps.append)
-    rows, budgets = ({row.name: row for row in part} for part in (found.rows, found.budgets))
+    outcome = equal_cost(random_session, items, Settings(scorer="question", look_ahead=1), 2, steps.append)
+    rows, budgets = ({row.name: row for row in part} for part in (outcome.rows, outcome.budgets))
     assert {row.n for row in rows.values()} == {3}
     assert {row.n for row in budgets.values()} == {2}
     assert set(rows) & set(budgets) == {DRAFT_KV, "random tokens recomputed"}
@@ -217,10 +231,10 @@ def test_a_run_keeps_a_few_numbers_a_condition(random_session, monkeypatch):
     for order in ("risk", "random"):
         shares = {row.budget for row in budgets.values() if row.chosen_by == order}
         assert shares == {budget for budget in BUDGETS if budget or order == "risk"}
-    assert len(found.answer_changed) == 3
-    assert {one.against for one in found.duels} == {REST_DROPPED, "select", ZEROS_ACCEPTED, WRONG_ACCEPTED}
-    assert {one.keep for one in found.tuned} <= set(KEEPS)
-    assert rows["select"].keep == found.tuned[0].keep
+    assert len(outcome.answer_changed) == 3
+    assert {duel.against for duel in outcome.duels} == {REST_DROPPED, "select", ZEROS_ACCEPTED, WRONG_ACCEPTED}
+    assert {choice.keep for choice in outcome.tuned} <= set(KEEPS)
+    assert rows["select"].keep == outcome.tuned[0].keep
     # The study spends the same budgets on first tokens alone, and must find the same.
     studied = summary(study(random_session, items, SETTINGS, lambda _: None))
     for name, answered in (

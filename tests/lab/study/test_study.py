@@ -1,4 +1,4 @@
-"""The study's statistics against values known by hand, and its controls on a random pair."""
+"""The study on a random pair: its controls, and what checkpoint tokens see."""
 
 import pytest
 import torch
@@ -6,9 +6,8 @@ import torch
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.lab.evaluation.statistics import auroc, ranks, spearman
 from specprefill_cli.lab.study.measurements import BUDGETS, study
-from specprefill_cli.lab.study.signals import OBSERVABLE, causal_output, watch
+from specprefill_cli.lab.study.signals import OBSERVABLE, causal_output, observe
 from specprefill_cli.lab.study.summary import stability, summary
 from specprefill_cli.models.adapter import prefill, window_layers
 from specprefill_cli.models.query_capture import QueryCapture
@@ -21,26 +20,6 @@ from specprefill_cli.settings import Settings
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
 
 
-def test_ranks_and_correlation_count_ties_at_their_mean():
-    assert ranks(torch.tensor([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1.0, 3.5, 2.0]
-    assert spearman(torch.tensor([1.0, 2, 3, 4]), torch.tensor([1.0, 8, 27, 64])) == pytest.approx(1)
-    assert spearman(torch.tensor([1.0, 2, 3, 4]), torch.tensor([4.0, 3, 2, 1])) == pytest.approx(-1)
-    assert spearman(torch.tensor([1.0, 1, 1]), torch.tensor([1.0, 2, 3])) is None
-
-
-def test_auroc_is_the_share_of_pairs_in_the_right_order():
-    scores = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.9, 0.8, 0.7, 0.6, 0.5, 0.35])
-    happened = torch.arange(10) >= 5
-    assert auroc(scores, happened) == pytest.approx(19 / 25)
-
-
-def test_auroc_of_hardly_any_cases_of_one_kind_is_unknown():
-    scores = torch.arange(40.0)
-    assert auroc(scores, torch.arange(40) >= 1) is None
-    assert auroc(scores, torch.arange(40) >= 36) is None
-    assert auroc(scores, torch.ones(40, dtype=torch.bool)) is None
-
-
 SETTINGS = Settings(scorer="question", look_ahead=1, mode="draft-kv")
 
 
@@ -48,41 +27,41 @@ def items():
     collections = [
         Collection((one_page_document("doc", text, "text/plain"),)) for text in (TEXT, TEXT[30:] + " It rains.")
     ]
-    return [Item(str(number), "When?", ("nine",), one, (0, 10)) for number, one in enumerate(collections)]
+    return [Item(str(number), "When?", ("nine",), collection, (0, 10)) for number, collection in enumerate(collections)]
 
 
 def test_native_kv_keeps_the_first_token_and_controls_are_worse(random_session):
-    found = summary(study(random_session, items(), SETTINGS, lambda _: None), [True, False])
-    variants = found["variants"]
+    figures = summary(study(random_session, items(), SETTINGS, lambda _: None), [True, False])
+    variants = figures["variants"]
     assert variants["native"]["kl_mean"] < 1e-4
     assert variants["native"]["same_first_token"] == 1
     assert variants["wrong document"]["kl_mean"] > 1e-3
     assert variants["mapped only"]["kl_mean"] > 1e-3
     assert variants["zeros"]["kl_mean"] != variants["wrong document"]["kl_mean"]
-    assert len(found["true_error_by_layer_and_depth"]) == 3
+    assert len(figures["true_error_by_layer_and_depth"]) == 3
     # The first layer is exact: it depends on the tokens alone.
-    assert max(found["true_error_by_layer_and_depth"][0]) < 1e-6
-    assert min(found["true_error_by_layer_and_depth"][1]) > 0.1
-    errors = found["true_error_by_layer"]
+    assert max(figures["true_error_by_layer_and_depth"][0]) < 1e-6
+    assert min(figures["true_error_by_layer_and_depth"][1]) > 0.1
+    errors = figures["true_error_by_layer"]
     assert errors["keys"] != errors["values"]
-    both = torch.tensor(found["true_error_by_layer_and_depth"]).mean(1)
-    torch.testing.assert_close((torch.tensor(errors["keys"]) + torch.tensor(errors["values"])) / 2, both)
-    assert found["answer_changed"] == 0.5
-    assert {one["signal"] for one in found["signals"] if one["observable"]} == {*OBSERVABLE, "risk"}
-    budgets = found["first_token_by_budget"]
-    assert [one["recompute"] for one in budgets if one["chosen_by"] == "random"] == list(BUDGETS)
+    mean = torch.tensor(figures["true_error_by_layer_and_depth"]).mean(1)
+    torch.testing.assert_close((torch.tensor(errors["keys"]) + torch.tensor(errors["values"])) / 2, mean)
+    assert figures["answer_changed"] == 0.5
+    assert {signal["signal"] for signal in figures["signals"] if signal["observable"]} == {*OBSERVABLE, "risk"}
+    budgets = figures["first_token_by_budget"]
+    assert [row["recompute"] for row in budgets if row["chosen_by"] == "random"] == list(BUDGETS)
     assert budgets[0]["kl_median"] == budgets[len(BUDGETS)]["kl_median"]
 
 
 def test_stability_leaves_out_layers_that_are_exact():
-    found = stability(torch.tensor([0.0, 0.1, 0.2, 0.4, 0.6]))
-    assert found["lower_half_error"] == pytest.approx(0.15)
-    assert found["upper_half_error"] == pytest.approx(0.5)
-    assert found["spearman_layer_to_error"] == pytest.approx(1)
+    figures = stability(torch.tensor([0.0, 0.1, 0.2, 0.4, 0.6]))
+    assert figures["lower_half_error"] == pytest.approx(0.15)
+    assert figures["upper_half_error"] == pytest.approx(0.5)
+    assert figures["spearman_layer_to_error"] == pytest.approx(1)
     assert stability(torch.zeros(3))["lower_half_error"] is None
 
 
-def test_watching_the_checkpoints_changes_nothing(random_session):
+def test_observing_checkpoint_tokens_changes_nothing(random_session):
     """The second pass over what `inspect` computed writes the same KV, and sees every layer at every checkpoint."""
     item = items()[0]
     request = random_session.request(item.collection, item.question, SETTINGS)
@@ -91,11 +70,11 @@ def test_watching_the_checkpoints_changes_nothing(random_session):
     everything = torch.arange(request.prompt.length)
     before = copy_slots(state, everything)
     checkpoints = checkpoint_slots(request.prompt.document, scores.importance)
-    watched = watch(request, state, seen.computed, checkpoints)
+    observed = observe(request, state, seen.computed, checkpoints)
     for old, new in zip(before.layers, copy_slots(state, everything).layers, strict=True):
         torch.testing.assert_close(old, new)
-    assert [tuple(one.shape) for one in watched.states] == [(len(checkpoints), 64)] * 3
-    assert watched.queries.layer(2).shape[1] == len(checkpoints)
+    assert [tuple(states.shape) for states in observed.states] == [(len(checkpoints), 64)] * 3
+    assert observed.queries.layer(2).shape[1] == len(checkpoints)
 
 
 def test_attention_over_checkpoints_is_the_models_own(model):

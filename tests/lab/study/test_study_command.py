@@ -22,7 +22,7 @@ def questions(tmp_path):
 
 def test_the_study_leaves_numbers_pictures_and_a_page(call, random_session, questions, tmp_path, monkeypatch):
     monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
-    monkeypatch.setattr("specprefill_cli.lab.study.conditions.LONGEST_ANSWER", 3)
+    monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
     out = tmp_path / "a" / "study"
     code, printed, _ = call(
         "study", str(questions), "--out", str(out), "--answers", "2", "--distractors", "0", "--scorer", "question",

@@ -1,16 +1,18 @@
-"""An exported model as GGUF with 8-bit weights, so that llama.cpp can run the same model as a peer."""
+"""Converting the bundled models to GGUF with 8-bit weights, so that llama.cpp can run them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.numpy import load_file
 
-from specprefill_cli.training.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
 
-# llama.cpp's name of the splitting pattern that the tokenizer uses.
+# llama.cpp's name of the tokenizer's splitting pattern.
 PRE_TOKENIZER = "qwen2"
 LAYER_NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -26,7 +28,10 @@ LAYER_NAMES = {
 
 
 def export_gguf(model: Path, out: Path) -> None:
-    """Write the model in a folder (config.json, safetensors, tokenizer.json) to the file `out`: Q8_0, norms in float32."""
+    """Write a folder's Llama model (config.json, safetensors, tokenizer.json) to `out`: Q8_0, with norms in float32.
+
+    Raises ImportError without the package gguf.
+    """
     import gguf
 
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -45,7 +50,7 @@ def export_gguf(model: Path, out: Path) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-    add_tokenizer(writer, json.loads((model / "tokenizer.json").read_text(encoding="utf-8")), config["vocab_size"])
+    add_tokenizer(writer, json.loads((model / "tokenizer.json").read_text(encoding="utf-8")), config)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     for name, weight in load_file(model / "model.safetensors").items():
         weight = weight.astype(np.float32)
@@ -63,31 +68,28 @@ def export_gguf(model: Path, out: Path) -> None:
     writer.close()
 
 
-def add_tokenizer(writer, tokenizer: dict, size: int) -> None:
-    """Vocabulary, merges and special tokens of a byte-level BPE."""
+def add_tokenizer(writer: GGUFWriter, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
+    """Add the vocabulary, merges and special tokens of a byte-level BPE."""
     import gguf
 
-    vocabulary = {
-        **tokenizer["model"]["vocab"],
-        **{token["content"]: token["id"] for token in tokenizer["added_tokens"]},
-    }
-    by_id = {number: token for token, number in vocabulary.items()}
-    tokens = [by_id.get(number, f"[unused{number}]") for number in range(size)]
-    kinds = [gguf.TokenType.CONTROL if token in SPECIAL_TOKENS else gguf.TokenType.NORMAL for token in tokens]
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    special = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    names = {number: token for token, number in {**tokenizer["model"]["vocab"], **special}.items()}
+    tokens = [names.get(number, f"[unused{number}]") for number in range(config["vocab_size"])]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(PRE_TOKENIZER)
     writer.add_token_list(tokens)
-    writer.add_token_types(kinds)
-    writer.add_token_merges(merges)
-    writer.add_bos_token_id(vocabulary[BOS])
-    writer.add_eos_token_id(vocabulary[EOS])
-    writer.add_pad_token_id(vocabulary[PAD])
+    writer.add_token_types([gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens])
+    writer.add_token_merges(
+        [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    )
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_pad_token_id(config["pad_token_id"])
     writer.add_add_bos_token(False)
 
 
 def tensor_name(name: str) -> str:
-    """llama.cpp's name of a Llama weight."""
+    """llama.cpp's name for one of transformers' Llama weights."""
     if name == "model.embed_tokens.weight":
         return "token_embd.weight"
     if name == "model.norm.weight":
@@ -97,6 +99,9 @@ def tensor_name(name: str) -> str:
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of a query or key projection in llama.cpp's order: it rotates neighbouring pairs, transformers halves."""
+    """A query or key projection [rows, columns] with its rows in llama.cpp's order.
+
+    Rotary embedding pairs neighbouring rows in llama.cpp, and the two halves of a head in transformers.
+    """
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)

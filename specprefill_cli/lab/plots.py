@@ -1,0 +1,157 @@
+"""Plots as SVG, drawn by matplotlib: dark marks on white, readable on light and dark pages.
+
+The same data always gives the same file. Matplotlib is an optional dependency and is imported when a plot is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import quoteattr
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.reporting.safe import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Colours that colour-blind readers can tell apart (Wong, Nature Methods 8, 441, 2011).
+COLOURS = ("#0072b2", "#d55e00", "#007d5b", "#a6467f", "#8a6d00", "#555555")
+MARKERS = "os^Dv"
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    # Names of models may hold dollar signs.
+    "text.parse_math": False,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+LONGEST_NAME_IN_TWO_COLUMNS = 36
+MOST_TICKS = 10
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of points (x, y), ascending in x.
+
+    intervals: (low, high) for each point; bound: points of a thin dashed line in the same colour
+    """
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    intervals: Sequence[tuple[float, float]] = ()
+    bound: Sequence[tuple[float, float]] = ()
+
+
+def require_matplotlib(option: str) -> None:
+    """Raise SpecprefillError if matplotlib is not installed; option: what needs it."""
+    if find_spec("matplotlib") is None:
+        raise SpecprefillError(f"{option} needs the package matplotlib; install it with pip install 'specprefill[lab]'")
+
+
+def line_plot(
+    title: str,
+    x_label: str,
+    y_label: str,
+    series: Sequence[Series],
+    *,
+    x_percent: bool = False,
+    x_log: bool = False,
+    bound_name: str = "",
+    baseline: tuple[str, float] | None = None,
+) -> str:
+    """Lines over a y axis that begins at 0, as an SVG element.
+
+    x_percent: x is a ratio, shown in percent; x_log: a logarithmic x axis, base 2; bound_name: what the bounds are
+    baseline: name and y of a dotted horizontal line
+    """
+    with drawing(title) as (figure, axes):
+        for index, line in enumerate(series):
+            draw_series(axes, line, index)
+        if any(line.bound for line in series):
+            axes.plot([], [], color=COLOURS[-1], linewidth=1, linestyle="--", label=bound_name)
+        if baseline is not None:
+            axes.axhline(baseline[1], color="black", linewidth=1, linestyle=":", label=baseline[0])
+        places = sorted({x for line in series for x, _ in line.points})
+        if x_log:
+            axes.set_xscale("log", base=2)
+        shown = places[:: math.ceil(len(places) / MOST_TICKS)]
+        axes.set_xticks(shown, [f"{x:.0%}" if x_percent else f"{x:,g}" for x in shown])
+        axes.set_xticks([], minor=True)
+        axes.set(xlabel=x_label, ylabel=y_label)
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y", color="#dddddd")
+        axes.set_axisbelow(True)
+        names = axes.get_legend_handles_labels()[1]
+        columns = 1 if max(map(len, names)) > LONGEST_NAME_IN_TWO_COLUMNS else 2
+        figure.legend(loc="outside lower left", ncols=columns, frameon=False)
+        return svg_text(figure, title)
+
+
+def draw_series(axes: Axes, line: Series, index: int) -> None:
+    """One line with its intervals and its bound, named for the legend."""
+    colour, (x, y) = COLOURS[index % len(COLOURS)], zip(*line.points, strict=True)
+    axes.plot(x, y, color=colour, marker=MARKERS[index % len(MARKERS)], linewidth=2, label=printable(line.name))
+    if line.intervals:
+        axes.vlines(x, *zip(*line.intervals, strict=True), color=colour, linewidth=3, alpha=0.45)
+    if line.bound:
+        axes.plot(*zip(*line.bound, strict=True), color=colour, linewidth=1, linestyle="--")
+
+
+def heat_map(title: str, values: Sequence[Sequence[float | None]], row_label: str, column_label: str) -> str:
+    """A cell for each value, row 0 at the bottom, as an SVG element; the brighter, the larger, and grey for None.
+
+    The columns divide `column_label` into equal parts from 0 to 100 %.
+    """
+    rows, columns = len(values), len(values[0])
+    with drawing(title, height=1.2 + 0.24 * rows) as (figure, axes):
+        largest = max((value for row in values for value in row if value is not None), default=0.0) or 1.0
+        cells = [[math.nan if value is None else value for value in row] for row in values]
+        axes.set_facecolor("#bbbbbb")
+        axes.pcolormesh(cells, cmap="magma", vmin=0, vmax=largest, edgecolors="white", linewidth=0.5)
+        for row, line in enumerate(values):
+            for column, value in enumerate(line):
+                colour = "white" if value is not None and value < 0.6 * largest else "black"
+                label = "-" if value is None else f"{value:.2f}"
+                axes.text(column + 0.5, row + 0.5, label, color=colour, ha="center", va="center", fontsize=8)
+        step = math.ceil(rows / 24)
+        axes.set_yticks([row + 0.5 for row in range(0, rows, step)], [str(row) for row in range(0, rows, step)])
+        axes.set_xticks([0, columns / 2, columns], ["0 %", "50 %", "100 %"])
+        axes.set(xlabel=column_label, ylabel=row_label)
+        return svg_text(figure, title)
+
+
+@contextmanager
+def drawing(title: str, height: float = 4.2) -> Iterator[tuple[Figure, Axes]]:
+    """A figure with one pair of axes, under matplotlib's defaults and this module's style; height: in inches."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # A reader's browser has fonts for the letters that matplotlib's own font lacks.
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE | {"svg.hashsalt": title})
+        figure = Figure(figsize=(7.2, height), layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(printable(title), loc="left", fontweight="bold")
+        yield figure, axes
+
+
+def svg_text(figure: Figure, title: str) -> str:
+    """The figure as an SVG element, named for screen readers, that can stand in a file or in a page."""
+    buffer = StringIO()
+    figure.savefig(buffer, format="svg", metadata=METADATA)
+    svg = buffer.getvalue()
+    return svg[svg.index("<svg ") :].replace("<svg ", f'<svg class="plot" role="img" aria-label={quoteattr(title)} ', 1)
