@@ -1,10 +1,10 @@
-"""What a prefill costs: floating-point operations, windows of layers included, and the speedup they promise."""
+"""Cost of a prefill in floating-point operations (FLOPs), and the speedup that it promises."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from specprefill_cli.models.adapter import pass_overhead, window_layers
 from specprefill_cli.models.attention_plan import SINKS, LocalWindow
@@ -12,15 +12,13 @@ from specprefill_cli.models.attention_plan import SINKS, LocalWindow
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from specprefill_cli.models.loading import LoadedModel, ModelOutline
-
-# Below this promised speedup `--mode auto` stays with full prefill.
+# Below this promised speedup `--mode auto` chooses full prefill.
 WORTHWHILE = 1.2
 
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Sizes that decide what a forward pass costs; `windows` as `adapter.window_layers` gives them."""
+    """Sizes that determine the cost of a forward pass; `windows` as from `adapter.window_layers`."""
 
     layers: int
     hidden_size: int
@@ -34,6 +32,7 @@ class ModelCost:
 
     @classmethod
     def of(cls, config: PretrainedConfig, device_type: str = "cpu") -> ModelCost:
+        """The sizes in a model's configuration."""
         text = config.get_text_config()
         heads = text.num_attention_heads
         return cls(
@@ -55,15 +54,15 @@ class ModelCost:
         return attention + 3 * self.hidden_size * self.intermediate_size
 
     def linear_flops(self, tokens: int) -> float:
-        """Projections and gated MLP of all layers: two operations for each weight and token."""
+        """Projections and gated MLP of all layers: 2 FLOPs per weight and token."""
         return 2.0 * tokens * self.layers * self.layer_weights
 
     def attention_flops(
         self, tokens: int, past: int = 0, local_window: LocalWindow | None = None, layers: int | None = None
     ) -> float:
-        """Causal attention of `tokens` queries behind `past` keys: two products, each 2 operations per pair and size.
+        """Causal attention of `tokens` queries after `past` keys: two products of 2 FLOPs per pair and dimension.
 
-        layers: of the lowest so many layers; None: of all
+        layers: count only so many layers, from the first on (None: all)
         """
         kinds = Counter(self.windows[:layers])
         pairs = sum(count * attended_pairs(tokens, past, window, local_window) for window, count in kinds.items())
@@ -89,16 +88,16 @@ class ModelCost:
         return self.reading_flops(tokens, self.layers - 1, local_window) + last.pass_flops(1, tokens - 1)
 
     def overhead_flops(self) -> float:
-        """What the fixed cost of a pass amounts to in operations."""
+        """The fixed cost of a pass, in FLOPs."""
         return self.linear_flops(self.overhead_tokens)
 
     def prefill_with_overhead(self, tokens: int, local_window: LocalWindow | None = None) -> float:
-        """`prefill_flops`, and the fixed cost of its pass in operations."""
+        """`prefill_flops` and the fixed cost of its pass, in FLOPs."""
         return self.prefill_flops(tokens, local_window) + self.overhead_flops()
 
 
 def active_width(text: PretrainedConfig) -> int:
-    """Width of the gated MLP that a token passes through: of a mixture of experts, that of all its experts together."""
+    """Width of the gated MLP that a token passes through: in a mixture of experts, of all its active experts together."""
     experts = getattr(text, "num_experts_per_tok", None)
     if not experts:
         return text.intermediate_size
@@ -125,25 +124,35 @@ def attended_pairs(tokens: int, past: int, window: int | None, local_window: Loc
 
 
 def promised_speedup(target: ModelCost, scoring: float, prompt_tokens: int, kept_tokens: int) -> float:
-    """Time of full prefill over that of scoring and sparse prefill, by operations and the overhead of passes.
+    """Cost of full prefill over that of scoring and sparse prefill, the overhead of passes included.
 
-    scoring: operations of the scorer, overhead included
+    scoring: FLOPs of the scorer, overhead included
     """
     return target.prefill_with_overhead(prompt_tokens) / (scoring + target.prefill_with_overhead(kept_tokens))
 
 
 def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, computed_tokens: int) -> float:
-    """The speedup over full prefill if operations were all that took time: F(prompt) / (scoring + F(computed)).
+    """The speedup over full prefill if only FLOPs took time: F(prompt) / (scoring + F(computed)).
 
     F(n), `prefill_flops`: for each layer but the last 2 n (projections + MLP weights) + 4 heads head_size n (n + 1) / 2, with
     fewer pairs where it has a window; of the last layer 2 n (query, key and value weights), and the rest for one token; 2
     hidden_size vocabulary for the logits.
 
-    scoring: operations of the scorer without overhead; computed_tokens: prompt tokens that the target computes
+    scoring: FLOPs of the scorer without overhead; computed_tokens: prompt tokens that the target computes
     """
     return target.prefill_flops(prompt_tokens) / (scoring + target.prefill_flops(computed_tokens))
 
 
-def cost_of(loaded: LoadedModel | ModelOutline) -> ModelCost:
+class PlacedModel(Protocol):
+    """A model, or its outline, with the device of its weights."""
+
+    @property
+    def config(self) -> PretrainedConfig: ...
+
+    @property
+    def device(self) -> str: ...
+
+
+def cost_of(loaded: PlacedModel) -> ModelCost:
     """The cost model of a model on its device."""
     return ModelCost.of(loaded.config, loaded.device.partition(":")[0])

@@ -1,4 +1,4 @@
-"""Loading a pair: weights and tokenizers, from a folder or the hub."""
+"""Loads a pair: weights and tokenizers, from a folder or the hub."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def load_pair(
 
     quantization: of the target's weights; the draft is small, and keeps its own
 
-    Raises SpecprefillError when a model cannot be had or cannot be used, with the reason.
+    Raises SpecprefillError when a model cannot be loaded or is not supported.
     """
     check_quantization(quantization, placement)
     target = load_model(pair.target, placement, dtype, offline, quantization)
@@ -161,7 +161,7 @@ def load_pair(
 def load_draft_side(
     pair: Pair, placement: Placement, dtype: str, offline: bool, with_draft: bool, _quantization: str = NONE
 ) -> LoadedPair:
-    """Load the draft of a pair, and of the target its configuration and tokenizer alone, however its weights are kept.
+    """Load the draft of a pair, but only the configuration and tokenizer of the target.
 
     Raises SpecprefillError as `load_pair` does.
     """
@@ -173,7 +173,7 @@ def load_draft_side(
 def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline:
     """Load the configuration and the tokenizer of a causal language model, from a folder or the hub.
 
-    Raises SpecprefillError when they cannot be had, or belong to a model that cannot be used.
+    Raises SpecprefillError when they cannot be loaded, or belong to a model that is not supported.
     """
     from transformers import AutoConfig, AutoTokenizer, TokenizersBackend
 
@@ -190,9 +190,9 @@ def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline
 def load_model(name: str, placement: Placement, dtype: str, offline: bool, quantization: str = NONE) -> LoadedModel:
     """Load one causal language model with specprefill's attention, from a folder or the hub (safetensors only).
 
-    quantization: one of `QUANTIZATIONS`; a checkpoint that is quantised already loads as it is
+    quantization: one of `QUANTIZATIONS`; a quantised checkpoint loads as it is
 
-    Raises SpecprefillError when it cannot be had or used, does not fit this machine, or lacks weights.
+    Raises SpecprefillError when it cannot be loaded, is not supported, does not fit this machine, or lacks weights.
     """
     outline = load_outline(name, placement, offline)
     check_shards(outline.config, name, placement.shards)
@@ -201,7 +201,7 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     quantized = quantization_config(quantization, outline.config, name, chosen)
     with load_errors(name, offline), quiet_library():
         check_memory(outline.config, name, placement, chosen)
-        model, found = auto_class(outline.config).from_pretrained(
+        model, report = auto_class(outline.config).from_pretrained(
             **source_of(name, offline),
             dtype=chosen,
             **({} if quantized is None else {"quantization_config": quantized}),
@@ -210,13 +210,13 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
             use_safetensors=True,
             output_loading_info=True,
         )
-    check_complete(found["missing_keys"], name)
+    check_complete(report["missing_keys"], name)
     check_model(model, name)
     return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stop_tokens(model, outline.tokenizer))
 
 
 def random_like(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """A model of the same shape and tokenizer with random weights: it has learnt nothing."""
+    """A model of the same shape and tokenizer with random weights."""
     import torch
 
     config = deepcopy(loaded.config)
@@ -227,10 +227,10 @@ def random_like(loaded: LoadedModel, seed: int) -> LoadedModel:
 
 
 def context_length(config: PretrainedConfig) -> int:
-    """Tokens of prompt and answer; with YaRN (arXiv 2309.00071), those it stretches the original context to.
+    """The context in tokens; with YaRN (arXiv 2309.00071), the extended one.
 
-    With YaRN many configurations state the original length; with `dynamic` all do, and it is the limit here. Those with
-    other kinds of scaling state the stretched length themselves.
+    With YaRN many configurations state the original length; with `dynamic` scaling all do, and it is the limit here.
+    With other kinds of scaling they state the extended length.
     """
     text = config.get_text_config()
     stated = int(getattr(text, "max_position_embeddings", 0) or 1_048_576)
@@ -241,7 +241,7 @@ def context_length(config: PretrainedConfig) -> int:
 
 
 def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids that end an answer: those of the generation settings and of the tokenizer."""
+    """Ids that end an answer: those of the generation configuration and of the tokenizer."""
     configured = model.generation_config.eos_token_id
     ids = configured if isinstance(configured, list) else [configured]
     return frozenset(number for number in [*ids, tokenizer.eos_token_id] if number is not None)

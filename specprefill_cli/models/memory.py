@@ -10,9 +10,9 @@ KIBIBYTE = 1_024
 
 
 class PeakMemory:
-    """Resets the peak when made; `bytes()` gives the peak since then, or None where the system does not tell.
+    """Peak memory since it was created, or None where the system does not report one.
 
-    before: bytes in use when it was made: the program, its libraries and the models, and what was kept besides
+    before: bytes in use at its creation (program, libraries, models)
     """
 
     def __init__(self) -> None:
@@ -26,11 +26,12 @@ class PeakMemory:
         self.before = self.bytes()
 
     def growth(self) -> int | None:
-        """What the peak adds to the memory in use before."""
+        """Bytes that the peak adds to the memory in use before."""
         peak = self.bytes()
         return None if peak is None or self.before is None else peak - self.before
 
     def bytes(self) -> int | None:
+        """The peak in bytes."""
         import torch
 
         if self.on_gpu:

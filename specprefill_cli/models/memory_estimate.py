@@ -14,19 +14,20 @@ if TYPE_CHECKING:
 
 
 def parameters(config: PretrainedConfig) -> int:
-    """How many weights a model has, counted on a copy without memory; weights that are shared count once."""
-    return without_memory(config).num_parameters()
+    """Weights of a model, counted without allocating them; shared weights count once."""
+    return empty_model(config).num_parameters()
 
 
 def projections(config: PretrainedConfig) -> int:
-    """How many of a model's weights are matrices, those of all experts too, but not its embeddings."""
-    model = without_memory(config)
-    outer = [part for part in (model.get_input_embeddings(), model.get_output_embeddings()) if part is not None]
-    kept = {id(weight) for part in outer for weight in part.parameters()}
+    """Weights in matrices, all experts' included, but not embeddings: what quantization makes smaller."""
+    model = empty_model(config)
+    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
+    kept = {id(weight) for module in embeddings if module is not None for weight in module.parameters()}
     return sum(weight.numel() for weight in model.parameters() if weight.dim() > 1 and id(weight) not in kept)
 
 
-def without_memory(config: PretrainedConfig) -> PreTrainedModel:
+def empty_model(config: PretrainedConfig) -> PreTrainedModel:
+    """A model whose weights take no memory."""
     import torch
 
     with torch.device("meta"):
@@ -34,20 +35,19 @@ def without_memory(config: PretrainedConfig) -> PreTrainedModel:
 
 
 def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str = NONE) -> int:
-    """Bytes of a model's weights; quantised are the projections of its layers, not the embeddings and norms.
+    """Bytes of a model's weights; quantization packs the projections of its layers, not embeddings and norms.
 
-    quantization: one of `SCHEMES`; of a checkpoint that is quantised already, its own bits count
+    quantization: one of `SCHEMES`; a quantised checkpoint keeps its own bits
     """
-    total = parameters(config)
-    stored = checkpoint_bits(config)
-    if quantization == NONE and stored is None:
+    total, bits = parameters(config), checkpoint_bits(config)
+    if quantization == NONE and bits is None:
         return total * dtype.itemsize
-    each = stored / 8 if stored is not None else SCHEMES[quantization].bytes_per_weight
+    bytes_per_weight = bits / 8 if bits is not None else SCHEMES[quantization].bytes_per_weight
     packed = projections(config)
-    return round(packed * each) + (total - packed) * dtype.itemsize
+    return round(packed * bytes_per_weight) + (total - packed) * dtype.itemsize
 
 
 def cache_bytes(config: PretrainedConfig, tokens: int, dtype: torch.dtype) -> int:
-    """Keys and values of `tokens` tokens in every layer."""
+    """Bytes of the keys and values of `tokens` tokens in every layer."""
     cost = ModelCost.of(config)
     return 2 * tokens * cost.layers * cost.key_value_heads * cost.head_size * dtype.itemsize

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specprefill_cli.errors import UsageError
 
-# Marks the folders of the bundled pair, so that no import of package data happens before a model is wanted.
+# Prefix of the bundled models' names.
 BUNDLED = "tiny:"
 
 

@@ -17,25 +17,27 @@ if TYPE_CHECKING:
 
     from specprefill_cli.distributed.ranks import Ranks
 
+# The part of a GPU's free memory that weights may take; the rest is for KV cache and activations.
 WEIGHTS_SHARE = 0.8
-# Before it, decoding behind long prompts read wrong memory there (pytorch issue 174861).
-SOUND_ON_MPS = Version("2.11")
+# Earlier versions read wrong memory while decoding after long prompts (pytorch issue 174861).
+FIRST_SOUND_MPS = Version("2.11")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-# Below this hidden size a CPU computes in float32 even where it multiplies bfloat16 faster. `tiny` is 1.4 to 1.6 times as fast
-# in bfloat16 and answers as well (300 dev questions, its fifth version: F1 34.0 against 34.5, 286 the same), but speculation
-# then no longer keeps every greedy token: rounding decides near-ties (1 answer of the 300). Larger ones are not measured.
+# Below this hidden size a CPU computes in float32 even where bfloat16 is faster: in bfloat16, rounding decides near-ties,
+# and speculative decoding no longer keeps every greedy token.
 SMALLEST_BFLOAT16_HIDDEN = 1_024
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Arguments for loading: `device_map` for accelerate (None: plain CPU) and the memory it may use, in bytes.
+    """Where a model is loaded.
 
-    shards: ranks that each hold a share of a target; a draft is whole on every rank
+    device_map: for accelerate ("auto", or one device for the module ""); None: the CPU
+    max_memory: bytes that accelerate may use on each GPU number, and on "cpu"
+    shards: ranks that each hold a part of a target; a draft is whole on every rank
     """
 
-    device_map: str | dict | None
-    max_memory: dict | None = None
+    device_map: str | dict[str, str] | None
+    max_memory: dict[int | str, int] | None = None
     shards: int = 1
 
     @property
@@ -47,18 +49,18 @@ class Placement:
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Numbers of the CUDA devices that it names."""
+        """Numbers of its CUDA devices."""
         if self.device_type != "cuda":
             return ()
-        if self.max_memory:
-            return tuple(place for place in self.max_memory if place != "cpu")
-        return (int(self.device_map[""].partition(":")[2]),)
+        if isinstance(self.device_map, dict):
+            return (int(self.device_map[""].partition(":")[2]),)
+        return tuple(place for place in self.max_memory or () if isinstance(place, int))
 
 
 def choose_placement(devices: str) -> Placement:
-    """Placement for `auto` (all GPUs, and main memory for what they cannot hold), `cpu`, or a list such as `cuda:0,cuda:1`.
+    """Placement for `auto` (all GPUs, and main memory for the rest), `cpu`, `mps`, or a list such as `cuda:0,cuda:1`.
 
-    accelerate spreads a model over several. An Apple GPU is taken by name only (`mps`): nothing was ever measured on one.
+    accelerate spreads a model over several GPUs. `auto` never takes an Apple GPU: no measurement supports one.
 
     Raises UsageError for a device that is not there.
     """
@@ -72,9 +74,9 @@ def choose_placement(devices: str) -> Placement:
     if names == ["cpu"]:
         return Placement(None)
     if names == ["mps"] and torch.backends.mps.is_available():
-        if Version(torch.__version__) < SOUND_ON_MPS:
+        if Version(torch.__version__) < FIRST_SOUND_MPS:
             raise UsageError(
-                f"--devices mps: needs torch {SOUND_ON_MPS} or newer, this is {torch.__version__}; use cpu"
+                f"--devices mps: needs torch {FIRST_SOUND_MPS} or newer, this is {torch.__version__}; use cpu"
             )
         return Placement({"": "mps"})
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -93,9 +95,9 @@ def choose_placement(devices: str) -> Placement:
 
 
 def place_of_rank(devices: str, ranks: Ranks) -> Placement:
-    """Where a rank holds its share of the target: on the GPU of its number, or on the CPU where there is none.
+    """Placement of a rank's part of the target: on the GPU of its number, or on the CPU where there is none.
 
-    Raises UsageError for devices that were chosen by name: transformers takes these.
+    Raises UsageError for devices chosen by name.
     """
     import torch
 
@@ -108,23 +110,23 @@ def place_of_rank(devices: str, ranks: Ranks) -> Placement:
 
 
 def spread(gpus: Iterable[int], with_cpu: bool = False) -> Placement:
-    """Over these GPUs, leaving a fifth of their free memory for KV cache and activations.
+    """Placement over several GPUs.
 
-    with_cpu: what does not fit them stays in main memory, from where every pass brings it
+    with_cpu: what does not fit them stays in main memory, and is copied to a GPU in every pass
     """
     import psutil
     import torch
 
-    room = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in gpus}
+    free: dict[int | str, int] = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in gpus}
     if with_cpu:
-        room["cpu"] = psutil.virtual_memory().available
-    return Placement("auto", {place: int(WEIGHTS_SHARE * free) for place, free in room.items()})
+        free["cpu"] = psutil.virtual_memory().available
+    return Placement("auto", {place: int(WEIGHTS_SHARE * available) for place, available in free.items()})
 
 
 def roomiest(placement: Placement) -> Placement:
-    """The one GPU with most free memory among those of a placement: a draft is too small to be spread.
+    """The GPU with most free memory among those of a placement, for a draft.
 
-    Nor is it divided among ranks: in each of its short passes they would wait longer for each other than they save.
+    A draft is too small to be spread, and sharded over ranks it would spend its short passes waiting.
     """
     import torch
 
@@ -132,12 +134,12 @@ def roomiest(placement: Placement) -> Placement:
         return replace(placement, shards=1)
     if placement.device_map != "auto":
         return placement
-    free = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in placement.gpus}
-    return Placement({"": f"cuda:{max(free, key=free.get)}"})
+    gpu = max(placement.gpus, key=lambda number: torch.cuda.mem_get_info(number)[0])
+    return Placement({"": f"cuda:{gpu}"})
 
 
 def how_to_place(placement: Placement) -> dict[str, Any]:
-    """The arguments of `from_pretrained` that say where weights go."""
+    """The arguments of `from_pretrained` that place the weights."""
     if placement.shards == 1:
         return {"device_map": placement.device_map, "max_memory": placement.max_memory}
     from transformers import DistributedConfig
@@ -146,7 +148,7 @@ def how_to_place(placement: Placement) -> dict[str, Any]:
 
 
 def check_shards(config: PretrainedConfig, name: str, shards: int) -> None:
-    """Raises SpecprefillError for a model whose attention heads cannot be divided evenly among so many ranks."""
+    """Raises SpecprefillError for a model whose attention heads do not divide evenly among the ranks."""
     from specprefill_cli.models.raw_kv import divides_heads
 
     text = config.get_text_config()
@@ -162,10 +164,10 @@ def check_shards(config: PretrainedConfig, name: str, shards: int) -> None:
 
 
 def choose_dtype(name: str, placement: Placement, hidden_size: int, model_type: str = "") -> torch.dtype:
-    """The dtype behind a name; `auto` is bfloat16 on a GPU, and on a CPU where it is known to be faster.
+    """The dtype of a name; `auto` is bfloat16 on a GPU, and on a CPU where it is known to be faster.
 
-    On NVIDIA cards before Ampere `auto` is float16, but for Gemma models, whose states grow beyond its range: no fused
-    attention takes bfloat16 there, and the other one builds all scores.
+    On NVIDIA GPUs before Ampere `auto` is float16, because no fused attention takes bfloat16 there; except for Gemma,
+    whose hidden states exceed its range.
 
     Raises UsageError for an unknown name.
     """

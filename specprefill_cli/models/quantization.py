@@ -1,11 +1,11 @@
-"""Targets with smaller weights, through transformers' own integrations: made while loading, or quantised checkpoints."""
+"""Targets with quantised weights, through transformers' own integrations: while loading, or from the checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NONE = "none"
 EXTRA = "specprefill[quantization]"
-# The first GPUs that multiply FP8: Ada and Hopper. On older ones transformers would quietly unpack to bfloat16.
+# The first GPUs that multiply FP8: Ada and Hopper. On older ones transformers would silently unpack to bfloat16.
 FP8_CAPABILITY = (8, 9)
 
 
@@ -26,27 +26,21 @@ FP8_CAPABILITY = (8, 9)
 class Scheme:
     """One way to quantise the projections of a model while it is loaded.
 
-    package: what transformers needs for it, and available: whether a version that it can use is installed
+    package: what transformers needs for it
     bytes_per_weight: of a quantised weight, its share of the scales included
-    config: what `from_pretrained` is given, for a dtype to compute in
+    config: makes the argument of `from_pretrained`, given the dtype to compute in
     """
 
     package: str
-    available: Callable[[], bool]
     bytes_per_weight: float
     config: Callable[[torch.dtype], QuantizationConfigMixin]
 
 
-def has_bitsandbytes() -> bool:
-    from transformers.utils import is_bitsandbytes_available
+def is_usable(package: str) -> bool:
+    """Whether a package is installed in a version that transformers can use."""
+    from transformers import utils
 
-    return is_bitsandbytes_available()
-
-
-def has_kernels() -> bool:
-    from transformers.utils import is_kernels_available
-
-    return is_kernels_available()
+    return getattr(utils, f"is_{package}_available")()
 
 
 def int8(_dtype: torch.dtype) -> QuantizationConfigMixin:
@@ -55,7 +49,7 @@ def int8(_dtype: torch.dtype) -> QuantizationConfigMixin:
 
     from transformers import BitsAndBytesConfig
 
-    # In another dtype than float16 it warns of a cast in every layer of every pass.
+    # In any dtype but float16 it warns of a cast in every layer of every pass.
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     return BitsAndBytesConfig(load_in_8bit=True)
 
@@ -81,13 +75,13 @@ def fp8(_dtype: torch.dtype) -> QuantizationConfigMixin:
 
 # nf4: 4 bits and 0.127 for the scales (arXiv 2305.14314, section 3).
 SCHEMES: Mapping[str, Scheme] = {
-    "int8": Scheme("bitsandbytes", has_bitsandbytes, 1.0, int8),
-    "nf4": Scheme("bitsandbytes", has_bitsandbytes, 4.127 / 8, nf4),
-    "fp8": Scheme("kernels", has_kernels, 1.0, fp8),
+    "int8": Scheme("bitsandbytes", 1.0, int8),
+    "nf4": Scheme("bitsandbytes", 4.127 / 8, nf4),
+    "fp8": Scheme("kernels", 1.0, fp8),
 }
 QUANTIZATIONS = (NONE, *SCHEMES)
 
-# What transformers imports to read a checkpoint that is quantised already: modules, and how pip calls them.
+# What transformers imports to read a quantised checkpoint: modules, and their names for pip.
 CHECKPOINT_MODULES: Mapping[str, Mapping[str, str]] = {
     "gptq": {"optimum": "optimum", "gptqmodel": "gptqmodel"},
     "awq": {"gptqmodel": "gptqmodel"},
@@ -97,7 +91,7 @@ CHECKPOINT_MODULES: Mapping[str, Mapping[str, str]] = {
 
 
 def check_quantization(name: str, placement: Placement) -> None:
-    """Raises, before anything is downloaded: UsageError for an unknown name, SpecprefillError for what is missing here."""
+    """Raises UsageError for an unknown name and SpecprefillError for a missing device or package, before any download."""
     if name not in QUANTIZATIONS:
         raise UsageError(f"--quantization {name}: unknown; use one of {', '.join(QUANTIZATIONS)}")
     if name == NONE:
@@ -108,7 +102,7 @@ def check_quantization(name: str, placement: Placement) -> None:
             "leave it out, or use --dtype bfloat16"
         )
     scheme = SCHEMES[name]
-    if not scheme.available():
+    if not is_usable(scheme.package):
         raise SpecprefillError(
             f"--quantization {name} needs the package {scheme.package} in a version that transformers can use; "
             f"install it with pip install '{EXTRA}'"
@@ -122,20 +116,21 @@ def check_fp8(placement: Placement) -> None:
     import torch
 
     for gpu in placement.gpus:
-        found = torch.cuda.get_device_capability(gpu)
-        if found < FP8_CAPABILITY:
-            wanted = ".".join(map(str, FP8_CAPABILITY))
+        capability = torch.cuda.get_device_capability(gpu)
+        if capability < FP8_CAPABILITY:
+            required, actual = (".".join(map(str, version)) for version in (FP8_CAPABILITY, capability))
             raise SpecprefillError(
-                f"--quantization fp8 needs GPUs of compute capability {wanted} or newer, cuda:{gpu} has "
-                f"{'.'.join(map(str, found))}; use int8 or nf4"
+                f"--quantization fp8 needs GPUs of compute capability {required} or newer, cuda:{gpu} has {actual}; "
+                "use int8 or nf4"
             )
 
 
-def quantization_config(name: str, config: PretrainedConfig, model: str, dtype: torch.dtype):
-    """What `from_pretrained` is given for a model: None for `none`, and then a quantised checkpoint loads as it is.
+def quantization_config(
+    name: str, config: PretrainedConfig, model: str, dtype: torch.dtype
+) -> QuantizationConfigMixin | None:
+    """The argument of `from_pretrained` for a model; None for `none`, and then a quantised checkpoint loads as it is.
 
-    Raises SpecprefillError for a checkpoint that is quantised already where a scheme is asked for, and for one whose
-    packages are missing.
+    Raises SpecprefillError for a scheme on top of a quantised checkpoint, and for a checkpoint whose packages are missing.
     """
     method = checkpoint_method(config)
     if method is None:
@@ -153,19 +148,18 @@ def quantization_config(name: str, config: PretrainedConfig, model: str, dtype: 
 
 
 def checkpoint_bits(config: PretrainedConfig) -> int | None:
-    """Bits of a packed weight in a checkpoint that is quantised already: 8 where it does not say; None where it is not."""
-    method = checkpoint_method(config)
-    if method is None:
-        return None
-    stored = config.quantization_config
-    values = stored if isinstance(stored, dict) else stored.to_dict()
-    return int(values.get("bits") or (4 if values.get("load_in_4bit") else 8))
+    """Bits of a packed weight in a quantised checkpoint, 8 where it does not say; None for a plain one."""
+    values = checkpoint_values(config)
+    return int(values.get("bits") or (4 if values.get("load_in_4bit") else 8)) if values else None
 
 
 def checkpoint_method(config: PretrainedConfig) -> str | None:
     """How the weights of a checkpoint are quantised, as its configuration says; None where they are not."""
-    stored = getattr(config, "quantization_config", None)
-    if not stored:
-        return None
-    values = stored if isinstance(stored, dict) else stored.to_dict()
-    return str(values.get("quant_method") or "bitsandbytes")
+    values = checkpoint_values(config)
+    return str(values.get("quant_method") or "bitsandbytes") if values else None
+
+
+def checkpoint_values(config: PretrainedConfig) -> dict[str, Any]:
+    """The quantization settings of a checkpoint; empty for a plain one."""
+    stored = getattr(config, "quantization_config", None) or {}
+    return stored if isinstance(stored, dict) else stored.to_dict()

@@ -1,4 +1,4 @@
-"""Where models come from: the package, a folder or the hub, and what goes wrong on the way."""
+"""Where models come from (the package, a folder, the hub), and errors on the way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specprefill_cli.resources import BUNDLED_FOLDER
 
 
 def model_source(name: str) -> str:
-    """Folder or hub id behind a name of the registry. Raises SpecprefillError where the bundled pair is missing."""
+    """The folder or hub id of a model name. Raises SpecprefillError where the bundled pair is missing."""
     if not name.startswith(BUNDLED):
         return name
     folder = BUNDLED_FOLDER / name.removeprefix(BUNDLED)
@@ -25,7 +25,7 @@ def model_source(name: str) -> str:
 
 
 def source_of(name: str, offline: bool) -> dict[str, Any]:
-    """Where `from_pretrained` finds a model, and what it may do for it."""
+    """The arguments of `from_pretrained` that say where a model is, and whether it may be downloaded."""
     source = model_source(name)
     return {
         "pretrained_model_name_or_path": source,
@@ -36,10 +36,7 @@ def source_of(name: str, offline: bool) -> dict[str, Any]:
 
 @contextmanager
 def load_errors(name: str, offline: bool) -> Iterator[None]:
-    """What transformers raises for a model that cannot be had, as a SpecprefillError with the reason and the mend.
-
-    RuntimeError: weights of other sizes than the configuration says.
-    """
+    """Turn what transformers raises for a model that cannot be loaded into a SpecprefillError with cause and remedy."""
     from safetensors import SafetensorError
     from torch import OutOfMemoryError
 
@@ -56,7 +53,7 @@ def load_errors(name: str, offline: bool) -> Iterator[None]:
 
 @contextmanager
 def quiet_library() -> Iterator[None]:
-    """Keep what transformers would print while it loads off the terminal: bars, and raw names of tensors."""
+    """Keep transformers' progress bars and warnings off the terminal while it loads."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -69,6 +66,7 @@ def quiet_library() -> Iterator[None]:
 
 
 def remedy(offline: bool) -> str:
+    """What a user can do about a model that cannot be loaded."""
     if offline:
         return "give a local folder, or leave out --offline to download it"
     return "check the name and the network, give a local folder, or use --pair tiny, which ships with specprefill"

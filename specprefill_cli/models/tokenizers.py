@@ -1,4 +1,4 @@
-"""Tokenizers: counting with the shipped tiktoken ranks, encoding untrusted text, comparing two of them."""
+"""Tokenizers: counting with the shipped tiktoken ranks, encoding untrusted text, comparing tokenizers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import tiktoken
     from transformers import PreTrainedTokenizerBase
 
-# The splitting pattern of the Qwen2 tokenizers, which transformers, tiktoken and llama.cpp all know; it splits digits.
-# The bundled tokenizer was trained with it.
+# The split pattern of Qwen2, with which the bundled tokenizer was trained: transformers, tiktoken and llama.cpp know it.
 SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -29,7 +28,7 @@ RANKS = BUNDLED_FOLDER / "tokenizer.tiktoken"
 
 @lru_cache(maxsize=1)
 def counting_encoding() -> tiktoken.Encoding:
-    """Tiktoken with the ranks that ship with the package: nothing is downloaded."""
+    """The bundled tokenizer as a tiktoken encoding, from ranks that ship with the package."""
     import base64
 
     import tiktoken
@@ -40,12 +39,12 @@ def counting_encoding() -> tiktoken.Encoding:
 
 
 def count_tokens(text: str) -> int:
-    """Tokens of a text for the bundled pair (exactly), and a fair estimate for other tokenizers; loads no model."""
+    """Tokens of a text for the bundled pair, and an estimate for other tokenizers."""
     return len(counting_encoding().encode_ordinary(text))
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
-    """Token ids and character ranges [n, 2] of a text in which special tokens mean nothing: it is data."""
+    """Token ids and character ranges [n, 2] of a text that is data: special tokens in it are mere text."""
     encoder, anchor = data_encoder(tokenizer), anchor_tokens(tokenizer)
     if anchor:
         ids, offsets = encode_in_pieces(encoder, ANCHOR + text)
@@ -56,9 +55,9 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int
 
 @lru_cache(maxsize=8)
 def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """A copy of the tokenizer to which all its added tokens are mere text.
+    """A copy of the tokenizer that reads all added tokens as text.
 
-    transformers' `split_special_tokens` leaves out those not flagged as special (`<think>`, `<tool_call>`).
+    transformers' `split_special_tokens` exempts those not flagged as special (`<think>`, `<tool_call>`).
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     for token in state.get("added_tokens", []):
@@ -71,10 +70,10 @@ def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 @lru_cache(maxsize=8)
 def anchor_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Ids of the anchor for a tokenizer that puts a blank before every text (Llama 2, Phi-3), else none.
+    """Ids of the anchor for a tokenizer that puts a space before every text (Llama 2, Phi-3), else none.
 
-    A piece of a prompt is encoded behind the anchor, whose tokens are then taken off, so that no blank comes in. Where
-    the anchor merges with the piece's first character, the piece keeps the blank.
+    A piece of a prompt is encoded behind the anchor, whose tokens are then removed, so that no space is added. Where the
+    anchor merges with the piece's first character, the piece keeps the space.
     """
     encoder = data_encoder(tokenizer)
     alone = encoder.encode("x", add_special_tokens=False).ids
@@ -84,11 +83,11 @@ def anchor_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def encode_template(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of a piece of a template, in which special tokens do count."""
+    """Token ids of a piece of a template, in which special tokens keep their meaning."""
     if not text:
         return []
     anchor = anchor_tokens(tokenizer)
-    # `verbose` off: transformers would warn of long texts, which are checked by us.
+    # `verbose=False`: transformers would warn about long texts, which are checked elsewhere.
     ids = tokenizer(ANCHOR + text if anchor else text, add_special_tokens=False, verbose=False)["input_ids"]
     if ids[: len(anchor)] == anchor:
         return ids[len(anchor) :]
@@ -96,9 +95,8 @@ def encode_template(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A hash of all that decides how text becomes ids: equal for two tokenizers that can share ids and KV."""
+    """A hash of all that maps text to ids: equal for two tokenizers whose models can share ids and KV."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
-    # Truncation and padding are settings of a call, not of the vocabulary.
     deciding = {key: state.get(key) for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Models that specprefill cannot run, or not rightly, named with the reason."""
+"""Refuses models that specprefill cannot run correctly, and says why."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
     from specprefill_cli.models.placement import Placement
 
-# Architectures whose attention our function does not reproduce.
-SOFT_CAPPED = "attn_logit_softcapping"
 GIBIBYTE = 2**30
-# A checkpoint may lack many weights; these many are named.
+# Missing weights that an error names.
 NAMED = 3
 
 
 def check_config(config: PretrainedConfig, name: str) -> None:
     """Raises SpecprefillError for an architecture whose attention would be computed wrongly."""
     text = config.get_text_config()
-    if getattr(text, SOFT_CAPPED, None):
-        raise SpecprefillError(f"{name}: attention with logit soft-capping ({text.model_type}) is not supported; use a "
-                               "newer generation, for example Gemma 3")  # fmt: skip
+    if getattr(text, "attn_logit_softcapping", None):
+        raise SpecprefillError(
+            f"{name}: attention with logit soft-capping ({text.model_type}) is not supported; use a newer generation, "
+            "for example Gemma 3"
+        )
     if getattr(text, "is_encoder_decoder", False):
         raise SpecprefillError(
             f"{name}: an encoder-decoder ({text.model_type}) is not a causal language model; use another"
@@ -44,7 +44,7 @@ def check_config(config: PretrainedConfig, name: str) -> None:
 
 
 def check_model(model: PreTrainedModel, name: str) -> None:
-    """Raises SpecprefillError for a model that would not run our attention, or not where it can be run."""
+    """Raises SpecprefillError for a model that does not run specprefill's attention, or does not fit its devices."""
     if not model.is_backend_compatible():
         raise SpecprefillError(f"{name}: {type(model).__name__} computes attention in its own way; use another model")
     if any(parameter.endswith(".sinks") for parameter, _ in model.named_parameters()):
@@ -60,10 +60,10 @@ def check_model(model: PreTrainedModel, name: str) -> None:
 
 
 def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:
-    """Raises SpecprefillError for weights that the main memory of a machine without GPUs cannot hold."""
+    """Raises SpecprefillError for weights that do not fit main memory on a machine without GPUs."""
     import psutil
 
-    # How many bytes a packed weight takes differs with the packing.
+    # Of packed weights, the bytes are not known before loading.
     if placement.device_type != "cpu" or placement.shards > 1 or checkpoint_method(config) is not None:
         return
     needed, free = weight_bytes(config, dtype), psutil.virtual_memory().available
@@ -75,7 +75,7 @@ def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtyp
 
 
 def check_complete(missing: Collection[str], name: str) -> None:
-    """Raises SpecprefillError for weights that a checkpoint lacks: transformers draws them at random."""
+    """Raises SpecprefillError for weights that a checkpoint lacks: transformers would initialise them at random."""
     if missing:
         ordered = sorted(missing)
         more = f" and {len(ordered) - NAMED} more" if len(ordered) > NAMED else ""
