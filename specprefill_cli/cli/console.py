@@ -1,4 +1,4 @@
-"""Standard error for people: progress, notes, tables. Standard output belongs to the answer."""
+"""Progress, notes and tables on standard error; standard output belongs to the answer."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from specprefill_cli.models.memory import loading
-
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 
 def console(stream: TextIO, piped_width: int = 200) -> Console:
-    """A rich console on a stream; a pipe has no width, and gets one at which no row is broken into many."""
+    """A rich console on a stream; a pipe gets a width at which table rows stay on one line."""
     from rich.console import Console
 
     class PipeConsole(Console):
         def on_broken_pipe(self) -> None:
-            # rich would end the program with 1; whoever runs the command decides.
+            # rich would exit with 1; `PipeGroup` exits with 0.
             raise BrokenPipeError
 
     return PipeConsole(file=stream, highlight=False, width=None if stream.isatty() else piped_width)
@@ -41,13 +39,13 @@ class Notes:
             self.console.print(renderable)
 
     def tell(self, text: str) -> None:
-        """A text as it is: what looks like markup in it is none."""
+        """Show a text literally: what looks like markup in it is not obeyed."""
         from specprefill_cli.reporting.safe import plain
 
         self.show(plain(text))
 
     def warn(self, text: str) -> None:
-        """A warning in one line, also where standard error is no terminal; silent when quiet."""
+        """Show a warning on one line, however narrow the terminal."""
         if not self.quiet:
             from specprefill_cli.reporting.safe import plain
 
@@ -55,7 +53,7 @@ class Notes:
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show what is being done while it takes long; what it yields replaces the text."""
+        """Show a spinner with a text while the block runs; the function that it yields replaces the text."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda _text: None
             return
@@ -63,12 +61,6 @@ class Notes:
 
         with self.console.status(plain(text)) as status:
             yield lambda newer: status.update(plain(newer))
-
-    @contextmanager
-    def loading(self, text: str) -> Iterator[None]:
-        """`progress` while what a command needs is imported and loaded, once and for good."""
-        with self.progress(text), loading():
-            yield
 
 
 def print_json(values: Mapping[str, Any]) -> None:

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from specprefill_cli.answering.comparison import Comparison, divergence
 from specprefill_cli.cli.compare import split_question
+from specprefill_cli.cli.lists import setting_values
 from specprefill_cli.cli.prompt_line import completer
-from specprefill_cli.cli.repl import Repl, parse_modes
+from specprefill_cli.cli.repl import Repl
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
@@ -213,7 +214,7 @@ def test_hostile_text_is_shown_and_not_obeyed(repl):
 
 
 def test_modes_are_each_named_once():
-    assert parse_modes("select, full,select", Settings()) == ("select", "full")
+    assert setting_values("mode", "select, full,select", "--modes") == ["select", "full"]
 
 
 @pytest.mark.parametrize(
