@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -29,7 +30,6 @@ class Setting:
     panel: heading of the option in `--help`; None where it is no command-line option
     minimum, maximum: inclusive bounds; above: an exclusive lower bound
     words: values allowed beside a number; choices: all values, where the list is closed
-    examples: values that the shell completes where there are no choices
     per_question: whether it may differ from question to question; the others decide what is loaded
     """
 
@@ -44,7 +44,6 @@ class Setting:
     maximum: float | None = None
     words: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
-    examples: tuple[str, ...] = ()
     per_question: bool = True
 
     @property
@@ -108,90 +107,58 @@ class Setting:
         return text + (f", or {' or '.join(map(repr, self.words))}" if self.words else "")
 
 
-def setting(default: Any, panel: str | None, help: str, **more: Any) -> Any:
+def setting(panel: str | None, default: Any, help: str, **more: Any) -> Any:
     """A field of `Settings`; `more` are other fields of `Setting`."""
-    return field(default=default, metadata={"help": help, "panel": panel, **more})
+    return field(default=default, metadata={"panel": panel, "help": help, **more})
+
+
+_models = partial(setting, MODELS, per_question=False)
+_prefill = partial(setting, PREFILL)
+_decoding = partial(setting, DECODING)
 
 
 @dataclass(frozen=True)
 class Settings:
     """How to load, prefill and answer. Raises UsageError for a value out of range."""
 
-    pair: str = setting("tiny", MODELS, "Named pair of draft and target (see `specprefill pairs`)", per_question=False)
-    draft: str | None = setting(None, MODELS, "Hub id or folder of the draft model", per_question=False)
-    target: str | None = setting(None, MODELS, "Hub id or folder of the target model", per_question=False)
-    devices: str = setting(AUTO, MODELS, "auto, cpu, or a list such as cuda:0,cuda:1", per_question=False)
-    tensor_parallel: int = setting(
-        1,
-        MODELS,
-        "Split each layer of the target across this many GPUs (or CPU processes)",
-        minimum=1,
-        per_question=False,
+    pair: str = _models("tiny", "Named pair of draft and target (see `specprefill pairs`)")
+    draft: str | None = _models(None, "Hub id or folder of the draft model")
+    target: str | None = _models(None, "Hub id or folder of the target model")
+    devices: str = _models(AUTO, "auto, cpu, or a list such as cuda:0,cuda:1")
+    tensor_parallel: int = _models(1, "GPUs (or CPU processes) that share each layer of the target", minimum=1)
+    dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))
+    quantization: str = _models("none", "Quantization of the target", choices=("none", "int8", "nf4", "fp8"))
+    offline: bool = _models(False, "Use only models that are already on this machine")
+    mode: str = _prefill(AUTO, "Prefill mode")
+    scorer: str = _prefill(AUTO, "What scores the document's tokens")
+    keep: float | None = _prefill(
+        None, "Keep ratio: share of prompt tokens that the target computes, 0 to 1", above=0, maximum=1, words=(AUTO,)
     )
-    dtype: str = setting(
-        AUTO, MODELS, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"), per_question=False
+    look_ahead: int = _prefill(8, "Tokens that the draft decodes before scoring", minimum=0)
+    chunk_size: int = _prefill(32, "Document tokens in a chunk, the unit of selection", minimum=1)
+    prefill_chunk: str | int = _prefill(
+        AUTO, "Tokens in a forward pass of prefill; auto fits them to the free memory", minimum=16, words=(AUTO,)
     )
-    quantization: str = setting(
-        "none",
-        MODELS,
-        "Quantization of the target's weights",
-        choices=("none", "int8", "nf4", "fp8"),
-        per_question=False,
+    draft_window: str | int = _prefill(
+        AUTO, "How many tokens back the draft sees while it reads the documents", minimum=1, words=(OFF, AUTO)
     )
-    offline: bool = setting(False, MODELS, "Use only models that are already on this machine", per_question=False)
-    mode: str = setting(AUTO, PREFILL, "Prefill mode")
-    scorer: str = setting(AUTO, PREFILL, "What scores the document's tokens")
-    keep: float | None = setting(
-        None,
-        PREFILL,
-        "Keep ratio: the share of prompt tokens that the target computes, 0 to 1",
-        above=0,
-        maximum=1,
-        words=(AUTO,),
-        examples=("0.1", "0.2", "0.3", "0.5"),
+    recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
+    accept_risk: float | None = _prefill(
+        None, "Risk that may remain in accepted draft KV; above it the whole prompt is prefilled", minimum=0
     )
-    look_ahead: int = setting(8, PREFILL, "Tokens that the draft decodes before scoring", minimum=0)
-    chunk_size: int = setting(32, PREFILL, "Document tokens in a chunk, the unit of selection", minimum=1)
-    prefill_chunk: str | int = setting(
-        AUTO,
-        PREFILL,
-        "Tokens in a forward pass of prefill; auto fits them to the free memory",
-        minimum=16,
-        words=(AUTO,),
-    )
-    draft_window: str | int = setting(
-        AUTO, PREFILL, "How many tokens back the draft sees while it reads the documents", minimum=1, words=(OFF, AUTO)
-    )
-    recompute: float = setting(
-        0.15, PREFILL, "Largest share of the prompt that draft KV may recompute, 0 to 1", minimum=0, maximum=1
-    )
-    accept_risk: float | None = setting(
-        None, PREFILL, "Risk that may remain in accepted draft KV; above it the whole prompt is prefilled", minimum=0
-    )
-    exact_layers: int = setting(
-        0, PREFILL, "Lowest target layers that draft KV computes exactly for all tokens", minimum=0
-    )
-    prompt: str | None = setting(
-        None, PREFILL, "Prompt template: a name, or the path of a .toml file", per_question=False
-    )
+    exact_layers: int = _prefill(0, "Lowest target layers that draft KV computes exactly for all tokens", minimum=0)
+    prompt: str | None = _prefill(None, "Prompt template: a name, or the path of a .toml file", per_question=False)
     prompt_folder: str | None = setting(None, None, "Folder of your own prompt templates", per_question=False)
-    max_new_tokens: int = setting(256, DECODING, "Longest answer in tokens", minimum=1)
-    temperature: float = setting(0.0, DECODING, "Sampling temperature; 0 is greedy decoding", minimum=0, maximum=10)
-    top_p: float = setting(
-        1.0, DECODING, "Sample from the smallest set of tokens with this probability", above=0, maximum=1
-    )
-    top_k: int = setting(0, DECODING, "Sample from the K likeliest tokens; 0 is all", minimum=0)
+    max_new_tokens: int = _decoding(256, "Longest answer in tokens", minimum=1)
+    temperature: float = _decoding(0.0, "Sampling temperature; 0 is greedy decoding", minimum=0, maximum=10)
+    top_p: float = _decoding(1.0, "Sample from the smallest set of tokens with this probability", above=0, maximum=1)
+    top_k: int = _decoding(0, "Sample from the K likeliest tokens; 0 is all", minimum=0)
     # Random number generators take no larger seed.
-    seed: int = setting(0, DECODING, "Seed of sampling", minimum=0, maximum=2**63 - 1)
-    speculate: str | int = setting(
-        AUTO,
-        DECODING,
-        "Tokens proposed at once for the target to verify",
-        minimum=1,
-        words=(OFF, AUTO),
-        examples=("4", "8"),
+    seed: int = _decoding(0, "Seed of sampling", minimum=0, maximum=2**63 - 1)
+    speculate: str | int = _decoding(
+        AUTO, "Tokens proposed at once for the target to verify", minimum=1, words=(OFF, AUTO)
     )
-    proposer: str = setting(AUTO, DECODING, "What proposes them")
+    proposer: str = _decoding(AUTO, "What proposes them")
 
     def __post_init__(self) -> None:
         for name, known in SETTINGS.items():

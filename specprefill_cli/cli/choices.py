@@ -52,8 +52,7 @@ def complete_list(name: str) -> Completion:
 
 def suggestions(name: str) -> Sequence[str]:
     """Values to offer for a setting."""
-    setting = SETTINGS[name]
-    return choices_of(setting) or (*setting.words, *setting.examples)
+    return choices_of(SETTINGS[name]) or SETTINGS[name].words
 
 
 def setting_names(incomplete: str) -> list[str]:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from specprefill_cli.prefill.auto_mode import needs_draft
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scorers.paper import PaperScorer
-from specprefill_cli.settings import AUTO, OFF, Settings, flag, in_words
+from specprefill_cli.settings import AUTO, OFF, Settings, flag
 
 # Both map the draft's KV, which no capability of a mode says.
 DRAFT_KV_MODES = ("draft-kv", "hybrid")
-
-
-class Need(NamedTuple):
-    """Options, in which settings they have an effect, and what they need in words."""
-
-    options: Sequence[str]
-    met: Callable[[Settings], bool]
-    words: Callable[[], str]
 
 
 def uses_keep(settings: Settings) -> bool:
@@ -42,39 +33,23 @@ def reads_with_window(settings: Settings) -> bool:
     return settings.mode not in DRAFT_KV_MODES and needs_draft(settings) and settings.scorer != PaperScorer.name
 
 
-def modes_with(capability: str) -> str:
-    """The built-in modes with a capability, as an option."""
-    return f"--mode {in_words([name for name in MODES.builtin if getattr(MODES[name], capability)])}"
-
-
-def scorers_with(capability: str) -> str:
-    """The built-in scorers with a capability."""
-    return ", ".join(name for name in SCORERS.builtin if getattr(SCORERS[name], capability))
-
-
-NEEDS = (
-    Need(("keep",), uses_keep, lambda: modes_with("uses_keep")),
-    Need(("scorer", "chunk_size"), scores_document, lambda: modes_with("uses_draft")),
-    Need(("recompute",), lambda settings: settings.mode == "draft-kv", lambda: "--mode draft-kv"),
-    Need(
-        ("accept_risk", "exact_layers"),
-        lambda settings: settings.mode in DRAFT_KV_MODES,
-        lambda: f"--mode {in_words(list(DRAFT_KV_MODES))}",
-    ),
-    Need(("look_ahead",), looks_ahead, lambda: f"a scorer that looks ahead ({scorers_with('looks_ahead')})"),
-    Need(
-        ("draft_window",), reads_with_window, lambda: "--mode select and a scorer that runs the draft, other than paper"
-    ),
-    Need(("top_p", "top_k"), lambda settings: settings.temperature > 0, lambda: "--temperature above 0"),
-    Need(("proposer",), lambda settings: settings.speculate != OFF, lambda: "--speculate"),
-)
+# By what they need: the options, and the settings in which they have an effect.
+NEEDS: Mapping[str, tuple[Sequence[str], Callable[[Settings], bool]]] = {
+    "--mode select or hybrid": (("keep",), uses_keep),
+    "a mode other than full": (("scorer", "chunk_size"), scores_document),
+    "--mode draft-kv": (("recompute",), lambda settings: settings.mode == "draft-kv"),
+    "--mode draft-kv or hybrid": (("accept_risk", "exact_layers"), lambda settings: settings.mode in DRAFT_KV_MODES),
+    "a scorer that looks ahead (question, paper)": (("look_ahead",), looks_ahead),
+    "--mode select and a scorer that runs the draft, other than paper": (("draft_window",), reads_with_window),
+    "--temperature above 0": (("top_p", "top_k"), lambda settings: settings.temperature > 0),
+    "--speculate": (("proposer",), lambda settings: settings.speculate != OFF),
+}
 
 
 def idle_options(given: Collection[str], variants: Sequence[Settings]) -> list[str]:
     """A warning for each reason why options given by name have no effect in any of the settings they run with."""
-    warnings = []
-    for need in NEEDS:
-        idle = [flag(name) for name in need.options if name in given]
-        if idle and not any(map(need.met, variants)):
-            warnings.append(f"{', '.join(idle)}: no effect without {need.words()}")
-    return warnings
+    return [
+        f"{', '.join(idle)}: no effect without {need}"
+        for need, (options, has_effect) in NEEDS.items()
+        if (idle := [flag(name) for name in options if name in given]) and not any(map(has_effect, variants))
+    ]

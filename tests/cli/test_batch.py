@@ -113,7 +113,7 @@ def test_ctrl_c_abandons_the_row_and_keeps_the_ones_before(call, monkeypatch):
 
 def test_documents_are_read_once_for_each_list_of_paths():
     read = []
-    shelf = answering.Shelf(lambda names: read.append(names) or object(), most=2)
+    shelf = answering.Shelf(lambda names: read.append(names) or object(), limit=2)
     assert shelf(("a",)) is shelf(("a",))
     shelf(("a", "b"))
     shelf(("c",))

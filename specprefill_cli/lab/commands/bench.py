@@ -78,7 +78,7 @@ def prefill(
     if plot is not None:
         check_plot(plot, modes, baseline)
     from specprefill_cli.lab.benchmarks.prefill import bench_prefill
-    from specprefill_cli.lab.commands.tables import prefill_table, show_rows
+    from specprefill_cli.lab.commands.tables import PREFILL, show_benchmark
     from specprefill_cli.lab.evaluation.runner import configurations
 
     wanted = configurations(modes, keeps, [settings.scorer])
@@ -90,7 +90,7 @@ def prefill(
     peers = baselines(session.pair, notes) if baseline else []
     with notes.progress("measuring") as update:
         rows = bench_prefill(session, sizes, wanted, repeat, settings, update, peers)
-    show_rows(rows, json, prefill_table)
+    show_benchmark(rows, PREFILL, json)
     if plot is not None:
         from specprefill_cli.files import write_whole
         from specprefill_cli.lab.benchmarks.plot import speedup_plot
@@ -164,7 +164,7 @@ def decode(
     from specprefill_cli.answering.session import loads_draft, open_session
     from specprefill_cli.decoding.speculation import adapts
     from specprefill_cli.lab.benchmarks.decode import bench_decode, check_tasks
-    from specprefill_cli.lab.commands.tables import decode_table, show_rows
+    from specprefill_cli.lab.commands.tables import DECODE, show_benchmark
 
     check_tasks(names)
     variants = [settings.varied(speculate=pace) for pace in speculates]
@@ -174,4 +174,4 @@ def decode(
     session.warm_up(next(filter(adapts, variants), variants[0]))
     with notes.progress("measuring") as update:
         rows = bench_decode(session, length, names, speculates, repeat, settings, update)
-    show_rows(rows, json, decode_table)
+    show_benchmark(rows, DECODE, json)

@@ -56,7 +56,7 @@ def peer(
     from specprefill_cli.lab.benchmarks.gguf_target import bundled_gguf, with_gguf_target
     from specprefill_cli.lab.benchmarks.peers import llama_cpp_peer
     from specprefill_cli.lab.benchmarks.prefill import bench_prefill
-    from specprefill_cli.lab.commands.tables import prefill_table, show_rows
+    from specprefill_cli.lab.commands.tables import PREFILL, show_benchmark
     from specprefill_cli.lab.evaluation.runner import configurations
     from specprefill_cli.models.loading import load_draft_side
     from specprefill_cli.models.pairs import BUNDLED
@@ -77,4 +77,4 @@ def peer(
         wanted = [row.named(session) for row in configurations(modes, keeps, [settings.scorer])]
         with notes.progress("measuring") as update:
             rows = bench_prefill(session, sizes, wanted, repeat, settings, update, [llama_cpp])
-    show_rows(rows, json, prefill_table)
+    show_benchmark(rows, PREFILL, json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.loading import warn_of_idle_options
 from specprefill_cli.cli.options import Given, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
@@ -104,7 +103,7 @@ def ask_all(
 
 def report(questions: Path, run: Run, json: bool, notes: Notes) -> None:
     """Print the figures; raises Exit where the run was interrupted or questions were left out."""
-    from specprefill_cli.lab.commands.tables import evaluation_table
+    from specprefill_cli.lab.commands.tables import EVALUATION, show_table
     from specprefill_cli.lab.evaluation.runner import rows
 
     if not any(run.results.values()):
@@ -116,7 +115,7 @@ def report(questions: Path, run: Run, json: bool, notes: Notes) -> None:
         left_out = [item.identifier for item, _ in run.left_out]
         print_json({"questions": str(questions), "left_out": left_out, "rows": [asdict(row) for row in figures]})
     else:
-        console(sys.stdout).print(evaluation_table(figures))
+        show_table(figures, EVALUATION)
     if run.interrupted:
         raise typer.Exit(INTERRUPTED)
     if run.left_out:
