@@ -9,8 +9,9 @@ import typer
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.inputs import check_question, read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
-from specprefill_cli.cli.options import OUTPUT, Given, Html, Json, Quiet, with_settings
+from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED
+from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
 @with_settings("models", "prefill", "decoding")
 def ask(
     context: typer.Context,
-    documents: Annotated[
-        list[str], typer.Argument(help="Files, folders or globs; - is standard input.", show_default=False)
-    ],
-    question: Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)],
+    documents: Documents,
+    question: Question,
     *,
     settings: Settings,
     given: Given,
@@ -83,8 +82,6 @@ def write_answer(
 
     despite_closed_pipe: decode the rest of the answer all the same, because it goes to a file too
     """
-    from specprefill_cli.reporting.safe import printable
-
     pieces = []
     reader_left = None
     for piece in stream:

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.inputs import read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import Given, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, UsageError
+from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import AUTO, PREFILL, Settings
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from specprefill_cli.cli.repl import Repl
 
 
@@ -132,8 +132,6 @@ def answer_once(repl: Repl, question: str, json: bool, html: Path | None, notes:
 
 def echoed(lines: Iterable[str], out: Console) -> Iterator[str]:
     """Lines from a pipe, each shown before its answer."""
-    from specprefill_cli.reporting.safe import plain
-
     for line in lines:
         out.print(plain(f"> {line.strip()}", style="dim"))
         yield line

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from specprefill_cli.cli.choices import choices_of, setting_names
-from specprefill_cli.cli.console import console, print_json
+from specprefill_cli.cli.console import console, plain_table, print_json
 from specprefill_cli.cli.options import Json
 from specprefill_cli.errors import UsageError
+from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import AUTO, SETTINGS, config_path
 
 app = typer.Typer(no_args_is_help=True)
@@ -58,11 +59,7 @@ def show(json: Json = False) -> None:
         rows = [{"name": name} | asdict(sourced) for name, sourced in values.items()]
         print_json({"path": str(config_path()), "settings": rows})
         return
-    from rich.table import Table
-
-    from specprefill_cli.reporting.safe import plain
-
-    table = Table("setting", "value", "from", box=None, padding=(0, 2, 0, 0))
+    table = plain_table("setting", "value", "from")
     for name, sourced in values.items():
         place = f"{sourced.source} ({sourced.place})" if sourced.place else sourced.source
         table.add_row(name, plain(as_written(name, sourced.value)), plain(place))

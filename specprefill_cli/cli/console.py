@@ -6,22 +6,32 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from specprefill_cli.reporting.safe import plain
+
+
+class PipeConsole(Console):
+    """A console that raises BrokenPipeError; rich would exit with 1, and `PipeGroup` exits with 0."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def console(stream: TextIO, piped_width: int = 200) -> Console:
     """A rich console on a stream; a pipe gets a width at which table rows stay on one line."""
-    from rich.console import Console
-
-    class PipeConsole(Console):
-        def on_broken_pipe(self) -> None:
-            # rich would exit with 1; `PipeGroup` exits with 0.
-            raise BrokenPipeError
-
     return PipeConsole(file=stream, highlight=False, width=None if stream.isatty() else piped_width)
+
+
+def plain_table(*header: str) -> Table:
+    """A table without lines; without a header, its first column is dimmed."""
+    table = Table(*header, show_header=bool(header), box=None, padding=(0, 2, 0, 0))
+    if not header:
+        table.add_column(style="dim")
+    return table
 
 
 class Notes:
@@ -40,15 +50,11 @@ class Notes:
 
     def tell(self, text: str) -> None:
         """Show a text literally: what looks like markup in it is not obeyed."""
-        from specprefill_cli.reporting.safe import plain
-
         self.show(plain(text))
 
     def warn(self, text: str) -> None:
         """Show a warning on one line, however narrow the terminal."""
         if not self.quiet:
-            from specprefill_cli.reporting.safe import plain
-
             self.console.print(plain(f"warning: {text}", style="yellow"), soft_wrap=True)
 
     @contextmanager
@@ -57,8 +63,6 @@ class Notes:
         if self.quiet or not sys.stderr.isatty():
             yield lambda _text: None
             return
-        from specprefill_cli.reporting.safe import plain
-
         with self.console.status(plain(text)) as status:
             yield lambda newer: status.update(plain(newer))
 

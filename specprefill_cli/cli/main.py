@@ -18,6 +18,7 @@ from specprefill_cli import __version__
 from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, plan, plugins
 from specprefill_cli.cli.console import Notes, close_broken_pipe
 from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.reporting.safe import printable
 
 # Start-up time is counted from here, as early as possible.
 STARTED = time.perf_counter()
@@ -119,7 +120,7 @@ def main() -> None:
 
 
 def enter_run() -> None:
-    """As one of several processes: on rank 0 meet the others, so that they end with it whatever the command; else follow it."""
+    """Join the other ranks where this process is one of several; a rank other than 0 follows rank 0 and does not return."""
     from specprefill_cli.distributed.launch import in_run, join_run
 
     if in_run() and int(os.environ["RANK"]) > 0:
@@ -132,8 +133,6 @@ def enter_run() -> None:
 
 def fail(message: str, code: int) -> None:
     """Print an error on one line and exit."""
-    from specprefill_cli.reporting.safe import printable
-
     print(f"specprefill: {' '.join(printable(message).split())}", file=sys.stderr)
     sys.exit(code)
 

@@ -32,6 +32,10 @@ Html = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No table, no progress and no warnings.", rich_help_panel=OUTPUT)
 ]
+Documents = Annotated[
+    list[str], typer.Argument(help="Files, folders or globs; - is standard input.", show_default=False)
+]
+Question = Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)]
 # Settings given on the command line, by name, as they were written there.
 Given = Mapping[str, Any]
 

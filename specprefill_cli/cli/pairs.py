@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specprefill_cli.cli.choices import complete
-from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.console import Notes, console, plain_table, print_json
 from specprefill_cli.cli.options import Given, Json, with_settings
 from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.errors import UsageError
@@ -43,9 +43,7 @@ def pairs(context: typer.Context, json: Json = False) -> None:
     if json:
         print_json({"pairs": [record(pair) for pair in PAIRS.values()]})
         return
-    from rich.table import Table
-
-    table = Table("pair", "draft", "target", "note", box=None, padding=(0, 2, 0, 0))
+    table = plain_table("pair", "draft", "target", "note")
     for pair in PAIRS.values():
         table.add_row(pair.name, pair.draft, pair.target, pair.note)
     console(sys.stdout).print(table)
@@ -65,10 +63,7 @@ def show(name: Name, json: Json = False) -> None:
     if json:
         print_json(record(pair) | {"here": here})
         return
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="dim")
+    table = plain_table()
     table.add_row("pair", pair.name)
     for role, model in (("draft", pair.draft), ("target", pair.target)):
         table.add_row(role, f"{model}  ({'on this machine' if here[role] else 'not downloaded yet'})")

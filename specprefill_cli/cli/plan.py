@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Group
+from rich.styled import Styled
 
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.inputs import check_question, read_inputs, write_page
 from specprefill_cli.cli.loading import seconds_since_start
-from specprefill_cli.cli.options import Html, Json, Quiet, with_settings
+from specprefill_cli.cli.options import Documents, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
+    from specprefill_cli.answering.dry_run import DryRun
     from specprefill_cli.answering.session import Session
+    from specprefill_cli.documents.collection import Collection
 
 
 @with_settings(
@@ -25,10 +29,8 @@ if TYPE_CHECKING:
 )
 def plan(
     context: typer.Context,
-    documents: Annotated[
-        list[str], typer.Argument(help="Files, folders or globs; - is standard input.", show_default=False)
-    ],
-    question: Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)],
+    documents: Documents,
+    question: Question,
     *,
     settings: Settings,
     json: Json = False,
@@ -64,15 +66,25 @@ def plan(
     if json:
         print_json(dry_run_report.plan_record(run, cells, collection, startup_seconds))
         return
+    out = console(sys.stdout)
+    out.print(plan_report(run, collection, settings.chunk_size, out.color_system is not None and not out.no_color))
+    out.print(dry_run_report.ESTIMATE_NOTE, style="dim")
+
+
+def plan_report(run: DryRun, collection: Collection, chunk_size: int, colour: bool = False) -> Group:
+    """A strip of the document by importance, and tables of what is kept and what that should cost.
+
+    colour: show importance in colours; characters of different density show it without
+    """
+    from specprefill_cli.reporting.dry_run_report import estimate_rows, estimate_table, plan_cells, plan_table
     from specprefill_cli.reporting.strip import heat_strip, legend
 
-    out = console(sys.stdout)
-    colour = out.color_system is not None and not out.no_color
-    out.print(heat_strip(collection, cells, colour))
-    out.print(legend(settings.chunk_size, colour), style="dim")
-    out.print(dry_run_report.plan_table(run))
-    out.print(dry_run_report.estimate_table(dry_run_report.estimate_rows(run)))
-    out.print(dry_run_report.ESTIMATE_NOTE, style="dim")
+    return Group(
+        heat_strip(collection, plan_cells(run, collection, chunk_size), colour),
+        Styled(legend(chunk_size, colour), "dim"),
+        plan_table(run),
+        estimate_table(estimate_rows(run)),
+    )
 
 
 def open_draft_side(settings: Settings) -> Session:

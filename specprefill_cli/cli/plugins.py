@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 
-from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.console import Notes, console, plain_table, print_json
 from specprefill_cli.cli.options import Json
 from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.reporting.safe import plain
 
 
 def plugins(json: Json = False) -> None:
@@ -30,11 +31,7 @@ def plugins(json: Json = False) -> None:
     elif not rows:
         notes.tell("no installed package adds a mode or a scorer")
     else:
-        from rich.table import Table
-
-        from specprefill_cli.reporting.safe import plain
-
-        table = Table("plugin", "kind", "source", "state", box=None, padding=(0, 2, 0, 0))
+        table = plain_table("plugin", "kind", "source", "state")
         for kind, plugin in rows:
             table.add_row(plain(plugin.name), kind, plain(plugin.source), "ok" if plugin.error is None else "broken")
         console(sys.stdout).print(table)

@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console, RenderableType
+
+from specprefill_cli.cli.console import Notes, plain_table
 from specprefill_cli.cli.inputs import check_no_document, write_page
 from specprefill_cli.cli.lists import setting_values
+from specprefill_cli.cli.plan import plan_report
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import check_can_write, write_whole
+from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import AUTO, Settings, parse_setting
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from specprefill_cli.answering.comparison import Compared, Comparison
-    from specprefill_cli.cli.console import Notes
     from specprefill_cli.documents.collection import Collection
 
 HELP = {
@@ -57,8 +59,6 @@ class Repl:
 
     def handle(self, line: str) -> RenderableType | None:
         """Run a command or answer a question, and return what to show; neither an error nor Ctrl-C ends the session."""
-        from specprefill_cli.reporting.safe import plain
-
         line = line.strip()
         try:
             if not line:
@@ -75,6 +75,7 @@ class Repl:
             return plain("cancelled; the session goes on", style="yellow")
 
     def command(self, line: str) -> RenderableType | None:
+        """Run a command. Raises UsageError for an unknown one."""
         name, _, argument = line.partition(" ")
         argument = argument.strip()
         if name in SETTINGS:
@@ -106,8 +107,6 @@ class Repl:
 
     def change(self, name: str, argument: str) -> RenderableType:
         """Change one setting; without a value, show it."""
-        from specprefill_cli.reporting.safe import plain
-
         command = "/" + name.replace("_", "-")
         if argument:
             self.settings = self.settings.varied(**{name: parse_setting(name, argument, command)})
@@ -115,21 +114,15 @@ class Repl:
         return plain(f"{command[1:]} {AUTO if value is None else value}")
 
     def choose_modes(self, argument: str) -> RenderableType:
-        from specprefill_cli.reporting.safe import plain
-
         if argument:
             self.modes = tuple(setting_values("mode", argument, "/mode"))
         return plain(f"mode {','.join(self.modes)}")
 
     def show_documents(self, argument: str) -> RenderableType:
-        from rich.table import Table
-
-        from specprefill_cli.reporting.safe import plain
-
         if argument:
             self.comparison.collection = self.read(paths(argument))
             self.question, self.compared = "", []
-        table = Table("document", "pages", "characters", box=None, padding=(0, 2, 0, 0))
+        table = plain_table("document", "pages", "characters")
         for document in self.comparison.collection.documents:
             table.add_row(plain(document.name), str(len(document.pages)), f"{len(document.text):,}")
         return table
@@ -141,38 +134,21 @@ class Repl:
         return sources_table(self.compared)
 
     def show_plan(self, argument: str) -> RenderableType:
-        from rich.console import Group
-
-        from specprefill_cli.reporting import dry_run_report
-        from specprefill_cli.reporting.strip import heat_strip, legend
-
         question = argument or self.question
         if not question:
             raise UsageError("/plan: no question was asked yet; give one after the command")
         run = self.comparison.plan(question, self.settings)
-        cells = dry_run_report.plan_cells(run, self.comparison.collection, self.settings.chunk_size)
-        # Characters of different density show the levels without colour too.
-        return Group(
-            heat_strip(self.comparison.collection, cells, False),
-            legend(self.settings.chunk_size, False),
-            dry_run_report.plan_table(run),
-            dry_run_report.estimate_table(dry_run_report.estimate_rows(run)),
-        )
+        return plan_report(run, self.comparison.collection, self.settings.chunk_size)
 
     def show_stats(self, _argument: str) -> RenderableType:
-        from rich.table import Table
-
-        from specprefill_cli.reporting.safe import plain
         from specprefill_cli.reporting.table import seconds
 
-        table = Table("mode", "questions", "median TTFT", "fastest", box=None, padding=(0, 2, 0, 0))
+        table = plain_table("mode", "questions", "median TTFT", "fastest")
         for mode, times in self.times.items():
             table.add_row(plain(mode), str(len(times)), seconds(statistics.median(times)), seconds(min(times)))
         return table if self.times else plain("no question was asked yet")
 
     def save(self, argument: str) -> RenderableType:
-        from specprefill_cli.reporting.safe import plain
-
         self.require_answers()
         path = Path(argument).expanduser()
         if path.suffix not in (".html", ".json"):
@@ -193,9 +169,7 @@ class Repl:
 
 def show_help(_argument: str) -> RenderableType:
     """The commands and what they do."""
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = plain_table()
     for name, meaning in HELP.items():
         # Brackets would be markup.
         table.add_row(name, meaning.replace("[", r"\["))

@@ -93,7 +93,7 @@ def test_each_broken_plugin_is_one_warning(run, arguments):
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_broken_plugin_disturbs_only_those_who_name_it(run):
+def test_broken_plugin_fails_only_where_it_is_named(run):
     ask = ("ask", MANUAL, "Who?", "--quiet", "--max-new-tokens", "2")
     assert run(*ask, "--mode", "select", "--scorer", "lexical", entry_points=BROKEN).returncode == 0
     done = run(*ask, "--mode", "select", "--scorer", "torn")
@@ -102,7 +102,7 @@ def test_a_broken_plugin_disturbs_only_those_who_name_it(run):
     assert "'torn' of the plugin example_plugin:NoSuchScorer cannot be loaded" in done.stderr
 
 
-def test_names_of_plugins_are_choices(run):
+def test_plugins_are_choices(run):
     help_text = run("ask", "--help").stdout
     assert "auto, full, select, draft-kv, hybrid or copy" in help_text
     assert "lexical, random or coin" in help_text
@@ -121,7 +121,7 @@ def test_names_of_plugins_are_choices(run):
         ("specprefill bench prefill --modes full,co", "full,copy"),
     ],
 )
-def test_the_shell_completes_names_of_plugins(run, line, expected):
+def test_shell_completes_plugins(run, line, expected):
     shell = {"_SPECPREFILL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
     done = run(**shell)
     assert done.stdout.split() == [expected]
