@@ -87,7 +87,7 @@ def with_settings(
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(function, eval_str=True).parameters.values()
         supplied = {"settings", "given", *(f"{name}s" for name in lists)}
-        wanted = {parameter.name for parameter in own} & supplied
+        accepted = {parameter.name for parameter in own} & supplied
         options = [*map(list_parameter, lists), *map(parameter_of, chosen)]
         first = next(index for index, parameter in enumerate(own) if parameter.name in supplied)
         parameters = [parameter for parameter in own if parameter.name not in supplied]
@@ -98,14 +98,14 @@ def with_settings(
             flags = {option.name: values.pop(option.name) for option in options}
             given = {name: value for name, value in flags.items() if value is not None}
             supplies: dict[str, Any] = {"given": given}
-            if "settings" in wanted:
+            if "settings" in accepted:
                 settings = merge_settings({name: value for name, value in given.items() if name not in lists})
                 for setting in chosen:
                     check_name(setting.name, getattr(settings, setting.name))
                 supplies["settings"] = settings
                 for name in lists:
                     supplies[f"{name}s"] = LISTS[name].values(name, flags[name], getattr(settings, name))
-            function(**values, **{name: value for name, value in supplies.items() if name in wanted})
+            function(**values, **{name: value for name, value in supplies.items() if name in accepted})
 
         keyword_only = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
         command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]

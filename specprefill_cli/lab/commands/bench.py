@@ -81,15 +81,15 @@ def prefill(
     from specprefill_cli.lab.commands.tables import PREFILL, show_benchmark
     from specprefill_cli.lab.evaluation.runner import configurations
 
-    wanted = configurations(modes, keeps, [settings.scorer])
-    variants = [configuration.settings(settings) for configuration in wanted]
+    cases = configurations(modes, keeps, [settings.scorer])
+    variants = [configuration.settings(settings) for configuration in cases]
     notes = Notes(quiet)
     session = open_measured_session(settings, variants, shapes, given)
-    wanted = [configuration.named(session) for configuration in wanted]
-    warn_of_idle_options(given, [configuration.settings(settings) for configuration in wanted], notes)
+    cases = [configuration.named(session) for configuration in cases]
+    warn_of_idle_options(given, [configuration.settings(settings) for configuration in cases], notes)
     peers = baselines(session.pair, notes) if baseline else []
     with notes.progress("measuring") as update:
-        rows = bench_prefill(session, sizes, wanted, repeat, settings, update, peers)
+        rows = bench_prefill(session, sizes, cases, repeat, settings, update, peers)
     show_benchmark(rows, PREFILL, json)
     if plot is not None:
         from specprefill_cli.files import write_whole

@@ -74,7 +74,7 @@ def peer(
             # A prompt may be a few tokens longer than its nominal length.
             llama_cpp = llama_cpp_peer(gguf, max(sizes) + 64, torch.get_num_threads())
             with_gguf_target(session.pair, gguf, settings.dtype)
-        wanted = [row.named(session) for row in configurations(modes, keeps, [settings.scorer])]
+        cases = [row.named(session) for row in configurations(modes, keeps, [settings.scorer])]
         with notes.progress("measuring") as update:
-            rows = bench_prefill(session, sizes, wanted, repeat, settings, update, [llama_cpp])
+            rows = bench_prefill(session, sizes, cases, repeat, settings, update, [llama_cpp])
     show_benchmark(rows, PREFILL, json)

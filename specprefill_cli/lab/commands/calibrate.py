@@ -148,6 +148,7 @@ def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path,
     from specprefill_cli.models.calibration import calibration_folder
     from specprefill_cli.prefill.scoring_heads import load_heads
 
+    assert session.pair.draft is not None
     # The draft reads with the window of its scoring heads, where they are known.
     stored = (load_heads(place, session.pair.draft) for place in (folder, calibration_folder(session.pair.pair)))
     window = next((heads.window for heads in stored if heads is not None), None)

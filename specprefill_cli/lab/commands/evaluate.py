@@ -67,19 +67,19 @@ def evaluate(
             f"--distractors {distractors}: rows of {questions} have no context that could be put among others, "
             "but name documents; leave it out"
         )
-    wanted = configurations(modes, keeps, scorers)
-    variants = [configuration.settings(settings) for configuration in wanted]
+    cases = configurations(modes, keeps, scorers)
+    variants = [configuration.settings(settings) for configuration in cases]
     with notes.progress("loading the models"):
         session = open_session(settings, draft=any(map(loads_draft, variants)))
-    wanted = [configuration.named(session) for configuration in wanted]
-    warn_of_idle_options(given, [configuration.settings(settings) for configuration in wanted], notes)
-    report(questions, ask_all(session, items, wanted, settings, answers, notes), json, notes)
+    cases = [configuration.named(session) for configuration in cases]
+    warn_of_idle_options(given, [configuration.settings(settings) for configuration in cases], notes)
+    report(questions, ask_all(session, items, cases, settings, answers, notes), json, notes)
 
 
 def ask_all(
     session: Session,
     items: Sequence[Item],
-    wanted: Sequence[Configuration],
+    cases: Sequence[Configuration],
     settings: Settings,
     answers: Path | None,
     notes: Notes,
@@ -93,12 +93,12 @@ def ask_all(
         update = stack.enter_context(notes.progress(f"asking {len(items):,} questions"))
 
         def step(number: int, item: Item, configuration: Configuration, answer: Answer) -> None:
-            update(f"asking {len(items):,} questions in {len(wanted)} configurations: {number:,} done")
+            update(f"asking {len(items):,} questions in {len(cases)} configurations: {number:,} done")
             if out:
                 extra = {"references": item.answers, "keep": configuration.keep, "scorer": configuration.scorer}
                 out.write(line(answer_record(answer) | extra) + "\n")
 
-        return run(session, items, wanted, settings, step)
+        return run(session, items, cases, settings, step)
 
 
 def report(questions: Path, run: Run, json: bool, notes: Notes) -> None:

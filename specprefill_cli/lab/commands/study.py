@@ -81,6 +81,7 @@ def study(
     items = read_items(questions, max(limit, answers), distractors, sample_seed)
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True)
+    assert session.pair.draft is not None
     items, left_out = fitting(session, items, settings)
     for item, error in left_out:
         notes.warn(f"question {item.identifier} was left out: {error}")
