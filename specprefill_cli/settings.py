@@ -1,109 +1,210 @@
-"""All settings in one frozen dataclass, merged once: defaults < config file < environment < flags."""
+"""Settings: every option is declared once, as a field of `Settings` with its help, range and choices."""
 
 from __future__ import annotations
 
 import math
 import os
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from specprefill_cli.errors import UsageError
 
 ENVIRONMENT_PREFIX = "SPECPREFILL_"
 AUTO = "auto"
 OFF = "off"
-# Generators of random numbers take no more.
-LARGEST_SEED = 2**63 - 1
-# Settings that are a number or one of these words.
-WORDS = {"speculate": (AUTO, OFF), "draft_window": (AUTO, OFF), "prefill_chunk": (AUTO,)}
+# Panels of `--help`.
+MODELS, PREFILL, DECODING = "Models", "Prefill", "Decoding"
+BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
+TYPES_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Everything that is known about one setting.
+
+    type: of its value: bool, int, float or str; optional: whether it may be None, which the word `auto` stands for
+    panel: heading of the option in `--help`; None where it is no command-line option
+    minimum, maximum: inclusive bounds; above: an exclusive lower bound
+    words: values allowed beside a number; choices: all values, where the list is closed
+    per_question: whether it may differ from question to question; the others decide what is loaded
+    """
+
+    name: str
+    default: Any
+    type: type
+    optional: bool
+    help: str
+    panel: str | None
+    minimum: float | None = None
+    above: float | None = None
+    maximum: float | None = None
+    words: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    per_question: bool = True
+
+    @property
+    def flag(self) -> str:
+        """Its command-line option."""
+        return flag(self.name)
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    def parse(self, value: Any, place: str) -> Any:
+        """Convert a value from a flag, a variable, a config file or JSON, and check it.
+
+        Raises UsageError, which begins with `place`.
+        """
+        try:
+            parsed = self._convert(value)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            expected = in_words([TYPES_IN_WORDS[self.type], *map(repr, self.words)])
+            raise UsageError(f"{place}: '{value}' is not {expected} (setting {self.name})") from error
+        self.check(parsed, self.flag if place == self.flag else f"{place}: {self.name}")
+        return parsed
+
+    def _convert(self, value: Any) -> Any:
+        if value in self.words:
+            return None if self.optional else value
+        if self.type is bool:
+            return value if isinstance(value, bool) else BOOLEANS[value.lower()]
+        if isinstance(value, bool) or (self.type is int and isinstance(value, float)):
+            raise TypeError
+        return self.type(value)
+
+    def check(self, value: Any, label: str) -> None:
+        """Raises UsageError, which begins with `label`, for a value out of range or not among the choices."""
+        if value is None or value in self.words:
+            return
+        if self.choices:
+            check_choice(value, self.choices, label)
+        if self.limits and not self._in_range(value):
+            shown = f"{value:g}" if self.type is float else value
+            raise UsageError(f"{label} {shown}: must be {self.limits}")
+
+    def _in_range(self, value: float) -> bool:
+        low = -math.inf if self.minimum is None else self.minimum
+        high = math.inf if self.maximum is None else self.maximum
+        return low <= value <= high and value < math.inf and (self.above is None or value > self.above)
+
+    @property
+    def limits(self) -> str:
+        """Its range in words; empty where it has none."""
+        if self.minimum is not None and self.maximum is not None:
+            text = f"between {self.minimum} and {self.maximum}"
+        elif self.minimum is not None:
+            text = f"at least {self.minimum}" + (" and finite" if self.type is float else "")
+        elif self.above is not None:
+            text = f"above {self.above} and at most {self.maximum}"
+        else:
+            return ""
+        return text + (f", or {' or '.join(map(repr, self.words))}" if self.words else "")
+
+
+def setting(panel: str | None, default: Any, help: str, **more: Any) -> Any:
+    """A field of `Settings`; `more` are other fields of `Setting`."""
+    return field(default=default, metadata={"panel": panel, "help": help, **more})
+
+
+_models = partial(setting, MODELS, per_question=False)
+_prefill = partial(setting, PREFILL)
+_decoding = partial(setting, DECODING)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to read, prefill and answer.
+    """How to load, prefill and answer. Raises UsageError for a value out of range."""
 
-    tensor_parallel: processes that share the target, each with a GPU of its own
-    quantization: how the target's weights are packed while they are loaded
-    keep: ratio of prompt tokens that the target computes, or None for `auto`
-    look_ahead: tokens that the draft decodes before scoring; chunk_size: document tokens a chunk
-    prefill_chunk: tokens a forward pass reads at once, or `auto`: chosen from the memory that is free
-    draft_window: how far back the draft sees while it reads the document: `auto`, `off`, or tokens
-    recompute: most of the prompt that draft KV may recompute; accept_risk: risk that may remain, None for any
-    exact_layers: first target layers that draft KV computes exactly for all tokens
-    speculate: `off`, `auto`, or how many tokens are proposed at once while decoding
-    """
-
-    pair: str = "tiny"
-    draft: str | None = None
-    target: str | None = None
-    devices: str = AUTO
-    tensor_parallel: int = 1
-    dtype: str = AUTO
-    quantization: str = "none"
-    offline: bool = False
-    mode: str = AUTO
-    scorer: str = AUTO
-    keep: float | None = None
-    look_ahead: int = 8
-    chunk_size: int = 32
-    prefill_chunk: str | int = AUTO
-    draft_window: str | int = AUTO
-    recompute: float = 0.15
-    accept_risk: float | None = None
-    exact_layers: int = 0
-    prompt: str | None = None
-    prompt_folder: str | None = None
-    max_new_tokens: int = 256
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int = 0
-    speculate: str | int = AUTO
-    proposer: str = AUTO
-
-    def varied(self, **values: Any) -> Settings:
-        """A copy with other values."""
-        return replace(self, **values)
+    pair: str = _models("tiny", "Named pair of draft and target (see `specprefill pairs`)")
+    draft: str | None = _models(None, "Hub id or folder of the draft model")
+    target: str | None = _models(None, "Hub id or folder of the target model")
+    devices: str = _models(AUTO, "auto, cpu, or a list such as cuda:0,cuda:1")
+    tensor_parallel: int = _models(1, "GPUs (or CPU processes) that share each layer of the target", minimum=1)
+    dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))
+    quantization: str = _models("none", "Quantization of the target", choices=("none", "int8", "nf4", "fp8"))
+    offline: bool = _models(False, "Use only models that are already on this machine")
+    mode: str = _prefill(AUTO, "Prefill mode")
+    scorer: str = _prefill(AUTO, "What scores the document's tokens")
+    keep: float | None = _prefill(
+        None, "Keep ratio: share of prompt tokens that the target computes, 0 to 1", above=0, maximum=1, words=(AUTO,)
+    )
+    look_ahead: int = _prefill(8, "Tokens that the draft decodes before scoring", minimum=0)
+    chunk_size: int = _prefill(32, "Document tokens in a chunk, the unit of selection", minimum=1)
+    prefill_chunk: str | int = _prefill(
+        AUTO, "Tokens in a forward pass of prefill; auto fits them to the free memory", minimum=16, words=(AUTO,)
+    )
+    draft_window: str | int = _prefill(
+        AUTO, "How many tokens back the draft sees while it reads the documents", minimum=1, words=(OFF, AUTO)
+    )
+    recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
+    accept_risk: float | None = _prefill(
+        None, "Risk that may remain in accepted draft KV; above it the whole prompt is prefilled", minimum=0
+    )
+    exact_layers: int = _prefill(0, "Lowest target layers that draft KV computes exactly for all tokens", minimum=0)
+    prompt: str | None = _prefill(None, "Prompt template: a name, or the path of a .toml file", per_question=False)
+    prompt_folder: str | None = setting(None, None, "Folder of your own prompt templates", per_question=False)
+    max_new_tokens: int = _decoding(256, "Longest answer in tokens", minimum=1)
+    temperature: float = _decoding(0.0, "Sampling temperature; 0 is greedy decoding", minimum=0, maximum=10)
+    top_p: float = _decoding(1.0, "Sample from the smallest set of tokens with this probability", above=0, maximum=1)
+    top_k: int = _decoding(0, "Sample from the K likeliest tokens; 0 is all", minimum=0)
+    # Random number generators take no larger seed.
+    seed: int = _decoding(0, "Seed of sampling", minimum=0, maximum=2**63 - 1)
+    speculate: str | int = _decoding(
+        AUTO, "Tokens proposed at once for the target to verify", minimum=1, words=(OFF, AUTO)
+    )
+    proposer: str = _decoding(AUTO, "What proposes them")
 
     def __post_init__(self) -> None:
-        """Raises UsageError for the first value out of its range."""
-        at_least = {
-            "tensor_parallel": 1,
-            "look_ahead": 0,
-            "chunk_size": 1,
-            "exact_layers": 0,
-            "max_new_tokens": 1,
-            "top_k": 0,
-            "seed": 0,
-        }
-        for name, smallest in at_least.items():
-            if getattr(self, name) < smallest:
-                raise UsageError(f"{flag(name)} {getattr(self, name)}: must be at least {smallest}")
-        if self.seed > LARGEST_SEED:
-            raise UsageError(f"--seed {self.seed}: must be at most {LARGEST_SEED}")
-        if isinstance(self.prefill_chunk, int) and self.prefill_chunk < 16:
-            raise UsageError(f"--prefill-chunk {self.prefill_chunk}: must be at least 16, or 'auto'")
-        if not 0 <= self.recompute <= 1:
-            raise UsageError(f"--recompute {self.recompute:g}: must be between 0 and 1")
-        if self.accept_risk is not None and not 0 <= self.accept_risk < math.inf:
-            raise UsageError(f"--accept-risk {self.accept_risk:g}: must be 0 or more, and finite")
-        if self.keep is not None and not 0 < self.keep <= 1:
-            raise UsageError(f"--keep {self.keep:g}: must be above 0 and at most 1, or 'auto'")
-        if not 0 <= self.temperature <= 10:
-            raise UsageError(f"--temperature {self.temperature:g}: must be between 0 and 10")
-        if not 0 < self.top_p <= 1:
-            raise UsageError(f"--top-p {self.top_p:g}: must be above 0 and at most 1")
-        for name in ("speculate", "draft_window"):
-            value = getattr(self, name)
-            if isinstance(value, int) and value < 1:
-                raise UsageError(f"{flag(name)} {value}: must be at least 1, or 'off' or 'auto'")
+        for name, known in SETTINGS.items():
+            known.check(getattr(self, name), known.flag)
+
+    def varied(self, **values: Any) -> Settings:
+        """A validated copy with other values. Raises UsageError for a value out of range."""
+        return replace(self, **values)
+
+
+def _known_settings() -> dict[str, Setting]:
+    hints = get_type_hints(Settings)
+    known = {}
+    for declared in fields(Settings):
+        types = set(get_args(hints[declared.name]) or (hints[declared.name],))
+        kind = next(kind for kind in (bool, int, float, str) if kind in types)
+        known[declared.name] = Setting(
+            name=declared.name, default=declared.default, type=kind, optional=NoneType in types, **declared.metadata
+        )
+    return known
+
+
+SETTINGS: Mapping[str, Setting] = _known_settings()
 
 
 def flag(name: str) -> str:
+    """The command-line option of a setting."""
     return "--" + name.replace("_", "-")
+
+
+def parse_setting(name: str, value: Any, place: str) -> Any:
+    """A value converted to the setting's type. Raises UsageError, naming `place`, for a wrong value or an unknown name."""
+    if name not in SETTINGS:
+        raise UsageError(f"{place}: unknown setting '{name}'; known are {', '.join(SETTINGS)}")
+    return SETTINGS[name].parse(value, place)
+
+
+def check_choice(value: str, choices: Iterable[str], label: str) -> None:
+    """Raises UsageError, which begins with `label`, for a value that is not among the choices."""
+    if value not in choices:
+        raise UsageError(f"{label} {value}: unknown; use one of {', '.join(choices)}")
+
+
+def in_words(parts: list[str]) -> str:
+    """Parts of a sentence: `a, b or c`."""
+    return " or ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def config_path() -> Path:
@@ -117,123 +218,3 @@ def config_path() -> Path:
 def prompt_folder(settings: Settings) -> Path:
     """The user's prompt templates: the folder that is set, or `prompts` beside the config file."""
     return Path(settings.prompt_folder).expanduser() if settings.prompt_folder else config_path().parent / "prompts"
-
-
-def merge_settings(
-    flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ, file: Path | None = None
-) -> Settings:
-    """Settings from the config file, the environment and flags; a flag that is None was not given.
-
-    Raises UsageError for an unknown key or a value that cannot be read, naming where it stands.
-    """
-    found = sourced_values(environment, file)
-    if flags.get("pair") is not None:
-        name_pair(found, "flag")
-    values = {name: sourced.value for name, sourced in found.items()}
-    values |= {name: convert(name, value, flag(name)) for name, value in flags.items() if value is not None}
-    return replace(Settings(), **values)
-
-
-def name_pair(found: dict[str, Sourced], source: str) -> None:
-    """A pair named in one source replaces both models of the sources below it."""
-    for role in ("draft", "target"):
-        if found[role].source != source:
-            found[role] = Sourced(None, "default")
-
-
-@dataclass(frozen=True)
-class Sourced:
-    """A value and where it comes from: "default", "file" or "environment"; place: the file's path or the variable."""
-
-    value: Any
-    source: str
-    place: str | None = None
-
-
-def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | None = None) -> dict[str, Sourced]:
-    """Every setting by name, as defaults, the config file and the environment leave it.
-
-    Raises UsageError for an unknown key or a value that cannot be read, naming where it stands.
-    """
-    found = {field.name: Sourced(field.default, "default") for field in fields(Settings)}
-    path = file or config_path()
-    if path.is_file():
-        found |= {name: Sourced(value, "file", str(path)) for name, value in read_file(path).items()}
-    elif file is None and environment.get(ENVIRONMENT_PREFIX + "CONFIG") and not path.exists():
-        raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; fix or unset the variable")
-    for name in list(found):
-        variable = variable_of(name)
-        if variable in environment:
-            found[name] = Sourced(convert(name, environment[variable], variable), "environment", variable)
-    if found["pair"].source == "environment":
-        name_pair(found, "environment")
-    return found
-
-
-def variable_of(name: str) -> str:
-    return ENVIRONMENT_PREFIX + name.upper()
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    try:
-        return parse_settings(path.read_text(encoding="utf-8-sig"), path)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
-
-
-def parse_settings(text: str, path: Path) -> dict[str, Any]:
-    """The settings in a config file's text. Raises UsageError that names the file."""
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
-    return {name: convert(name, value, str(path)) for name, value in values.items()}
-
-
-def convert(name: str, value: Any, place: str) -> Any:
-    """A value as the setting's type and in its range; `place` says where it stands."""
-    converted = convert_type(name, value, place)
-    try:
-        replace(Settings(), **{name: converted})
-    except UsageError as error:
-        if place == flag(name):
-            raise
-        raise UsageError(f"{place}: {str(error).replace(flag(name), name, 1)}") from error
-    return converted
-
-
-def convert_type(name: str, value: Any, place: str) -> Any:
-    kinds = {field.name: field.type for field in fields(Settings)}
-    if name not in kinds:
-        raise UsageError(f"{place}: unknown setting '{name}'; known are {', '.join(kinds)}")
-    kind = str(kinds[name])
-    try:
-        if name == "keep" and value == AUTO:
-            return None
-        if value in WORDS.get(name, ()):
-            return value
-        if kind == "bool":
-            return (
-                value
-                if isinstance(value, bool)
-                else {"1": True, "true": True, "0": False, "false": False}[value.lower()]
-            )
-        if isinstance(value, bool) or ("int" in kind and isinstance(value, float)):
-            raise TypeError
-        if kind in ("int", "str | int"):
-            return int(value)
-        if kind in ("float", "float | None"):
-            return float(value)
-        return str(value)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        words = {
-            "keep": "a number or 'auto'",
-            "speculate": "'off', 'auto' or a whole number",
-            "draft_window": "'off', 'auto' or a whole number",
-            "prefill_chunk": "'auto' or a whole number",
-        }
-        kinds_in_words = {"int": "a whole number", "bool": "true or false", "str": "a string", "str | None": "a string"}
-        wanted = words.get(name) or kinds_in_words.get(kind, "a number")
-        raise UsageError(f"{place}: '{value}' is not {wanted} (setting {name})") from error

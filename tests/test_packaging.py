@@ -24,7 +24,7 @@ LIGHT = [
         "answering.metrics",
     ),
     *(
-        "cli.completion",
+        "cli.choices",
         "cli.config_file",
         "files",
         "diagnostics.finding",

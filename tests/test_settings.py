@@ -2,8 +2,9 @@
 
 import pytest
 
+from specprefill_cli.cli.sources import merge_settings, read_config
 from specprefill_cli.errors import UsageError
-from specprefill_cli.settings import Settings, merge_settings, read_file
+from specprefill_cli.settings import SETTINGS, Settings
 
 
 def test_each_source_overrides_the_one_before(tmp_path):
@@ -15,7 +16,7 @@ def test_each_source_overrides_the_one_before(tmp_path):
     assert merge_settings({}, {}, tmp_path / "none.toml") == Settings()
 
 
-def test_keep_auto_is_none():
+def test_keep_auto_means_none():
     assert merge_settings({"keep": "auto"}, {}).keep is None
     assert merge_settings({"keep": "0.25"}, {}).keep == 0.25
 
@@ -36,18 +37,27 @@ def test_speculate_is_a_word_or_a_number():
         ({"look_ahead": -1}, {}, "--look-ahead -1: must be at least 0"),
         ({"top_p": 0.0}, {}, "--top-p 0: must be above 0"),
         ({"speculate": "0"}, {}, "--speculate 0: must be at least 1"),
-        ({"speculate": "fast"}, {}, "--speculate: 'fast' is not 'off', 'auto' or a whole number"),
+        ({"speculate": "fast"}, {}, "--speculate: 'fast' is not a whole number, 'off' or 'auto'"),
         ({"temperature": -1.0}, {}, "--temperature -1: must be between"),
+        ({"accept_risk": "inf"}, {}, "--accept-risk inf: must be at least 0 and finite"),
+        ({"prefill_chunk": "15"}, {}, "--prefill-chunk 15: must be at least 16, or 'auto'"),
+        ({"draft_window": "0"}, {}, "--draft-window 0: must be at least 1, or 'off' or 'auto'"),
+        ({"dtype": "int3"}, {}, "--dtype int3: unknown; use one of auto, float32"),
+        (
+            {},
+            {"SPECPREFILL_QUANTIZATION": "int3"},
+            "SPECPREFILL_QUANTIZATION: quantization int3: unknown; use one of none",
+        ),
         ({}, {"SPECPREFILL_CHUNK_SIZE": "x"}, "SPECPREFILL_CHUNK_SIZE: 'x' is not a whole number"),
         ({}, {"SPECPREFILL_OFFLINE": "maybe"}, "SPECPREFILL_OFFLINE: 'maybe' is not true or false"),
     ],
 )
-def test_bad_values_are_named(flags, environment, complaint):
+def test_rejects_bad_values_by_name(flags, environment, complaint):
     with pytest.raises(UsageError, match=complaint.replace("(", "\\(")):
         merge_settings(flags, environment)
 
 
-def test_a_faulty_config_file_is_named(tmp_path):
+def test_rejects_faulty_config_file(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text("kept = 0.5")
     with pytest.raises(UsageError, match=r"config.toml: unknown setting 'kept'"):
@@ -60,14 +70,14 @@ def test_a_faulty_config_file_is_named(tmp_path):
         merge_settings({}, {}, file)
 
 
-def test_a_config_variable_that_points_nowhere_is_named(tmp_path, monkeypatch):
+def test_rejects_config_variable_without_file(tmp_path, monkeypatch):
     missing = str(tmp_path / "typo.toml")
     monkeypatch.setenv("SPECPREFILL_CONFIG", missing)
     with pytest.raises(UsageError, match=r"typo\.toml does not exist"):
         merge_settings({}, {"SPECPREFILL_CONFIG": missing})
 
 
-def test_a_config_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+def test_rejects_unreadable_config_file(tmp_path, monkeypatch):
     file = tmp_path / "config.toml"
     file.write_text("keep = 0.5")
 
@@ -79,19 +89,19 @@ def test_a_config_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
         merge_settings({}, {}, file)
 
 
-def test_an_empty_path_of_the_config_file_is_as_none(monkeypatch, tmp_path):
+def test_ignores_empty_config_variable(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECPREFILL_CONFIG", "")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert merge_settings({}, {"SPECPREFILL_CONFIG": ""}) == Settings()
 
 
-def test_a_config_file_may_begin_with_a_byte_order_mark(tmp_path):
+def test_reads_config_file_with_byte_order_mark(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text("keep = 0.4\n", encoding="utf-8-sig")
-    assert read_file(path) == {"keep": 0.4}
+    assert read_config(path) == {"keep": 0.4}
 
 
-def test_a_named_pair_replaces_the_models_of_sources_below_it(tmp_path):
+def test_named_pair_replaces_models_of_lower_sources(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text('pair = "qwen3-8b"\ndraft = "a"\ntarget = "b"\n')
     assert merge_settings({}, {}, file).draft == "a"
@@ -105,17 +115,42 @@ def test_a_named_pair_replaces_the_models_of_sources_below_it(tmp_path):
     assert merge_settings({"pair": "tiny"}, environment, file).target is None
 
 
-def test_a_value_out_of_range_is_named_where_it_stands(tmp_path):
+def test_names_the_place_of_a_value_out_of_range(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text("keep = 7\n")
     with pytest.raises(UsageError, match=r"config\.toml: keep 7: must be above 0"):
         merge_settings({}, {}, file)
-    with pytest.raises(UsageError, match="SPECPREFILL_SEED: seed -1: must be at least 0"):
+    with pytest.raises(UsageError, match="SPECPREFILL_SEED: seed -1: must be between 0 and"):
         merge_settings({}, {"SPECPREFILL_SEED": "-1"})
     with pytest.raises(UsageError, match=r"^--keep 7: must be above 0"):
         merge_settings({"keep": "7"}, {})
-    with pytest.raises(UsageError, match="must be at most"):
+    with pytest.raises(UsageError, match="must be between 0 and"):
         merge_settings({"seed": 2**64}, {})
     file.write_text("keep = true\n")
     with pytest.raises(UsageError, match="'True' is not a number or 'auto'"):
         merge_settings({}, {}, file)
+
+
+def test_variations_are_validated_copies():
+    settings = Settings(keep=0.2)
+    assert settings.varied(mode="full") == Settings(keep=0.2, mode="full")
+    with pytest.raises(UsageError, match="--keep 2: must be above 0"):
+        settings.varied(keep=2.0)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_default_is_valid_and_documented(name):
+    known = SETTINGS[name]
+    known.check(known.default, known.flag)
+    assert known.help
+    assert not known.help.endswith(".")
+    if known.default is not None:
+        assert known.parse(known.default, "test") == known.default
+
+
+def test_choices_are_those_of_the_models_package():
+    from specprefill_cli.models.placement import DTYPES
+    from specprefill_cli.models.quantization import QUANTIZATIONS
+
+    assert SETTINGS["dtype"].choices == DTYPES
+    assert SETTINGS["quantization"].choices == QUANTIZATIONS

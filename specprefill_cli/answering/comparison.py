@@ -24,12 +24,12 @@ from specprefill_cli.settings import Settings
 class ModeAnswer:
     """One mode's answer, with its cells for the page, and its difference from `full` (None where that did not run).
 
-    requested: the mode that the user named; the answer names the one that `auto` took
+    asked: the mode that the user named; the answer names the one that `auto` took
     speedup: TTFT of `full` over this one's; first_token_kl: KL(full || mode) of the first token's distributions, in nats
     agreement: F1 of the words of both answers, 1 where they are the same
     """
 
-    requested: str
+    asked: str
     answer: Answer
     cells: list[Cell]
     speedup: float | None = None
@@ -65,7 +65,7 @@ class Comparison:
         for mode in modes:
             on_mode(mode)
             answers.append(self.answer(mode, question, settings.varied(mode=mode)))
-        baseline = next((pair for pair in answers if pair[0].requested == BASELINE), None)
+        baseline = next((pair for pair in answers if pair[0].asked == BASELINE), None)
         if baseline is None:
             return [answer for answer, _ in answers]
         return [with_differences(baseline, answer, logits) for answer, logits in answers]
@@ -74,7 +74,7 @@ class Comparison:
         """The answer in one mode, and its first token's logits [V]; its KV is freed."""
         cache = None if self.cold else self.caches.setdefault(mode, DocumentCache())
         stream = self.session.with_cache(cache).ask(self.collection, question, settings)
-        answer = ModeAnswer(requested=mode, answer=stream.finished(), cells=stream_cells(stream))
+        answer = ModeAnswer(asked=mode, answer=stream.finished(), cells=stream_cells(stream))
         return answer, stream.prefilled.logits
 
     def plan(self, question: str, settings: Settings) -> DryRun:

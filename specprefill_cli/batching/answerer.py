@@ -1,4 +1,4 @@
-"""What answers the rows of a batch: one session, and the documents that rows share."""
+"""Answers the rows of a batch with one session and the documents that rows share."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from specprefill_cli.batching.rows import Row
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.reporting.jsonl import answer_record
-from specprefill_cli.settings import Settings, convert
+from specprefill_cli.settings import Settings, parse_setting
 
-# Lists of documents whose text is kept.
-MOST_COLLECTIONS = 8
+MAX_COLLECTIONS = 8
 
 
 class Shelf:
-    """Reads each list of documents once, and keeps the latest ones."""
+    """Reads each list of documents once, and keeps the most recently used ones."""
 
-    def __init__(self, read: Callable[[Sequence[str]], Collection], most: int = MOST_COLLECTIONS) -> None:
+    def __init__(self, read: Callable[[Sequence[str]], Collection], limit: int = MAX_COLLECTIONS) -> None:
         self.read = read
-        self.most = most
+        self.limit = limit
         self.collections: OrderedDict[tuple[str, ...], Collection] = OrderedDict()
 
     def __call__(self, names: tuple[str, ...]) -> Collection:
         if names not in self.collections:
             self.collections[names] = self.read(names)
         self.collections.move_to_end(names)
-        if len(self.collections) > self.most:
+        if len(self.collections) > self.limit:
             self.collections.popitem(last=False)
         return self.collections[names]
 
@@ -39,7 +38,7 @@ class Shelf:
 class SessionAnswerer:
     """Answers rows with one session.
 
-    shelf: reads the documents that rows name; own: what the other rows ask about, read once: standard input has no more
+    shelf: reads the documents that rows name; own: the documents of all other rows
     """
 
     def __init__(self, session: Session, settings: Settings, shelf: Shelf, own: Collection | None) -> None:
@@ -49,19 +48,21 @@ class SessionAnswerer:
         self.own = own
 
     def __call__(self, row: Row) -> dict[str, Any]:
-        """The record of a row's answer; its start-up is the session's, and the reading of documents that are its own.
+        """The record of a row's answer; reading the row's own documents counts as start-up.
 
-        Raises SpecprefillError for what cannot be read or answered, KeyboardInterrupt when the answer was interrupted.
+        Raises SpecprefillError for a document that cannot be read or a question that cannot be answered,
+        KeyboardInterrupt when the answer was interrupted.
         """
         settings = row_settings(self.settings, row)
         if self.session.pair.draft is None and loads_draft(settings):
             raise UsageError("this row needs the draft, which was not loaded; give the batch a --mode that uses it")
         began = time.perf_counter()
         collection = self.shelf(row.documents) if row.documents else self.own
+        assert collection is not None, "`parse_line` refuses rows without documents"
         self.session.warm_up(settings)
         reading = time.perf_counter() - began
         answer = self.session.ask(collection, row.question, settings).finished()
-        ignored = [f"key '{key}' of the row means nothing here and was ignored" for key in row.ignored]
+        ignored = [f"key '{key}' of the row is unknown and was ignored" for key in row.ignored]
         return answer_record(
             replace(
                 answer,
@@ -72,8 +73,8 @@ class SessionAnswerer:
 
 
 def row_settings(settings: Settings, row: Row) -> Settings:
-    """The batch's settings with the row's own. Raises UsageError for a value that cannot be."""
-    own = {name: convert(name, value, f"row {row.identifier}") for name, value in row.overrides.items()}
-    settings = replace(settings, **own)
+    """The batch's settings with the row's own. Raises UsageError for a wrong value."""
+    place = f"row {row.identifier}"
+    settings = settings.varied(**{name: parse_setting(name, value, place) for name, value in row.overrides.items()})
     check_names(settings)
     return settings

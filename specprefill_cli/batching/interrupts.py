@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Interrupts:
-    """Turns both signals into KeyboardInterrupt, which waits while something is `held`; a second signal does not."""
+    """Turns both signals into KeyboardInterrupt, which is put off while signals are `held`, except for a second one."""
 
     def __init__(self) -> None:
         self.holding = False
@@ -22,7 +22,7 @@ class Interrupts:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Take both signals for as long as the block runs."""
+        """Handle both signals while the block runs."""
         before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -32,7 +32,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Finish the block before a signal counts."""
+        """Put a signal off until the block is done."""
         self.holding = True
         try:
             yield

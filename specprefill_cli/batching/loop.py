@@ -17,7 +17,7 @@ Answerer = Callable[[Row], dict[str, Any]]
 
 @dataclass
 class Count:
-    """Rows so far: answered in this run, failed (earlier ones included), and skipped because the output has them."""
+    """Rows so far: answered in this run, failed (in earlier runs too), and skipped because the output has them."""
 
     answered: int = 0
     failed: int = 0
@@ -36,12 +36,12 @@ def run_batch(
 ) -> Count:
     """Answer each line as it arrives, in order; a row that fails becomes an error row and the next one follows.
 
-    answer: gives a row's record, or raises what goes into the error row
-    finished: the rows that an earlier run wrote; as many rows of input are skipped
-    step: told of every row; held: guards the writing of one
+    answer: returns a row's record; what it raises goes into the error row
+    finished: identifier of each row that an earlier run wrote, and whether it failed; as many input rows are skipped
+    step: called after every row; held: wraps the writing of a row
 
-    Raises SpecprefillError when the rows of the earlier run are not those of this input. What `write` raises ends the
-    batch, as KeyboardInterrupt does: the row at hand is abandoned.
+    Raises SpecprefillError when the rows of the earlier run are not those of this input. An exception of `write` and
+    KeyboardInterrupt end the batch and abandon the current row.
     """
     count = Count()
     for number, line in enumerate(lines, 1):
@@ -64,7 +64,7 @@ def run_batch(
 
 
 def skip(row: Row | BadRow, number: int, known: tuple[str | int, bool], count: Count) -> None:
-    """Count a row that the output has; raises SpecprefillError where it has another in this place."""
+    """Count a row that the output already has. Raises SpecprefillError where the output has another in its place."""
     if row.identifier != known[0]:
         raise SpecprefillError(
             f"--resume: line {number} of the input has id {row.identifier!r}, the output has {known[0]!r} in its place; "
@@ -76,7 +76,7 @@ def skip(row: Row | BadRow, number: int, known: tuple[str | int, bool], count: C
 
 
 def record_of(row: Row | BadRow, answer: Answerer) -> dict[str, Any]:
-    """The row's record, or its error as one."""
+    """The row's record, or an error record."""
     if isinstance(row, BadRow):
         return error_record(row.identifier, row.error)
     try:
@@ -86,5 +86,6 @@ def record_of(row: Row | BadRow, answer: Answerer) -> dict[str, Any]:
 
 
 def error_record(identifier: str | int, error: Exception) -> dict[str, Any]:
+    """A failed row's record, with the error's type and message."""
     message = " ".join(str(error).split()) or type(error).__name__
     return {"schema": SCHEMA, "id": identifier, "error": {"type": type(error).__name__, "message": message}}

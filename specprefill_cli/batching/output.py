@@ -1,4 +1,4 @@
-"""Rows of output: written whole, found again after a kill."""
+"""Rows of output: written whole, and found again after the process was killed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, BinaryIO
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.reporting.jsonl import SCHEMA, line
 
-# What every row begins with, whole or cut short by a kill.
+# The beginning of every row.
 BEGINNING = line({"schema": SCHEMA}).removesuffix("}").encode("ascii")
-# Bytes read at once while the end of the last whole row is looked for.
+# Bytes read at once while searching for the end of the last whole row.
 BLOCK = 2**16
 
 
 class RowWriter:
-    """Writes each row in one piece and hands it on at once."""
+    """Writes each row in one piece and flushes it."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
@@ -37,59 +37,59 @@ class RowWriter:
 
 
 def open_output(path: Path, resume: bool) -> BinaryIO:
-    """The output file, ready for more rows; what a kill left of an unfinished row is cut off.
+    """The output file, ready for more rows; an unfinished row at its end is cut off.
 
-    Raises UsageError for a file that holds rows already and is not to be resumed, or is to be and holds something else;
+    Raises UsageError for a file that is not empty and not to be resumed, or that holds something else than rows;
     SpecprefillError when it cannot be written.
     """
     if path.is_dir():
         raise UsageError(f"--out {path}: this is a folder; give a file name")
     if path.is_file() and path.stat().st_size and not resume:
-        raise UsageError(f"--out {path}: holds something already; give --resume to go on with it, or another name")
+        raise UsageError(f"--out {path}: is not empty; give --resume to continue it, or another name")
     if path.exists() and not path.is_file() and resume:
         raise UsageError(f"--resume: {path} is not a file; a pipe or a device cannot be resumed")
     try:
         if path.is_file():
             with path.open("r+b") as stream:
                 cut_half_row(stream, path)
-        # Without a buffer, which would hold what does not fit the disk until it is closed, and fail again.
+        # Unbuffered: a buffer would retry, and fail again, on close when the disk is full.
         return path.open("ab", buffering=0)
     except OSError as error:
         raise SpecprefillError(f"--out {path}: cannot be written ({error.strerror}); give another place") from error
 
 
 def cut_half_row(stream: BinaryIO, path: Path) -> None:
-    """Cut off what follows the last whole row. Raises UsageError where `batch` cannot have written the file: it stays."""
+    """Cut off what follows the last whole row. Raises UsageError, and changes nothing, for a file that holds no rows."""
     end = whole_rows_end(stream)
     for place in (0, end):
         stream.seek(place)
         if not BEGINNING.startswith(stream.read(len(BEGINNING))):
-            raise UsageError(f"--resume: {path} is no output of batch; give another --out")
+            raise UsageError(f"--resume: {path} is not an output of batch; give another --out")
     stream.truncate(end)
 
 
 def whole_rows_end(stream: BinaryIO) -> int:
-    """Where the last line that ends with a line end does, in bytes."""
+    """The offset after the last line end, in bytes."""
     position = stream.seek(0, 2)
     while position > 0:
         start = max(0, position - BLOCK)
         stream.seek(start)
-        found = stream.read(position - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        line_end = stream.read(position - start).rfind(b"\n")
+        if line_end >= 0:
+            return start + line_end + 1
         position = start
     return 0
 
 
 def finished_rows(path: Path) -> Iterator[tuple[str | int, bool]]:
-    """Identifier of each row that the output holds, and whether it failed; one line is in memory at a time.
+    """Identifier of each row in the output, and whether it failed; reads one line at a time.
 
-    Raises SpecprefillError for a line that is no row of `batch`.
+    Raises SpecprefillError for a line that is not a row of `batch`.
     """
     if not path.is_file():
         return
     with path.open("rb") as stream:
-        # What is appended while this reads is not looked at.
+        # Rows that are appended meanwhile are not read.
         end = whole_rows_end(stream)
         stream.seek(0)
         number = 0
@@ -99,5 +99,7 @@ def finished_rows(path: Path) -> Iterator[tuple[str | int, bool]]:
                 record = json.loads(stream.readline())
                 row = record["id"], "error" in record
             except (ValueError, KeyError, TypeError) as error:
-                raise SpecprefillError(f"--resume: line {number} of {path} is no row of output; remove it") from error
+                raise SpecprefillError(
+                    f"--resume: line {number} of {path} is not a row of output; remove it"
+                ) from error
             yield row

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import SETTINGS
 
-# Settings that decide what is loaded; a row may have the others for itself.
-FIXED = (
-    "pair", "draft", "target", "devices", "tensor_parallel", "dtype", "quantization", "offline", "prompt", "prompt_folder",
-)  # fmt: skip
-OVERRIDES = tuple(each.name for each in fields(Settings) if each.name not in FIXED)
+OVERRIDES = tuple(name for name, setting in SETTINGS.items() if setting.per_question)
 KEYS = ("id", "question", "document", "documents")
 
 
@@ -26,8 +22,7 @@ class RowError(SpecprefillError):
 class Row:
     """One question; `identifier` is the row's own, or the number of its line.
 
-    documents: empty where the batch's own are meant; overrides: settings as the row spells them
-    ignored: keys that mean nothing here
+    documents: empty for the batch's own; overrides: settings as the row has them; ignored: unknown keys
     """
 
     identifier: str | int
@@ -39,20 +34,20 @@ class Row:
 
 @dataclass(frozen=True)
 class BadRow:
-    """A line that is no question, and why."""
+    """A line that is not a question, and why."""
 
     identifier: str | int
     error: RowError
 
 
 def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | None:
-    """A line of input; None for a blank one.
+    """Parse a line of input; None for a blank one.
 
     number: of the line, from 1; has_documents: whether rows without documents, and plain questions, are allowed
     """
     identifier: str | int = number
     try:
-        # Files joined by `cat` have a byte order mark inside.
+        # Files joined by `cat` may have byte order marks in the middle.
         text = line.decode("utf-8").strip().lstrip("\ufeff")
         if not text:
             return None
@@ -68,7 +63,7 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | 
 
 
 def plain_question(text: str, has_documents: bool) -> str:
-    """A line that is a question itself, or one as a JSON text. Raises RowError for what is none."""
+    """The question of a line that is plain text or a JSON string. Raises RowError for other JSON."""
     if not has_documents:
         raise RowError("not a JSON object; a plain question needs --document")
     if "\0" in text:
@@ -78,20 +73,22 @@ def plain_question(text: str, has_documents: bool) -> str:
     except ValueError:
         value = text
     if isinstance(value, list) or text in ("[", "]"):
-        raise RowError("a JSON array is no row; give an object a line (jq -c '.[]' writes them)")
+        raise RowError("a JSON array is not a row; give one object per line (jq -c '.[]' writes them)")
     return row_of({"question": value}, text, has_documents).question
 
 
 def own_identifier(values: Mapping[str, Any], number: int) -> str | int:
-    found = values.get("id")
-    if found is None:
+    """The row's `id`, or the number of its line. Raises RowError for an `id` of another type."""
+    identifier = values.get("id")
+    if identifier is None:
         return number
-    if isinstance(found, bool) or not isinstance(found, str | int):
+    if isinstance(identifier, bool) or not isinstance(identifier, str | int):
         raise RowError("id must be a string or a whole number")
-    return found
+    return identifier
 
 
 def row_of(values: Mapping[str, Any], identifier: str | int, has_documents: bool) -> Row:
+    """The row in a JSON object. Raises RowError, naming the key that is wrong or missing."""
     question = values.get("question")
     if not isinstance(question, str) or not question.strip():
         raise RowError("question must be a string that is not empty")
@@ -106,9 +103,9 @@ def row_of(values: Mapping[str, Any], identifier: str | int, has_documents: bool
         raise RowError("documents: standard input cannot be a row's document; use --document -")
     if not names and not has_documents:
         raise RowError("no documents; give the row documents, or the batch --document")
-    fixed = [key for key in FIXED if key in values]
+    fixed = next((key for key in values if key in SETTINGS and key not in OVERRIDES), None)
     if fixed:
-        raise RowError(f"{fixed[0]} holds for the whole batch; give it on the command line")
+        raise RowError(f"{fixed} applies to the whole batch; give it on the command line")
     overrides = {key: values[key] for key in OVERRIDES if values.get(key) is not None}
     ignored = tuple(key for key in values if key not in (*KEYS, *OVERRIDES))
     return Row(identifier, question, tuple(names), overrides, ignored)

@@ -1,1 +1,1 @@
-"""The command line: one file a command. Nothing here imports torch before a command needs it."""
+"""The command line: one file a command. No module imports torch before a command needs it."""

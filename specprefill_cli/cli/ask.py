@@ -2,57 +2,36 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes, print_json
+from specprefill_cli.cli.inputs import check_question, read_inputs, write_page
+from specprefill_cli.cli.loading import open_ready_session
+from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED
+from specprefill_cli.reporting.safe import printable
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.stream import AnswerStream
 
 
+@with_settings("models", "prefill", "decoding")
 def ask(
     context: typer.Context,
-    documents: Annotated[
-        list[str], typer.Argument(help="Files, folders or globs; - is standard input.", show_default=False)
-    ],
-    question: Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)],
-    mode: options.Mode = None,
-    keep: options.Keep = None,
-    scorer: options.Scorer = None,
-    recompute: options.Recompute = None,
-    accept_risk: options.AcceptRisk = None,
-    exact_layers: options.ExactLayers = None,
-    look_ahead: options.LookAhead = None,
-    chunk_size: options.ChunkSize = None,
-    draft_window: options.DraftWindow = None,
-    prefill_chunk: options.PrefillChunk = None,
-    prompt: options.Prompt = None,
-    pair: options.Pair = None,
-    draft: options.Draft = None,
-    target: options.Target = None,
-    devices: options.Devices = None,
-    tensor_parallel: options.TensorParallel = None,
-    dtype: options.Dtype = None,
-    quantization: options.Quantization = None,
-    offline: options.Offline = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    seed: options.Seed = None,
-    speculate: options.Speculate = None,
-    proposer: options.Proposer = None,
-    json: options.Json = False,
+    documents: Documents,
+    question: Question,
+    *,
+    settings: Settings,
+    given: Given,
+    json: Json = False,
     no_stream: Annotated[
-        bool, typer.Option("--no-stream", help="Print the answer when it is complete.", rich_help_panel=options.OUTPUT)
+        bool, typer.Option("--no-stream", help="Print the answer when it is complete.", rich_help_panel=OUTPUT)
     ] = False,
-    html: options.Html = None,
-    quiet: options.Quiet = False,
+    html: Html = None,
+    quiet: Quiet = False,
 ) -> None:
     """Answer a question about documents: the answer on standard output, a table of figures on standard error.
 
@@ -65,37 +44,23 @@ def ask(
 
       curl -s https://example.org | specprefill ask - "What is it about?" --mode full
     """
-    flags = locals()
-    settings = options.settings_from(flags)
-    options.check_question(question)
-    options.check_html(html)
+    check_question(question)
     notes = Notes(quiet)
-    from specprefill_cli.documents import read_collection
-
-    with notes.progress("reading documents"):
-        collection = read_collection(documents)
-    options.check_no_document(html, collection)
-    from specprefill_cli.models.tokenizers import count_tokens
-
-    size = count_tokens(collection.text)
-    with notes.progress(f"loading the models; the documents have about {size:,} tokens"):
-        from specprefill_cli.answering.session import open_session
-        from specprefill_cli.cli.idle_options import without_effect
-
-        session = open_session(settings)
-        session.warm_up(settings)
-    for idle in without_effect(flags, [session.with_scorer(settings)]):
-        notes.warn(idle)
-    session.startup_seconds = time.perf_counter() - context.obj["started"]
-    with notes.progress(f"prefill of about {size:,} tokens"):
+    collection = read_inputs(documents, html, notes)
+    size = f"{len(collection.text):,} characters"
+    with notes.progress(f"loading the models; the documents have {size}"):
+        session = open_ready_session(context, [settings], given, notes)
+    with notes.progress(f"prefill of {size}"):
         stream = session.ask(collection, question, settings)
-    reader_left = write_answer(stream, streaming=not (json or no_stream), silent=json, to_the_end=html is not None)
+    reader_left = write_answer(
+        stream, streaming=not (json or no_stream), silent=json, despite_closed_pipe=html is not None
+    )
     answer = stream.result()
     if html:
         from specprefill_cli.answering.cells import stream_cells
         from specprefill_cli.reporting.html import answer_result
 
-        options.write_html(html, question, collection, [answer_result(answer, stream_cells(stream))])
+        write_page(html, question, collection, [answer_result(answer, stream_cells(stream))])
     if reader_left is not None:
         raise reader_left
     if json:
@@ -110,27 +75,27 @@ def ask(
         raise typer.Exit(INTERRUPTED)
 
 
-def write_answer(stream: AnswerStream, streaming: bool, silent: bool, to_the_end: bool) -> BrokenPipeError | None:
-    """Write the answer's text to standard output, piece by piece or at once; the error where its reader left early.
+def write_answer(
+    stream: AnswerStream, streaming: bool, silent: bool, despite_closed_pipe: bool
+) -> BrokenPipeError | None:
+    """Write the answer to standard output, in pieces or at once; the error where its reader left early (`| head -1`).
 
-    to_the_end: decode what such a reader (`| head -1`) did not wait for, because the answer goes to a file too
+    despite_closed_pipe: decode the rest of the answer all the same, because it goes to a file too
     """
-    from specprefill_cli.reporting.safe import printable
-
     pieces = []
     reader_left = None
     for piece in stream:
         pieces.append(piece)
         if streaming and reader_left is None:
-            reader_left = printed(printable(piece), "")
-            if reader_left is not None and not to_the_end:
+            reader_left = try_print(printable(piece), "")
+            if reader_left is not None and not despite_closed_pipe:
                 return reader_left
     if silent or reader_left is not None:
         return reader_left
-    return printed("" if streaming else printable("".join(pieces).strip()), "\n")
+    return try_print("" if streaming else printable("".join(pieces).strip()), "\n")
 
 
-def printed(text: str, end: str) -> BrokenPipeError | None:
+def try_print(text: str, end: str) -> BrokenPipeError | None:
     """Print at once; the error where nobody reads any more."""
     try:
         print(text, end=end, flush=True)

@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.loading import open_ready_session
+from specprefill_cli.cli.options import OUTPUT, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, SpecprefillError, UsageError
+from specprefill_cli.files import same_file
+from specprefill_cli.settings import PREFILL, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.answerer import SessionAnswerer
     from specprefill_cli.batching.loop import Count
-    from specprefill_cli.settings import Settings
+    from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 
+@with_settings("models", "prefill", "decoding")
 def batch(
     context: typer.Context,
     questions: Annotated[
@@ -31,48 +35,23 @@ def batch(
         typer.Option(help="What rows without documents ask about: a file, folder or glob; may be repeated."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write rows to this file.", rich_help_panel=options.OUTPUT, show_default=False)
+        Path | None, typer.Option(help="Write rows to this file.", rich_help_panel=OUTPUT, show_default=False)
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on behind the rows that --out holds.", rich_help_panel=options.OUTPUT),
+        bool, typer.Option("--resume", help="Continue after the rows that --out holds.", rich_help_panel=OUTPUT)
     ] = False,
     cache_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Keep the draft's cache of documents in this folder.",
-            rich_help_panel=options.PREFILL,
-            show_default=False,
+            help="Keep the draft's KV of documents in this folder.", rich_help_panel=PREFILL, show_default=False
         ),
     ] = None,
     cache_limit: Annotated[
-        float,
-        typer.Option(help="Size limit of --cache-dir, in GiB.", min=0.001, max=1e6, rich_help_panel=options.PREFILL),
+        float, typer.Option(help="Size limit of --cache-dir, in GiB.", min=0.001, max=1e6, rich_help_panel=PREFILL)
     ] = 8.0,
-    mode: options.Mode = None,
-    keep: options.Keep = None,
-    scorer: options.Scorer = None,
-    look_ahead: options.LookAhead = None,
-    chunk_size: options.ChunkSize = None,
-    draft_window: options.DraftWindow = None,
-    prefill_chunk: options.PrefillChunk = None,
-    prompt: options.Prompt = None,
-    pair: options.Pair = None,
-    draft: options.Draft = None,
-    target: options.Target = None,
-    devices: options.Devices = None,
-    tensor_parallel: options.TensorParallel = None,
-    dtype: options.Dtype = None,
-    quantization: options.Quantization = None,
-    offline: options.Offline = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    seed: options.Seed = None,
-    speculate: options.Speculate = None,
-    proposer: options.Proposer = None,
-    quiet: options.Quiet = False,
+    *,
+    settings: Settings,
+    quiet: Quiet = False,
 ) -> None:
     """Answer many questions: a row in, a JSON object out, in order and as they arrive.
 
@@ -85,16 +64,10 @@ def batch(
 
       cat questions.txt | specprefill batch - --document report.pdf --keep 0.2 | jq -r .answer
     """
-    settings = options.settings_from(locals())
     names = tuple(document or ())
     if out == Path("-"):
         out = None
-    if resume and out is None:
-        raise UsageError("--resume needs --out: it goes on with the rows of that file")
-    if questions == "-" and "-" in names:
-        raise UsageError("standard input cannot be both the questions and a document; give one of them as a file")
-    if out is not None and out.exists() and questions != "-" and Path(questions).exists() and out.samefile(questions):
-        raise UsageError(f"--out {out}: these are the questions; give another name")
+    check_streams(questions, names, out, resume)
     notes = Notes(quiet)
     from specprefill_cli.batching.interrupts import Interrupts
     from specprefill_cli.batching.loop import NOTHING_FINISHED, run_batch
@@ -103,15 +76,14 @@ def batch(
     interrupts = Interrupts()
     with ExitStack() as stack:
         source = open_questions(questions, stack)
-        sink = sys.stdout.buffer
-        if out is not None:
-            sink = stack.enter_context(open_output(out, resume))
+        sink = sys.stdout.buffer if out is None else stack.enter_context(open_output(out, resume))
         stack.enter_context(interrupts.caught())
         try:
-            answer = answerer(settings, names, cache_dir, cache_limit, notes, context.obj["started"])
+            cache = document_cache(cache_dir, cache_limit, notes)
+            answer = open_answerer(context, settings, names, cache, notes)
             started = time.perf_counter()
-            # Rows that are shown as they come would be written into the line of progress.
-            progress = notes if out is not None else Notes(quiet=True)
+            # A progress line on the terminal would run into rows printed there.
+            progress = Notes(quiet or out is None)
             update = stack.enter_context(progress.progress("waiting for the first row"))
             count = run_batch(
                 lines(source),
@@ -124,17 +96,21 @@ def batch(
             )
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
-    notes.show(progress_text(count, started))
-    if count.failed_before:
-        notes.warn(
-            f"{count.failed_before:,} of the failed rows were written by an earlier run and are not asked again; "
-            "give their questions as a new input"
-        )
-    if count.failed:
-        raise typer.Exit(SOME_FAILED)
+    report(count, started, notes)
+
+
+def check_streams(questions: str, names: tuple[str, ...], out: Path | None, resume: bool) -> None:
+    """Raises UsageError for inputs and an output that exclude each other."""
+    if resume and out is None:
+        raise UsageError("--resume needs --out: it continues after the rows of that file")
+    if questions == "-" and "-" in names:
+        raise UsageError("standard input cannot be both the questions and a document; give one of them as a file")
+    if out is not None and questions != "-" and same_file(out, Path(questions)):
+        raise UsageError(f"--out {out}: these are the questions; give another name")
 
 
 def open_questions(name: str, stack: ExitStack) -> BinaryIO:
+    """The input, `-` being standard input. Raises SpecprefillError where it cannot be read."""
     if name == "-":
         if sys.stdin is None:
             raise UsageError("-: standard input is closed; pipe the questions into it, or give a file of them")
@@ -146,41 +122,53 @@ def open_questions(name: str, stack: ExitStack) -> BinaryIO:
 
 
 def lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Each line as soon as it is there: a slow writer keeps no row back that it has written."""
+    """Each line as soon as it has arrived, however slow its writer is."""
     return iter(stream.readline, b"")
 
 
-def answerer(
-    settings: Settings,
-    names: tuple[str, ...],
-    cache_dir: Path | None,
-    cache_limit: float,
-    notes: Notes,
-    program_started: float,
+def open_answerer(
+    context: typer.Context, settings: Settings, names: tuple[str, ...], cache: DocumentCache, notes: Notes
 ) -> SessionAnswerer:
     """Read the batch's documents, load the models, and warm them up."""
-    from specprefill_cli.answering.session import check_names, open_session
     from specprefill_cli.batching.answerer import SessionAnswerer, Shelf
     from specprefill_cli.documents import read_collection
-    from specprefill_cli.prefill.disk_cache import DiskCache
-    from specprefill_cli.prefill.prefix_cache import PrefixCache, DocumentCache
-
-    check_names(settings)
 
     own = None
     if names:
         with notes.progress("reading documents"):
             own = read_collection(names)
-    store = DiskCache(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
     with notes.progress("loading the models"):
-        session = open_session(settings)
-        session.shared = DocumentCache(draft=PrefixCache(store))
-        session.warm_up(settings)
-    session.startup_seconds = time.perf_counter() - program_started
-    return SessionAnswerer(session, settings, Shelf(read_collection), own)
+        # A row may bring what gives an option its effect: nothing is idle here.
+        session = open_ready_session(context, [settings], {}, notes)
+    return SessionAnswerer(session.with_cache(cache), settings, Shelf(read_collection), own)
+
+
+def document_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> DocumentCache:
+    """What a question leaves for later ones; with a folder, the draft's KV also for later runs.
+
+    cache_limit: size of the folder, in GiB
+    """
+    from specprefill_cli.prefill.disk_cache import DiskCache
+    from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
+
+    store = DiskCache(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
+    return DocumentCache(draft=PrefixCache(store))
+
+
+def report(count: Count, started: float, notes: Notes) -> None:
+    """Show the final count; raises Exit where rows failed."""
+    notes.show(progress_text(count, started))
+    if count.failed_before:
+        notes.warn(
+            f"{count.failed_before:,} of the failed rows were written by an earlier run and are not asked again; "
+            "give their questions as a new input"
+        )
+    if count.failed:
+        raise typer.Exit(SOME_FAILED)
 
 
 def progress_text(count: Count, started: float) -> str:
+    """Counts so far, and the time since the first row was read."""
     elapsed = time.perf_counter() - started
     parts = [f"{count.answered:,} rows in {elapsed:,.1f} s"]
     if count.skipped:

@@ -1,23 +1,29 @@
-"""`specprefill compare`: the modes side by side, for one question or in a session."""
+"""`specprefill compare`: modes side by side, for one question or in an interactive session."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from specprefill_cli.cli import completion, options
 from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.inputs import read_inputs, write_page
+from specprefill_cli.cli.loading import open_ready_session
+from specprefill_cli.cli.options import Given, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, UsageError
+from specprefill_cli.reporting.safe import plain
+from specprefill_cli.settings import AUTO, PREFILL, Settings
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from specprefill_cli.cli.repl import Repl
 
 
+@with_settings("models", "prefill", "decoding", lists=("mode",))
 def compare(
     context: typer.Context,
     documents: Annotated[
@@ -31,48 +37,21 @@ def compare(
     question: Annotated[
         str | None, typer.Option(help="The question, where it could be taken for a document.", show_default=False)
     ] = None,
-    modes: Annotated[
-        str,
-        typer.Option(
-            help="Modes to compare, comma-separated.",
-            rich_help_panel=options.PREFILL,
-            autocompletion=completion.list_of(*completion.MODES),
-        ),
-    ] = "full,select",
     cold: Annotated[
-        bool,
-        typer.Option("--cold", help="Do all work again for every question.", rich_help_panel=options.PREFILL),
+        bool, typer.Option("--cold", help="Reuse no work of earlier questions.", rich_help_panel=PREFILL)
     ] = False,
-    keep: options.Keep = None,
-    scorer: options.Scorer = None,
-    look_ahead: options.LookAhead = None,
-    chunk_size: options.ChunkSize = None,
-    draft_window: options.DraftWindow = None,
-    prefill_chunk: options.PrefillChunk = None,
-    prompt: options.Prompt = None,
-    pair: options.Pair = None,
-    draft: options.Draft = None,
-    target: options.Target = None,
-    devices: options.Devices = None,
-    tensor_parallel: options.TensorParallel = None,
-    dtype: options.Dtype = None,
-    quantization: options.Quantization = None,
-    offline: options.Offline = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    seed: options.Seed = None,
-    speculate: options.Speculate = None,
-    proposer: options.Proposer = None,
-    json: options.Json = False,
-    html: options.Html = None,
-    quiet: options.Quiet = False,
+    *,
+    settings: Settings,
+    given: Given,
+    modes: list[str],
+    json: Json = False,
+    html: Html = None,
+    quiet: Quiet = False,
 ) -> None:
     """Answer in each mode with the same loaded pair, and show answers, times and differences side by side.
 
     Without a question it is a session: every line is a question, /help lists its commands. A second question about the
-    same documents finds the models' caches of them; the table says so, and --cold turns it off.
+    same documents reuses the models' caches of them; the table says so, and --cold turns it off.
 
     Examples:
       specprefill compare report.pdf "What is the notice period?"
@@ -81,85 +60,85 @@ def compare(
 
       specprefill compare report.pdf
     """
-    flags = locals()
-    settings = options.settings_from(flags)
     names, question = split_question(documents, question)
-    if question is None and (json or html):
+    if question is None:
+        check_session_input(names, to_file=json or html is not None)
+    notes = Notes(quiet)
+    collection = read_inputs(names, html, notes)
+    with notes.progress("loading the models"):
+        from specprefill_cli.answering.comparison import Comparison
+        from specprefill_cli.answering.session import loads_draft
+        from specprefill_cli.cli.repl import Repl
+        from specprefill_cli.documents import read_collection
+
+        # In a session any mode may be chosen later.
+        draft = loads_draft(settings.varied(mode=AUTO)) if question is None else None
+        variants = [settings.varied(mode=mode) for mode in modes]
+        session = open_ready_session(context, variants, given, notes, draft)
+    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), read_collection)
+    if question is None:
+        run_session(repl, notes)
+    else:
+        answer_once(repl, question, json, html, notes)
+
+
+def check_session_input(names: Sequence[str], to_file: bool) -> None:
+    """Raises UsageError for arguments that only go with a question."""
+    if to_file:
         raise UsageError("--json and --html need a question; in a session use /save FILE")
-    if question is None and "-" in names:
+    if "-" in names:
         raise UsageError(
             "standard input cannot be a document here: the session reads its lines from it; give a question"
         )
-    options.check_html(html)
-    notes = Notes(quiet)
+    if sys.stdin is None:
+        raise UsageError("standard input is closed; give a question after the documents")
+
+
+def run_session(repl: Repl, notes: Notes) -> None:
+    """Answer the lines that are typed, or read from a pipe."""
     from specprefill_cli.cli.prompt_line import open_history, prompted_lines
-    from specprefill_cli.cli.repl import Repl, parse_modes, run_repl
-    from specprefill_cli.documents import read_collection
+    from specprefill_cli.cli.repl import run_repl
 
-    with notes.progress("reading documents"):
-        collection = read_collection(names)
-    options.check_no_document(html, collection)
-    with notes.progress("loading the models"):
-        from dataclasses import replace
-
-        from specprefill_cli.answering.comparison import Comparison
-        from specprefill_cli.answering.session import loads_draft, open_session
-        from specprefill_cli.cli.idle_options import without_effect
-        from specprefill_cli.prefill.registry import MODES
-
-        wanted = parse_modes(modes, settings)
-        # Within a session any mode may be chosen later.
-        needed = any(loads_draft(replace(settings, mode=mode)) for mode in (wanted if question is not None else MODES))
-        session = open_session(settings, draft=needed)
-        asked = [session.with_scorer(replace(settings, mode=mode)) for mode in wanted]
-        for each in asked:
-            session.warm_up(each)
-        session.startup_seconds = time.perf_counter() - context.obj["started"]
-        comparison = Comparison(session, collection, cold)
-    for idle in without_effect(flags, asked):
-        notes.warn(idle)
-    repl = Repl(comparison, settings, wanted, read_collection)
     out = console(sys.stdout)
-    if question is None:
-        if sys.stdin is None:
-            raise UsageError("standard input is closed; give a question after the documents")
-        typed = sys.stdin.isatty()
-        if not typed:
-            # A line in another encoding is asked with marks in place of its odd bytes; the next ones are asked too.
-            sys.stdin.reconfigure(errors="replace")
-        if typed:
-            notes.tell("Ask about the documents; /help lists commands, /exit leaves.")
-        lines = prompted_lines(open_history()) if typed else echoed(iter(sys.stdin.readline, ""), out)
-        run_repl(repl, lines, out, notes)
-        return
-    try:
-        with notes.progress("answering") as update:
-            compared = comparison.ask(question, settings, wanted, lambda mode: update(f"answering in mode {mode}"))
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    if sys.stdin.isatty():
+        notes.tell("Ask about the documents; /help lists commands, /exit leaves.")
+        lines = prompted_lines(open_history())
+    else:
+        # A line in another encoding is asked with replacement characters.
+        sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
+        lines = echoed(iter(sys.stdin.readline, ""), out)
+    run_repl(repl, lines, out, notes)
+
+
+def answer_once(repl: Repl, question: str, json: bool, html: Path | None, notes: Notes) -> None:
+    """Answer one question in all modes: as a table, as an object, and as a page."""
+    from specprefill_cli.reporting.comparison_table import comparison_record
     from specprefill_cli.reporting.html import answer_result
 
+    try:
+        with notes.progress("answering") as update:
+            repl.show_progress = update
+            table = repl.ask(question)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
     if html:
-        options.write_html(html, question, collection, [answer_result(one.answer, one.cells) for one in compared])
-    from specprefill_cli.reporting.comparison_table import comparison_record, comparison_table
-
+        results = [answer_result(compared.answer, compared.cells) for compared in repl.compared]
+        write_page(html, question, repl.comparison.collection, results)
     if json:
-        print_json(comparison_record(question, compared))
+        print_json(comparison_record(question, repl.compared))
     else:
-        out.print(comparison_table(compared))
+        console(sys.stdout).print(table)
 
 
 def echoed(lines: Iterable[str], out: Console) -> Iterator[str]:
-    """Lines that nobody types, each shown before its answer."""
-    from specprefill_cli.reporting.safe import plain
-
+    """Lines from a pipe, each shown before its answer."""
     for line in lines:
         out.print(plain(f"> {line.strip()}", style="dim"))
         yield line
 
 
 def split_question(arguments: Sequence[str], question: str | None) -> tuple[list[str], str | None]:
-    """The documents and the question: the last argument is one when it reads like one and does not name a file.
+    """The documents and the question: the last argument is one if it reads like one and does not name a file.
 
     Raises UsageError for an empty question.
     """
@@ -168,9 +147,9 @@ def split_question(arguments: Sequence[str], question: str | None) -> tuple[list
 
     names = list(arguments)
     last = names[-1]
-    reads_so = len(last.split()) != 1 or last.endswith("?")
-    document = os.path.exists(last) or last.lower().endswith(tuple(KNOWN_SUFFIXES))
-    if question is None and len(names) > 1 and reads_so and not document:
+    like_question = len(last.split()) != 1 or last.endswith("?")
+    like_document = os.path.exists(last) or last.lower().endswith(tuple(KNOWN_SUFFIXES))
+    if question is None and len(names) > 1 and like_question and not like_document:
         question = names.pop()
     if question is not None:
         clean_question(question)

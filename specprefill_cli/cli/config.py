@@ -1,4 +1,4 @@
-"""`specprefill config`: where settings stand, and what they are."""
+"""`specprefill config`: the settings, their values, and where these come from."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli import completion, options
-from specprefill_cli.cli.console import console, print_json
+from specprefill_cli.cli.choices import choices_of, setting_names
+from specprefill_cli.cli.console import console, plain_table, print_json
+from specprefill_cli.cli.options import Json
 from specprefill_cli.errors import UsageError
+from specprefill_cli.reporting.safe import plain
+from specprefill_cli.settings import AUTO, SETTINGS, config_path
 
 app = typer.Typer(no_args_is_help=True)
 
-Name = Annotated[
-    str, typer.Argument(help="A setting's name, as in `config show`.", autocompletion=completion.setting_names)
-]
+Name = Annotated[str, typer.Argument(help="A setting's name, as in `config show`.", autocompletion=setting_names)]
 
 
 @app.callback()
@@ -37,13 +38,11 @@ def path() -> None:
     Example:
       $EDITOR "$(specprefill config path)"
     """
-    from specprefill_cli.settings import config_path
-
     print(config_path())
 
 
 @app.command("show")
-def show(json: options.Json = False) -> None:
+def show(json: Json = False) -> None:
     """Show every setting, its value, and where that comes from: default, file or environment.
 
     Examples:
@@ -53,21 +52,17 @@ def show(json: options.Json = False) -> None:
     """
     from dataclasses import asdict
 
-    from specprefill_cli.settings import config_path, sourced_values
+    from specprefill_cli.cli.sources import sourced_values
 
-    found = sourced_values()
+    values = sourced_values()
     if json:
-        rows = [{"name": name} | asdict(sourced) for name, sourced in found.items()]
+        rows = [{"name": name} | asdict(sourced) for name, sourced in values.items()]
         print_json({"path": str(config_path()), "settings": rows})
         return
-    from rich.table import Table
-
-    from specprefill_cli.reporting.safe import plain
-
-    table = Table("setting", "value", "from", box=None, padding=(0, 2, 0, 0))
-    for name, sourced in found.items():
+    table = plain_table("setting", "value", "from")
+    for name, sourced in values.items():
         place = f"{sourced.source} ({sourced.place})" if sourced.place else sourced.source
-        table.add_row(name, plain(word(name, sourced.value)), plain(place))
+        table.add_row(name, plain(as_written(name, sourced.value)), plain(place))
     console(sys.stdout).print(table)
 
 
@@ -80,49 +75,39 @@ def set_(name: Name, value: Annotated[str, typer.Argument(help="Its new value.",
 
       specprefill config set mode select
     """
-    name = name.replace("-", "_")
-    check_choice(name, value)
     from specprefill_cli.cli.config_file import set_value
-    from specprefill_cli.settings import config_path, variable_of
 
+    name = name.replace("-", "_")
+    check_value(name, value)
     file = config_path()
     stored = set_value(file, name, value)
-    print(f"{name} = {word(name, stored)} in {file}", file=sys.stderr)
-    if variable_of(name) in os.environ:
-        print(f"but {variable_of(name)} is set and wins over the file", file=sys.stderr)
+    print(f"{name} = {as_written(name, stored)} in {file}", file=sys.stderr)
+    variable = SETTINGS[name].variable
+    if variable in os.environ:
+        print(f"but {variable} is set and wins over the file", file=sys.stderr)
 
 
 @app.command("unset")
 def unset(name: Name) -> None:
-    """Take a setting out of the config file, so that its default counts again.
+    """Remove a setting from the config file, so that its default applies again.
 
     Example:
       specprefill config unset keep
     """
     from specprefill_cli.cli.config_file import unset_value
-    from specprefill_cli.settings import config_path
 
     unset_value(config_path(), name.replace("-", "_"))
 
 
-def word(name: str, value: Any) -> str:
+def as_written(name: str, value: Any) -> str:
     """A value as it is written on the command line; a dash for one that is not set."""
     if value is None:
-        return "auto" if name == "keep" else "-"
+        return AUTO if AUTO in SETTINGS[name].words else "-"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def check_choice(name: str, value: str) -> None:
-    """Raises UsageError for a setting with names that does not have this one."""
-    from specprefill_cli.models.pairs import PAIRS
-
-    choices = {
-        "mode": completion.MODES,
-        "scorer": completion.SCORERS,
-        "dtype": completion.DTYPES,
-        "quantization": completion.QUANTIZATIONS,
-        "proposer": completion.PROPOSERS,
-        "pair": tuple(PAIRS),
-    }
-    if name in choices and value not in choices[name]:
-        raise UsageError(f"config set {name}: '{value}' is unknown; use one of {', '.join(choices[name])}")
+def check_value(name: str, value: str) -> None:
+    """Raises UsageError for a value that is not among the setting's choices."""
+    choices = choices_of(SETTINGS[name]) if name in SETTINGS else ()
+    if choices and value not in choices:
+        raise UsageError(f"config set {name}: '{value}' is unknown; use one of {', '.join(choices)}")

@@ -1,36 +1,37 @@
-"""Changing the config file: one key at a time, with everything else in it kept, comments too."""
+"""Changing the config file: one key at a time; everything else in it stays, comments included."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specprefill_cli.cli.sources import parse_config
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import write_whole
-from specprefill_cli.settings import AUTO, Settings, convert, parse_settings
+from specprefill_cli.settings import AUTO, parse_setting
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
 
 def set_value(path: Path, name: str, text: str) -> Any:
-    """Write a setting into the file, as the type it has, and return its value.
+    """Write a setting into the file, in its type, and return its value.
 
     Raises UsageError, and leaves the file as it is, for an unknown setting, a value out of its range, or a file that
     would not be valid with it; SpecprefillError for a file that cannot be read or written.
     """
-    value = convert(name, text, "config set")
+    value = parse_setting(name, text, "config set")
     document = read_document(path)
-    # `keep` is None for `auto`, which TOML cannot say.
+    # TOML has no null.
     document[name] = AUTO if value is None else value
     changed = document.as_string()
-    Settings(**parse_settings(changed, path))
+    parse_config(changed, path)
     write(path, changed)
     return value
 
 
 def unset_value(path: Path, name: str) -> None:
-    """Take a key out of the file, also one that is no setting.
+    """Remove a key from the file, even one that is no setting.
 
     Raises UsageError when it is not there, SpecprefillError for a file that cannot be read or written.
     """
@@ -42,6 +43,7 @@ def unset_value(path: Path, name: str) -> None:
 
 
 def read_document(path: Path) -> TOMLDocument:
+    """Raises UsageError for a file that is not TOML, SpecprefillError for one that cannot be read."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -56,6 +58,7 @@ def read_document(path: Path) -> TOMLDocument:
 
 
 def write(path: Path, text: str) -> None:
+    """Write the file, in a new folder where needed. Raises SpecprefillError where that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Standard error for people: progress, notes, tables. Standard output belongs to the answer."""
+"""Progress, notes and tables on standard error; standard output belongs to the answer."""
 
 from __future__ import annotations
 
@@ -6,22 +6,32 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from specprefill_cli.reporting.safe import plain
+
+
+class PipeConsole(Console):
+    """A console that raises BrokenPipeError; rich would exit with 1, and `PipeGroup` exits with 0."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def console(stream: TextIO, piped_width: int = 200) -> Console:
-    """A rich console on a stream; a pipe has no width, and gets one at which no row is broken into many."""
-    from rich.console import Console
-
-    class PipeConsole(Console):
-        def on_broken_pipe(self) -> None:
-            # rich would end the program with 1; whoever runs the command decides.
-            raise BrokenPipeError
-
+    """A rich console on a stream; a pipe gets a width at which table rows stay on one line."""
     return PipeConsole(file=stream, highlight=False, width=None if stream.isatty() else piped_width)
+
+
+def plain_table(*header: str) -> Table:
+    """A table without lines; without a header, its first column is dimmed."""
+    table = Table(*header, show_header=bool(header), box=None, padding=(0, 2, 0, 0))
+    if not header:
+        table.add_column(style="dim")
+    return table
 
 
 class Notes:
@@ -39,26 +49,20 @@ class Notes:
             self.console.print(renderable)
 
     def tell(self, text: str) -> None:
-        """A text as it is: what looks like markup in it is none."""
-        from specprefill_cli.reporting.safe import plain
-
+        """Show a text literally: what looks like markup in it is not obeyed."""
         self.show(plain(text))
 
     def warn(self, text: str) -> None:
-        """A warning in one line, also where standard error is no terminal; silent when quiet."""
+        """Show a warning on one line, however narrow the terminal."""
         if not self.quiet:
-            from specprefill_cli.reporting.safe import plain
-
             self.console.print(plain(f"warning: {text}", style="yellow"), soft_wrap=True)
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show what is being done while it takes long; what it yields replaces the text."""
+        """Show a spinner with a text while the block runs; the function that it yields replaces the text."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda _text: None
             return
-        from specprefill_cli.reporting.safe import plain
-
         with self.console.status(plain(text)) as status:
             yield lambda newer: status.update(plain(newer))
 

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
 from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.options import Given, Json, with_settings
+from specprefill_cli.cli.sources import merge_settings
+from specprefill_cli.errors import UsageError
+from specprefill_cli.settings import MODELS, Settings
 
 
+@with_settings("models", without=("tensor_parallel", "offline"))
 def doctor(
-    pair: options.Pair = None,
-    draft: options.Draft = None,
-    target: options.Target = None,
-    devices: options.Devices = None,
-    dtype: options.Dtype = None,
-    quantization: options.Quantization = None,
+    *,
+    given: Given,
     tokens: Annotated[
-        int,
-        typer.Option(min=1, help="Length of the prompt for which memory is counted.", rich_help_panel=options.MODELS),
+        int, typer.Option(min=1, help="Length of the prompt for which memory is counted.", rich_help_panel=MODELS)
     ] = 8_192,
-    json: options.Json = False,
+    json: Json = False,
 ) -> None:
     """Check versions, devices, memory for a pair, folders, and what ships with the package. Downloads nothing.
 
@@ -36,21 +34,17 @@ def doctor(
 
       specprefill doctor --json | jq -r '.checks[] | select(.state != "ok") | .detail'
     """
-    flags = locals()
     from specprefill_cli.diagnostics.doctor import diagnose
     from specprefill_cli.diagnostics.finding import any_broken
-    from specprefill_cli.errors import UsageError
-    from specprefill_cli.settings import Settings
 
     problem = None
     try:
-        settings = options.settings_from(flags)
+        settings = merge_settings(given)
     except UsageError as error:
-        # A broken config file must not keep the rest from being looked at.
-        known = {field.name for field in fields(Settings)}
-        settings = Settings(**{name: value for name, value in flags.items() if name in known and value is not None})
+        # A broken config file is one finding among others.
+        settings = Settings(**given)
         problem = str(error)
-    with Notes(json).progress("looking around"):
+    with Notes(json).progress("checking"):
         checks = diagnose(settings, tokens, problem)
     from specprefill_cli.reporting.findings import check_record, check_table
 

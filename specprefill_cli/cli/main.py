@@ -7,26 +7,30 @@ import os
 import sys
 import time
 import traceback
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, plan
-from specprefill_cli.cli.console import close_broken_pipe
-from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.lab.commands import bench, bench_peer, calibrate, evaluate, study
+from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, plan, plugins
+from specprefill_cli.cli.console import Notes, close_broken_pipe
+from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.reporting.safe import printable
 
-# As early as it gets: start-up time is counted from here.
+# Start-up time is counted from here, as early as possible.
 STARTED = time.perf_counter()
+# Further commands, each a typer app or a function. The lab's are added this way, so that the product does not import it.
+COMMANDS = "specprefill.commands"
+LAB_PANEL = "Measure and calibrate"
 
 
 class PipeGroup(TyperGroup):
-    """Commands whose reader may leave early: `specprefill ... | head` is no error."""
+    """Commands whose output may be cut short: `specprefill ... | head` is no error."""
 
-    def invoke(self, ctx: typer.Context) -> object:
+    def invoke(self, ctx: Any) -> object:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -44,22 +48,36 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("ask")(ask.ask)
-app.command("batch")(batch.batch)
-app.command("compare")(compare.compare)
-app.command("plan")(plan.plan)
-bench.app.command("peer")(bench_peer.peer)
-app.add_typer(bench.app, name="bench")
-app.command("calibrate")(calibrate.calibrate)
-app.command("evaluate")(evaluate.evaluate)
-app.command("study")(study.study)
-app.add_typer(pairs.app, name="pairs")
-app.command("doctor")(doctor.doctor)
-app.add_typer(config.app, name="config")
 
 
-def show_version(wanted: bool) -> None:
-    if wanted:
+def add_commands() -> None:
+    """Add the product's commands, and those of the entry points."""
+    app.command("ask")(ask.ask)
+    app.command("batch")(batch.batch)
+    app.command("compare")(compare.compare)
+    app.command("plan")(plan.plan)
+    app.add_typer(pairs.app, name="pairs")
+    app.command("plugins")(plugins.plugins)
+    app.command("doctor")(doctor.doctor)
+    app.add_typer(config.app, name="config")
+    for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name):
+        try:
+            command = entry.load()
+        except Exception as error:
+            Notes(quiet=False).warn(f"command '{entry.name}' of {entry.value} cannot be loaded ({first_line(error)})")
+            continue
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=entry.name, rich_help_panel=LAB_PANEL)
+        else:
+            app.command(entry.name, rich_help_panel=LAB_PANEL)(command)
+
+
+add_commands()
+
+
+def show_version(requested: bool) -> None:
+    """Print the version and exit."""
+    if requested:
         typer.echo(f"specprefill {__version__}")
         raise typer.Exit
 
@@ -72,17 +90,18 @@ def common(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    # main() looks for --debug itself: it must know before the command line is parsed.
+    """Take the options that stand before the command."""
+    # main() reads --debug itself, before the command line is parsed.
     context.obj = {"started": STARTED}
 
 
 def main() -> None:
-    """Run the command line; every error a user can mend is one line on standard error."""
+    """Run the command line; an error that the user can fix is one line on standard error."""
     debug = "--debug" in sys.argv[1:2]
-    # A stream that the caller closed (`2>&-`) is None; what takes its place stays open as long as it would have.
+    # A stream that the caller closed (`2>&-`) is None.
     sys.stdout, sys.stderr = (stream or Path(os.devnull).open("w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character gets its code, not a traceback.
+        # A character that the terminal cannot show becomes an escape sequence instead of an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -101,7 +120,7 @@ def main() -> None:
 
 
 def enter_run() -> None:
-    """As one of several processes: on rank 0 meet the others, so that they end with it whatever the command; else follow it."""
+    """Join the other ranks where this process is one of several; a rank other than 0 follows rank 0 and does not return."""
     from specprefill_cli.distributed.launch import in_run, join_run
 
     if in_run() and int(os.environ["RANK"]) > 0:
@@ -113,8 +132,7 @@ def enter_run() -> None:
 
 
 def fail(message: str, code: int) -> None:
-    from specprefill_cli.reporting.safe import printable
-
+    """Print an error on one line and exit."""
     print(f"specprefill: {' '.join(printable(message).split())}", file=sys.stderr)
     sys.exit(code)
 

@@ -1,136 +1,24 @@
-"""Options that several commands share, and the settings made of them."""
+"""Options of commands: those of settings, made from what `Settings` declares, and a few that are no settings."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli import completion
-from specprefill_cli.errors import UsageError
+from specprefill_cli.cli.choices import check_name, choices_of, complete, complete_list
+from specprefill_cli.cli.lists import setting_values
+from specprefill_cli.cli.sources import merge_settings
+from specprefill_cli.settings import AUTO, PREFILL, SETTINGS, Setting, in_words
 
-if TYPE_CHECKING:
-    from specprefill_cli.documents.collection import Collection
-    from specprefill_cli.reporting.html import PageResult
-    from specprefill_cli.settings import Settings
+OUTPUT = "Output"
 
-MODELS, PREFILL, DECODING, OUTPUT = "Models", "Prefill", "Decoding", "Output"
-
-Pair = Annotated[
-    str | None,
-    typer.Option(
-        help="Named pair of draft and target (see `specprefill pairs`).",
-        rich_help_panel=MODELS,
-        autocompletion=completion.pair_names,
-    ),
-]
-Draft = Annotated[str | None, typer.Option(help="Hub id or folder of the draft model.", rich_help_panel=MODELS)]
-Target = Annotated[str | None, typer.Option(help="Hub id or folder of the target model.", rich_help_panel=MODELS)]
-Devices = Annotated[
-    str | None, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.", rich_help_panel=MODELS)
-]
-TensorParallel = Annotated[
-    int | None,
-    typer.Option(
-        help="Split each layer of the target across this many GPUs (or CPU processes).", rich_help_panel=MODELS
-    ),
-]
-Dtype = Annotated[
-    str | None,
-    typer.Option(
-        help=f"{completion.in_words(completion.DTYPES)}.",
-        rich_help_panel=MODELS,
-        autocompletion=completion.one_of(*completion.DTYPES),
-    ),
-]
-Quantization = Annotated[
-    str | None,
-    typer.Option(
-        help=f"The target's weights: {completion.in_words(completion.QUANTIZATIONS)}.",
-        rich_help_panel=MODELS,
-        autocompletion=completion.one_of(*completion.QUANTIZATIONS),
-    ),
-]
-Offline = Annotated[
-    bool | None, typer.Option("--offline", help="Use only models that are already here.", rich_help_panel=MODELS)
-]
-Mode = Annotated[
-    str | None,
-    typer.Option(
-        help=f"{completion.in_words(completion.MODES)}.",
-        rich_help_panel=PREFILL,
-        autocompletion=completion.one_of(*completion.MODES),
-    ),
-]
-Keep = Annotated[
-    str | None,
-    typer.Option(
-        help="Share of prompt tokens the target computes: 0 to 1, or auto.",
-        rich_help_panel=PREFILL,
-        autocompletion=completion.one_of(*completion.KEEP),
-    ),
-]
-Scorer = Annotated[
-    str | None,
-    typer.Option(
-        help=f"{completion.in_words(completion.SCORERS)}.",
-        rich_help_panel=PREFILL,
-        autocompletion=completion.one_of(*completion.SCORERS),
-    ),
-]
-Recompute = Annotated[
-    float | None,
-    typer.Option(help="Largest share of the prompt that draft KV may recompute: 0 to 1.", rich_help_panel=PREFILL),
-]
-AcceptRisk = Annotated[
-    float | None,
-    typer.Option(help="Risk that may remain in accepted draft KV; else full prefill.", rich_help_panel=PREFILL),
-]
-ExactLayers = Annotated[
-    int | None,
-    typer.Option(
-        help="Number of lowest target layers that draft KV computes exactly for all tokens.", rich_help_panel=PREFILL
-    ),
-]
-LookAhead = Annotated[
-    int | None, typer.Option(help="Tokens the draft decodes before scoring.", rich_help_panel=PREFILL)
-]
-DraftWindow = Annotated[
-    str | None,
-    typer.Option(
-        help="How many tokens back the draft sees while it reads the documents: off, auto or a number.",
-        rich_help_panel=PREFILL,
-    ),
-]
-ChunkSize = Annotated[int | None, typer.Option(help="Document tokens chosen together.", rich_help_panel=PREFILL)]
-PrefillChunk = Annotated[
-    str | None,
-    typer.Option(
-        help="Tokens a forward pass reads at once: a number, or auto: chosen from free memory.", rich_help_panel=PREFILL
-    ),
-]
-Prompt = Annotated[
-    str | None, typer.Option(help="Prompt template: a name, or the path of a .toml file.", rich_help_panel=PREFILL)
-]
-MaxNewTokens = Annotated[int | None, typer.Option(help="Longest answer in tokens.", rich_help_panel=DECODING)]
-Temperature = Annotated[float | None, typer.Option(help="0 is greedy.", rich_help_panel=DECODING)]
-TopP = Annotated[
-    float | None, typer.Option(help="Sample from the smallest set of tokens with this mass.", rich_help_panel=DECODING)
-]
-TopK = Annotated[
-    int | None, typer.Option(help="Sample from the K likeliest tokens; 0 is all.", rich_help_panel=DECODING)
-]
-Seed = Annotated[int | None, typer.Option(help="Seed of sampling.", rich_help_panel=DECODING)]
-Speculate = Annotated[
-    str | None,
-    typer.Option(help="Tokens proposed ahead of the target: off, auto or a number.", rich_help_panel=DECODING),
-]
-Proposer = Annotated[
-    str | None, typer.Option(help="Who proposes them: draft, lookup or auto.", rich_help_panel=DECODING)
-]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
 Html = Annotated[
     Path | None,
@@ -144,51 +32,129 @@ Html = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No table, no progress and no warnings.", rich_help_panel=OUTPUT)
 ]
+Documents = Annotated[
+    list[str], typer.Argument(help="Files, folders or globs; - is standard input.", show_default=False)
+]
+Question = Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)]
+# Settings given on the command line, by name, as they were written there.
+Given = Mapping[str, Any]
 
 
-def settings_from(flags: Mapping[str, Any]) -> Settings:
-    """Settings from the flags of a command whose names are those of settings; others are left aside.
+@dataclass(frozen=True)
+class ListOption:
+    """An option for several values of one setting; without a default it has the setting's own value."""
 
-    Raises UsageError for a value that cannot be read.
+    flag: str
+    help: str
+    default: str | None = None
+
+    def values(self, name: str, text: str | None, own: Any) -> list[Any]:
+        """The values in a list, or the setting's own. Raises UsageError for a wrong value."""
+        text = self.default if text is None else text
+        return [own] if text is None else setting_values(name, text, self.flag)
+
+
+LISTS: Mapping[str, ListOption] = {
+    "mode": ListOption("--modes", "Prefill modes, comma-separated", "full,select"),
+    "keep": ListOption("--keep", "Keep ratios, comma-separated; auto is allowed"),
+    "scorer": ListOption("--scorer", "Scorers, comma-separated"),
+    "speculate": ListOption(
+        "--speculate", "What is compared with plain decoding: auto or numbers, comma-separated", AUTO
+    ),
+}
+
+
+def with_settings(
+    *names: str, without: Collection[str] = (), lists: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options for settings: whole panels ("models") or single settings ("seed") by name.
+
+    The command may take, by parameter name:
+    - `settings`: the merged `Settings`;
+    - `given`: the settings that were given on the command line;
+    - the plural of a setting in `lists` (`modes`): the values of its list option.
+
+    The options take their place among the command's own.
     """
-    from dataclasses import fields
+    chosen = [
+        setting
+        for setting in SETTINGS.values()
+        if setting.panel is not None
+        and (setting.panel.lower() in names or setting.name in names)
+        and setting.name not in {*without, *lists}
+    ]
 
-    from specprefill_cli.settings import Settings, merge_settings
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(function, eval_str=True).parameters.values()
+        supplied = {"settings", "given", *(f"{name}s" for name in lists)}
+        accepted = {parameter.name for parameter in own} & supplied
+        options = [*map(list_parameter, lists), *map(parameter_of, chosen)]
+        first = next(index for index, parameter in enumerate(own) if parameter.name in supplied)
+        parameters = [parameter for parameter in own if parameter.name not in supplied]
+        parameters[first:first] = options
 
-    names = {field.name for field in fields(Settings)}
-    return merge_settings({name: value for name, value in flags.items() if name in names})
+        @functools.wraps(function)
+        def command(**values: Any) -> None:
+            flags = {option.name: values.pop(option.name) for option in options}
+            given = {name: value for name, value in flags.items() if value is not None}
+            supplies: dict[str, Any] = {"given": given}
+            if "settings" in accepted:
+                settings = merge_settings({name: value for name, value in given.items() if name not in lists})
+                for setting in chosen:
+                    check_name(setting.name, getattr(settings, setting.name))
+                supplies["settings"] = settings
+                for name in lists:
+                    supplies[f"{name}s"] = LISTS[name].values(name, flags[name], getattr(settings, name))
+            function(**values, **{name: value for name, value in supplies.items() if name in accepted})
 
+        keyword_only = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+        command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return command
 
-def check_html(path: Path | None) -> None:
-    """Raises UsageError, before models are loaded, for a page that could not be written."""
-    from specprefill_cli.files import check_can_write
-
-    if path is not None:
-        check_can_write(path, "--html")
-
-
-def check_no_document(path: Path | None, collection: Collection, option: str = "--html") -> None:
-    """Raises UsageError for a file to write that is one of the documents."""
-    from specprefill_cli.files import same_file
-
-    if path is not None and any(same_file(path, Path(one.name)) for one in collection.documents):
-        raise UsageError(f"{option} {path}: this is one of the documents; give another name")
-
-
-def check_question(question: str) -> None:
-    """Raises UsageError for a question that is empty, or that is the last of several documents."""
-    from specprefill_cli.documents.cleaning import clean_question
-
-    clean_question(question)
-    if os.path.exists(question):
-        raise UsageError(
-            f"{question}: this is a file, but it stands where the question belongs; give the question last, in quotes"
-        )
+    return decorate
 
 
-def write_html(path: Path, question: str, collection: Collection, results: Sequence[PageResult]) -> None:
-    """Write the page of a question. Raises SpecprefillError when it cannot be written."""
-    from specprefill_cli.files import write_whole
-    from specprefill_cli.reporting.html import render_page
+def parameter_of(setting: Setting) -> Parameter:
+    """The option of a setting as a parameter that typer reads; None where it was not given."""
+    option = typer.Option(
+        setting.flag,
+        help=f"{setting.help}{choices_in_words(setting)}.",
+        rich_help_panel=setting.panel,
+        show_default=default_in_words(setting),
+        metavar=f"<{'|'.join([*setting.words, setting.type.__name__])}>",
+        autocompletion=complete(setting.name),
+    )
+    return Parameter(
+        setting.name,
+        Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[bool | None if setting.type is bool else str | None, option],
+    )
 
-    write_whole(path, render_page(question, collection, results))
+
+def list_parameter(name: str) -> Parameter:
+    """The list option of a setting as a parameter that typer reads; None where it was not given."""
+    known = LISTS[name]
+    option = typer.Option(
+        known.flag,
+        help=f"{known.help}.",
+        rich_help_panel=PREFILL,
+        show_default=known.default or default_in_words(SETTINGS[name]),
+        metavar="<list>",
+        autocompletion=complete_list(name),
+    )
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
+
+
+def choices_in_words(setting: Setting) -> str:
+    """The values to choose from, to be appended to a setting's help; `specprefill pairs` lists the pairs."""
+    choices = () if setting.name == "pair" else choices_of(setting)
+    return f": {in_words(list(choices))}" if choices else ""
+
+
+def default_in_words(setting: Setting) -> str | bool:
+    """The default as `--help` shows it; False where there is none."""
+    if setting.default is None:
+        return AUTO if AUTO in setting.words else False
+    return False if setting.type is bool else str(setting.default)

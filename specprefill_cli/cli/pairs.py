@@ -7,24 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specprefill_cli.cli import completion, options
-from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.choices import complete
+from specprefill_cli.cli.console import Notes, console, plain_table, print_json
+from specprefill_cli.cli.options import Given, Json, with_settings
+from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.errors import UsageError
+from specprefill_cli.settings import Settings, prompt_folder
 
 if TYPE_CHECKING:
     from specprefill_cli.diagnostics.finding import Check
     from specprefill_cli.models.pairs import Pair
-    from specprefill_cli.settings import Settings
 
 app = typer.Typer(invoke_without_command=True)
 
-Name = Annotated[str, typer.Argument(help="Name of a pair.", autocompletion=completion.pair_names, show_default=False)]
+Name = Annotated[str, typer.Argument(help="Name of a pair.", autocompletion=complete("pair"), show_default=False)]
 LOAD_DOCUMENT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill. " * 12
 LOAD_QUESTION = "What do tickets cost?"
 
 
 @app.callback()
-def pairs(context: typer.Context, json: options.Json = False) -> None:
+def pairs(context: typer.Context, json: Json = False) -> None:
     """List the named pairs of draft and target.
 
     Examples:
@@ -41,16 +43,14 @@ def pairs(context: typer.Context, json: options.Json = False) -> None:
     if json:
         print_json({"pairs": [record(pair) for pair in PAIRS.values()]})
         return
-    from rich.table import Table
-
-    table = Table("pair", "draft", "target", "note", box=None, padding=(0, 2, 0, 0))
+    table = plain_table("pair", "draft", "target", "note")
     for pair in PAIRS.values():
         table.add_row(pair.name, pair.draft, pair.target, pair.note)
     console(sys.stdout).print(table)
 
 
 @app.command("show")
-def show(name: Name, json: options.Json = False) -> None:
+def show(name: Name, json: Json = False) -> None:
     """Show one pair: its models, whether they are on this machine, and its prompt template.
 
     Example:
@@ -63,10 +63,7 @@ def show(name: Name, json: options.Json = False) -> None:
     if json:
         print_json(record(pair) | {"here": here})
         return
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="dim")
+    table = plain_table()
     table.add_row("pair", pair.name)
     for role, model in (("draft", pair.draft), ("target", pair.target)):
         table.add_row(role, f"{model}  ({'on this machine' if here[role] else 'not downloaded yet'})")
@@ -77,21 +74,18 @@ def show(name: Name, json: options.Json = False) -> None:
 
 
 @app.command("check")
+@with_settings("models", "prompt", without=("pair", "tensor_parallel", "quantization"))
 def check(
     name: Annotated[
         str | None,
-        typer.Argument(help="Name of a pair, or give --draft and --target.", autocompletion=completion.pair_names),
+        typer.Argument(help="Name of a pair, or give --draft and --target.", autocompletion=complete("pair")),
     ] = None,
-    draft: options.Draft = None,
-    target: options.Target = None,
-    devices: options.Devices = None,
-    dtype: options.Dtype = None,
-    prompt: options.Prompt = None,
-    offline: options.Offline = None,
+    *,
+    given: Given,
     load: Annotated[
         bool, typer.Option("--load", help="Load the weights too, and answer a question in `full` and `select`.")
     ] = False,
-    json: options.Json = False,
+    json: Json = False,
 ) -> None:
     """Say by name what works with a pair, from its configurations and tokenizers; exit code 1 when it cannot be used.
 
@@ -100,11 +94,12 @@ def check(
 
       specprefill pairs check --draft Qwen/Qwen2.5-0.5B-Instruct --target ./my-checkpoint --load
     """
-    if name is None and (draft is None or target is None):
+    both_models = {"draft", "target"} <= set(given)
+    if name is None and not both_models:
         raise UsageError("pairs check: give the name of a pair, or both --draft and --target")
-    if name is not None and draft is not None and target is not None:
-        raise UsageError(f"pairs check: nothing of {name} is left with both --draft and --target; leave the name away")
-    settings = options.settings_from({**locals(), "pair": name})
+    if name is not None and both_models:
+        raise UsageError(f"pairs check: --draft and --target replace both models of {name}; leave out its name")
+    settings = merge_settings({**given, "pair": name})
     with Notes(json).progress("reading configurations and tokenizers"):
         checks = examine(settings)
     from specprefill_cli.diagnostics.finding import any_broken
@@ -122,25 +117,22 @@ def check(
 
 
 def examine(settings: Settings) -> list[Check]:
-    """Findings without weights. Raises SpecprefillError for a model that cannot be had."""
+    """Check a pair without its weights. Raises SpecprefillError for a model that cannot be loaded."""
     from specprefill_cli.diagnostics.pair_check import check_pair
     from specprefill_cli.models.loading import load_outline
     from specprefill_cli.models.pairs import find_pair
     from specprefill_cli.models.placement import choose_placement
     from specprefill_cli.prompting import load_template
-    from specprefill_cli.settings import prompt_folder
 
     pair = find_pair(settings.pair, settings.draft, settings.target)
     placement = choose_placement(settings.devices)
     template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
-    outlines = [load_outline(model, placement, settings.offline) for model in (pair.draft, pair.target)]
-    return check_pair(*outlines, template)
+    draft, target = (load_outline(model, placement, settings.offline) for model in (pair.draft, pair.target))
+    return check_pair(draft, target, template)
 
 
 def try_out(settings: Settings) -> Check:
     """Load the pair and prefill a short document in `full` and `select`."""
-    from dataclasses import replace
-
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.diagnostics.finding import Check, State
     from specprefill_cli.documents.collection import Collection
@@ -151,14 +143,14 @@ def try_out(settings: Settings) -> Check:
     session = open_session(settings, draft=True)
     times = []
     for mode in ("full", "select"):
-        stream = session.ask(collection, LOAD_QUESTION, replace(settings, mode=mode, keep=0.5, max_new_tokens=1))
+        stream = session.ask(collection, LOAD_QUESTION, settings.varied(mode=mode, keep=0.5, max_new_tokens=1))
         list(stream)
         times.append(f"{mode} {seconds(stream.clock.ttft)}")
     return Check("loaded", State.OK, f"first token after {', '.join(times)} for {stream.request.prompt.length} tokens")
 
 
 def on_this_machine(name: str) -> bool:
-    """Whether a model's configuration is in a folder or in the hub's cache."""
+    """Whether a model's configuration is in a folder or in the Hub's cache."""
     from pathlib import Path
 
     from huggingface_hub import try_to_load_from_cache
@@ -171,6 +163,7 @@ def on_this_machine(name: str) -> bool:
 
 
 def record(pair: Pair) -> dict[str, Any]:
+    """A pair as a JSON object."""
     from dataclasses import asdict
 
     return asdict(pair)

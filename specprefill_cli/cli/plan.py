@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import sys
-import time
-from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Group
+from rich.styled import Styled
 
-from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.inputs import check_question, read_inputs, write_page
+from specprefill_cli.cli.loading import seconds_since_start
+from specprefill_cli.cli.options import Documents, Html, Json, Question, Quiet, with_settings
+from specprefill_cli.settings import Settings
+
+if TYPE_CHECKING:
+    from specprefill_cli.answering.dry_run import DryRun
+    from specprefill_cli.answering.session import Session
+    from specprefill_cli.documents.collection import Collection
 
 
+@with_settings(
+    "models",
+    "prefill",
+    "max_new_tokens",
+    without=("mode", "recompute", "accept_risk", "exact_layers", "tensor_parallel", "quantization"),
+)
 def plan(
     context: typer.Context,
-    documents: Annotated[
-        list[str], typer.Argument(help="Files, folders or globs; - is standard input.", show_default=False)
-    ],
-    question: Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)],
-    keep: options.Keep = None,
-    scorer: options.Scorer = None,
-    look_ahead: options.LookAhead = None,
-    chunk_size: options.ChunkSize = None,
-    draft_window: options.DraftWindow = None,
-    prefill_chunk: options.PrefillChunk = None,
-    prompt: options.Prompt = None,
-    pair: options.Pair = None,
-    draft: options.Draft = None,
-    target: options.Target = None,
-    devices: options.Devices = None,
-    dtype: options.Dtype = None,
-    offline: options.Offline = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    json: options.Json = False,
-    html: options.Html = None,
-    quiet: options.Quiet = False,
+    documents: Documents,
+    question: Question,
+    *,
+    settings: Settings,
+    json: Json = False,
+    html: Html = None,
+    quiet: Quiet = False,
 ) -> None:
     """Show what `select` would keep of the documents, and what that should cost. The target's weights are not loaded.
 
@@ -49,42 +49,51 @@ def plan(
 
       specprefill plan report.pdf "Who?" --json | jq '.chunks | max_by(.importance) | .pages'
     """
-    settings = options.settings_from(locals())
-    options.check_question(question)
-    options.check_html(html)
+    check_question(question)
     notes = Notes(quiet)
-    from specprefill_cli.documents import read_collection
-
-    with notes.progress("reading documents"):
-        collection = read_collection(documents)
-    options.check_no_document(html, collection)
+    collection = read_inputs(documents, html, notes)
     with notes.progress("loading the draft, and the target's tokenizer"):
-        from specprefill_cli.answering.dry_run import PLANNED_MODE, dry_run
-        from specprefill_cli.answering.session import check_names, open_session
-        from specprefill_cli.distributed.ranks import ALONE
-        from specprefill_cli.models.loading import load_draft_side
-        from specprefill_cli.prefill.auto_mode import needs_draft
+        session = open_draft_side(settings)
+    startup_seconds = seconds_since_start(context)
+    from specprefill_cli.answering.dry_run import dry_run
+    from specprefill_cli.reporting import dry_run_report
 
-        check_names(settings)
-        with_draft = needs_draft(replace(settings, mode=PLANNED_MODE))
-        session = open_session(settings, with_draft, load=load_draft_side, ranks=ALONE)
-    startup_seconds = time.perf_counter() - context.obj["started"]
     with notes.progress("reading the documents with the draft"):
         run = dry_run(session, collection, question, settings)
-    from specprefill_cli.reporting import dry_run_report as plan_report
-
-    cells = plan_report.plan_cells(run, collection, settings.chunk_size)
+    cells = dry_run_report.plan_cells(run, collection, settings.chunk_size)
     if html:
-        options.write_html(html, question, collection, [plan_report.plan_result(run, cells)])
+        write_page(html, question, collection, [dry_run_report.plan_result(run, cells)])
     if json:
-        print_json(plan_report.plan_record(run, cells, collection, startup_seconds))
+        print_json(dry_run_report.plan_record(run, cells, collection, startup_seconds))
         return
+    out = console(sys.stdout)
+    out.print(plan_report(run, collection, settings.chunk_size, out.color_system is not None and not out.no_color))
+    out.print(dry_run_report.ESTIMATE_NOTE, style="dim")
+
+
+def plan_report(run: DryRun, collection: Collection, chunk_size: int, colour: bool = False) -> Group:
+    """A strip of the document by importance, and tables of what is kept and what that should cost.
+
+    colour: show importance in colours; characters of different density show it without
+    """
+    from specprefill_cli.reporting.dry_run_report import estimate_rows, estimate_table, plan_cells, plan_table
     from specprefill_cli.reporting.strip import heat_strip, legend
 
-    out = console(sys.stdout)
-    colour = out.color_system is not None and not out.no_color
-    out.print(heat_strip(collection, cells, colour))
-    out.print(legend(settings.chunk_size, colour), style="dim")
-    out.print(plan_report.plan_table(run))
-    out.print(plan_report.estimate_table(plan_report.estimate_rows(run)))
-    out.print(plan_report.ESTIMATE_NOTE, style="dim")
+    return Group(
+        heat_strip(collection, plan_cells(run, collection, chunk_size), colour),
+        Styled(legend(chunk_size, colour), "dim"),
+        plan_table(run),
+        estimate_table(estimate_rows(run)),
+    )
+
+
+def open_draft_side(settings: Settings) -> Session:
+    """Load the draft where a dry run needs it, and of the target only its configuration and tokenizer."""
+    from specprefill_cli.answering.dry_run import PLANNED_MODE
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.distributed.ranks import ALONE
+    from specprefill_cli.models.loading import load_draft_side
+    from specprefill_cli.prefill.auto_mode import runs_draft
+
+    draft = runs_draft(PLANNED_MODE, settings.scorer)
+    return open_session(settings, draft, load=load_draft_side, ranks=ALONE)

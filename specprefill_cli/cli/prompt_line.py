@@ -1,4 +1,4 @@
-"""Lines that someone types at a terminal, with history and completion."""
+"""Lines typed at a terminal, with history and completion."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.cli import completion
+from specprefill_cli.cli.choices import suggestions
 from specprefill_cli.cli.repl import HELP
 
 if TYPE_CHECKING:
@@ -15,16 +15,13 @@ if TYPE_CHECKING:
     from prompt_toolkit.history import History
 
 PROMPT = "specprefill> "
-ARGUMENTS = {
-    "/mode": completion.MODES,
-    "/keep": completion.KEEP,
-    "/speculate": ("off", "auto", "4", "8"),
-}
+# Commands whose arguments are values of a setting.
+SETTINGS = {"/mode": "mode", "/keep": "keep", "/speculate": "speculate"}
 PATHS = ("/documents", "/save")
 
 
 def prompted_lines(history: History) -> Iterator[str]:
-    """What is typed at the prompt; Ctrl-C drops a line, Ctrl-D ends them."""
+    """Lines typed at the prompt; Ctrl-C drops a line, Ctrl-D ends the input."""
     from prompt_toolkit import PromptSession
 
     session: PromptSession[str] = PromptSession(history=history, completer=completer(), complete_while_typing=False)
@@ -38,7 +35,7 @@ def prompted_lines(history: History) -> Iterator[str]:
 
 
 def open_history() -> History:
-    """Earlier lines, kept in the user's state folder and readable by nobody else; in memory where that cannot be."""
+    """Earlier lines, in a private file in the user's state folder; in memory where that cannot be written."""
     import platformdirs
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
@@ -52,13 +49,15 @@ def open_history() -> History:
 
 
 def completer() -> Completer:
-    """Completes commands, then what they take."""
+    """A completer of commands and their arguments."""
     from prompt_toolkit.completion import Completer, PathCompleter, WordCompleter
     from prompt_toolkit.document import Document
 
     commands = WordCompleter(list(HELP), sentence=True)
     paths = PathCompleter(expanduser=True)
-    arguments: dict[str, Completer] = {name: WordCompleter(list(words)) for name, words in ARGUMENTS.items()}
+    arguments: dict[str, Completer] = {
+        command: WordCompleter(list(suggestions(name))) for command, name in SETTINGS.items()
+    }
     arguments |= dict.fromkeys(PATHS, paths)
 
     class LineCompleter(Completer):

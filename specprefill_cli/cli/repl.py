@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specprefill_cli.cli.lists import split
+from rich.console import Console, RenderableType
+
+from specprefill_cli.cli.console import Notes, plain_table
+from specprefill_cli.cli.inputs import check_no_document, write_page
+from specprefill_cli.cli.lists import setting_values
+from specprefill_cli.cli.plan import plan_report
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.files import check_can_write, write_whole
+from specprefill_cli.reporting.safe import plain
+from specprefill_cli.settings import AUTO, Settings, parse_setting
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
-    from specprefill_cli.answering.comparison import Compared, Comparison
-    from specprefill_cli.cli.console import Notes
+    from specprefill_cli.answering.comparison import Comparison, ModeAnswer
     from specprefill_cli.documents.collection import Collection
-    from specprefill_cli.settings import Settings
 
 HELP = {
     "/mode": "[MODES] modes to compare, comma-separated",
-    "/keep": "[RATIO] share of prompt tokens the target computes: 0 to 1, or auto",
+    "/keep": "[RATIO] keep ratio, the share of prompt tokens that the target computes: 0 to 1, or auto",
     "/look-ahead": "[N] tokens the draft decodes before scoring",
-    "/speculate": "[K] tokens proposed ahead: off, auto or a number",
-    "/documents": "[D...] the documents; with names: read these instead",
-    "/sources": "where the last answers stand in the documents",
+    "/speculate": "[K] tokens proposed at once: off, auto or a number",
+    "/documents": "[D...] the documents; with names, read these instead",
+    "/sources": "where in the documents the last answers come from",
     "/plan": "[QUESTION] what would be kept for it, or for the last one",
     "/stats": "figures of this session",
     "/save": "FILE the last comparison as a page (.html) or as JSON (.json)",
@@ -37,26 +41,24 @@ SETTINGS = {"/keep": "keep", "/look-ahead": "look_ahead", "/speculate": "specula
 
 @dataclass
 class Repl:
-    """What a session remembers between lines.
+    """The state of a session between lines.
 
-    read: makes a collection of the names of documents
-    asked, compared: the last question and its answers; times: seconds to the first token by mode
+    read: reads documents by name; show_progress: shows what is being done
+    question, compared: the last question and its answers; times: times to first token in seconds, by mode
     """
 
     comparison: Comparison
     settings: Settings
     modes: tuple[str, ...]
     read: Callable[[Sequence[str]], Collection]
-    step: Callable[[str], None] = lambda _mode: None
-    asked: str = ""
-    compared: list[Compared] = field(default_factory=list)
+    show_progress: Callable[[str], None] = lambda _text: None
+    question: str = ""
+    compared: list[ModeAnswer] = field(default_factory=list)
     times: dict[str, list[float]] = field(default_factory=dict)
     ended: bool = False
 
     def handle(self, line: str) -> RenderableType | None:
-        """What to show for a line: a command, or a question. An error, or Ctrl-C, is shown and ends nothing."""
-        from specprefill_cli.reporting.safe import plain
-
+        """Run a command or answer a question, and return what to show; neither an error nor Ctrl-C ends the session."""
         line = line.strip()
         try:
             if not line:
@@ -67,12 +69,13 @@ class Repl:
         except BrokenPipeError:
             raise
         except Exception as error:
-            # A device out of memory at one question, for example: what is loaded and cached serves the next one.
+            # After one question that exhausts a device's memory, for example, others can still be answered.
             return plain(f"error: {type(error).__name__}: {error}", style="red")
         except KeyboardInterrupt:
             return plain("cancelled; the session goes on", style="yellow")
 
     def command(self, line: str) -> RenderableType | None:
+        """Run a command. Raises UsageError for an unknown one."""
         name, _, argument = line.partition(" ")
         argument = argument.strip()
         if name in SETTINGS:
@@ -94,123 +97,88 @@ class Repl:
     def ask(self, question: str) -> RenderableType:
         from specprefill_cli.reporting.comparison_table import comparison_table
 
-        self.compared = self.comparison.ask(question, self.settings, self.modes, self.step)
-        self.asked = question
-        for one in self.compared:
-            self.times.setdefault(one.asked, []).append(one.answer.ttft_seconds)
+        self.compared = self.comparison.ask(
+            question, self.settings, self.modes, lambda mode: self.show_progress(f"answering in mode {mode}")
+        )
+        self.question = question
+        for compared in self.compared:
+            self.times.setdefault(compared.asked, []).append(compared.answer.ttft_seconds)
         return comparison_table(self.compared)
 
     def change(self, name: str, argument: str) -> RenderableType:
-        """Set one setting; without a value, show it."""
-        from specprefill_cli.reporting.safe import plain
-        from specprefill_cli.settings import AUTO, convert, flag
-
+        """Change one setting; without a value, show it."""
+        command = "/" + name.replace("_", "-")
         if argument:
-            self.settings = replace(self.settings, **{name: convert(name, argument, flag(name).replace("--", "/"))})
+            self.settings = self.settings.varied(**{name: parse_setting(name, argument, command)})
         value = getattr(self.settings, name)
-        return plain(f"{name.replace('_', '-')} {AUTO if value is None else value}")
+        return plain(f"{command[1:]} {AUTO if value is None else value}")
 
     def choose_modes(self, argument: str) -> RenderableType:
-        from specprefill_cli.reporting.safe import plain
-
         if argument:
-            self.modes = parse_modes(argument, self.settings)
+            self.modes = tuple(setting_values("mode", argument, "/mode"))
         return plain(f"mode {','.join(self.modes)}")
 
     def show_documents(self, argument: str) -> RenderableType:
-        from rich.table import Table
-
-        from specprefill_cli.reporting.safe import plain
-
         if argument:
             self.comparison.collection = self.read(paths(argument))
-            self.asked, self.compared = "", []
-        table = Table("document", "pages", "characters", box=None, padding=(0, 2, 0, 0))
-        for one in self.comparison.collection.documents:
-            table.add_row(plain(one.name), str(len(one.pages)), f"{len(one.text):,}")
+            self.question, self.compared = "", []
+        table = plain_table("document", "pages", "characters")
+        for document in self.comparison.collection.documents:
+            table.add_row(plain(document.name), str(len(document.pages)), f"{len(document.text):,}")
         return table
 
     def show_sources(self, _argument: str) -> RenderableType:
         from specprefill_cli.reporting.comparison_table import sources_table
 
-        self.need_answers()
+        self.require_answers()
         return sources_table(self.compared)
 
     def show_plan(self, argument: str) -> RenderableType:
-        from rich.console import Group
-
-        from specprefill_cli.reporting import dry_run_report as plan_report
-        from specprefill_cli.reporting.strip import heat_strip, legend
-
-        question = argument or self.asked
+        question = argument or self.question
         if not question:
-            raise UsageError("/plan: no question was asked yet; give one behind it")
+            raise UsageError("/plan: no question was asked yet; give one after the command")
         run = self.comparison.plan(question, self.settings)
-        cells = plan_report.plan_cells(run, self.comparison.collection, self.settings.chunk_size)
-        # Density tells levels apart with and without colour.
-        return Group(
-            heat_strip(self.comparison.collection, cells, False),
-            legend(self.settings.chunk_size, False),
-            plan_report.plan_table(run),
-            plan_report.estimate_table(plan_report.estimate_rows(run)),
-        )
+        return plan_report(run, self.comparison.collection, self.settings.chunk_size)
 
     def show_stats(self, _argument: str) -> RenderableType:
-        from rich.table import Table
-
-        from specprefill_cli.reporting.safe import plain
         from specprefill_cli.reporting.table import seconds
 
-        table = Table("mode", "questions", "median TTFT", "fastest", box=None, padding=(0, 2, 0, 0))
+        table = plain_table("mode", "questions", "median TTFT", "fastest")
         for mode, times in self.times.items():
             table.add_row(plain(mode), str(len(times)), seconds(statistics.median(times)), seconds(min(times)))
         return table if self.times else plain("no question was asked yet")
 
     def save(self, argument: str) -> RenderableType:
-        from specprefill_cli.cli import options
-        from specprefill_cli.files import check_can_write
-        from specprefill_cli.reporting.safe import plain
-
-        self.need_answers()
+        self.require_answers()
         path = Path(argument).expanduser()
         if path.suffix not in (".html", ".json"):
             raise UsageError("/save: give a file that ends with .html or .json")
         check_can_write(path, "/save")
-        options.check_no_document(path, self.comparison.collection, "/save")
-        write_comparison(path, self.asked, self.comparison.collection, self.compared)
+        check_no_document(path, self.comparison.collection, "/save")
+        write_comparison(path, self.question, self.comparison.collection, self.compared)
         return plain(f"written to {path}")
 
     def leave(self, _argument: str) -> None:
         self.ended = True
 
-    def need_answers(self) -> None:
+    def require_answers(self) -> None:
+        """Raises UsageError where no question was asked yet."""
         if not self.compared:
             raise UsageError("no question was asked yet about these documents")
 
 
 def show_help(_argument: str) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    """The commands and what they do."""
+    table = plain_table()
     for name, meaning in HELP.items():
-        # A list in brackets is no markup.
+        # Brackets would be markup.
         table.add_row(name, meaning.replace("[", r"\["))
     table.add_row("anything else", "a question about the documents")
     return table
 
 
-def parse_modes(text: str, settings: Settings) -> tuple[str, ...]:
-    """Names of modes with commas between them, each once. Raises UsageError for an unknown one."""
-    from specprefill_cli.answering.session import check_names
-
-    modes = tuple(split(text, "--modes"))
-    for mode in modes:
-        check_names(replace(settings, mode=mode))
-    return modes
-
-
 def paths(argument: str) -> list[str]:
-    """The names in a line as a shell reads them: quotes, `~`; on Windows a backslash is part of a path.
+    """Split a line into names as a shell does, with quotes and `~`; on Windows a backslash is part of a path.
 
     Raises UsageError for an open quote, and for standard input, which holds the questions.
     """
@@ -230,10 +198,8 @@ def paths(argument: str) -> list[str]:
     return [os.path.expanduser(name) for name in names]
 
 
-def write_comparison(path: Path, question: str, collection: Collection, compared: Sequence[Compared]) -> None:
-    """Write a comparison as JSON, or for any other ending as a page."""
-    from specprefill_cli.cli import options
-    from specprefill_cli.files import write_whole
+def write_comparison(path: Path, question: str, collection: Collection, compared: Sequence[ModeAnswer]) -> None:
+    """Write a comparison as JSON to a file that ends with .json, else as a page."""
     from specprefill_cli.reporting.comparison_table import comparison_record
     from specprefill_cli.reporting.html import answer_result
     from specprefill_cli.reporting.jsonl import line
@@ -241,14 +207,14 @@ def write_comparison(path: Path, question: str, collection: Collection, compared
     if path.suffix == ".json":
         write_whole(path, line(comparison_record(question, compared)) + "\n")
     else:
-        options.write_html(path, question, collection, [answer_result(one.answer, one.cells) for one in compared])
+        write_page(path, question, collection, [answer_result(row.answer, row.cells) for row in compared])
 
 
 def run_repl(repl: Repl, lines: Iterable[str], out: Console, notes: Notes) -> None:
-    """Handle lines until they end, or one of them ends the session."""
+    """Handle lines until they end or `/exit` ends the session."""
     for line in lines:
         with notes.progress("answering") as update:
-            repl.step = lambda mode, update=update: update(f"answering in mode {mode}")
+            repl.show_progress = update
             shown = repl.handle(line)
         if shown is not None:
             out.print(shown)

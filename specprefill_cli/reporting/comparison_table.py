@@ -14,12 +14,12 @@ from specprefill_cli.reporting.table import page_text, phase_name, seconds, seve
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.answer import Answer
-    from specprefill_cli.answering.comparison import Compared
+    from specprefill_cli.answering.comparison import ModeAnswer
 
 EMPTY = "-"
 
 
-def comparison_table(compared: Sequence[Compared]) -> Table:
+def comparison_table(compared: Sequence[ModeAnswer]) -> Table:
     """Build a table with a row for each figure that any mode has, and a column for each mode."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
@@ -33,7 +33,7 @@ def comparison_table(compared: Sequence[Compared]) -> Table:
     return table
 
 
-def figures(compared: Compared) -> dict[str, str | None]:
+def figures(compared: ModeAnswer) -> dict[str, str | None]:
     """Return one mode's figures by label; None or an empty text for those that it does not have."""
     answer = compared.answer
     return {
@@ -64,7 +64,7 @@ def fate_figure(answer: Answer, fate: Fate) -> str | None:
     return f"{span_count(spans)} ({page_text(spans, several_documents(answer))})" if spans else None
 
 
-def sources_table(compared: Sequence[Compared]) -> Table:
+def sources_table(compared: Sequence[ModeAnswer]) -> Table:
     """Build a table of where each mode's answer stands in the documents."""
     table = Table("mode", "source", box=None, padding=(0, 2, 0, 0))
     for column in compared:
@@ -73,7 +73,7 @@ def sources_table(compared: Sequence[Compared]) -> Table:
     return table
 
 
-def comparison_record(question: str, compared: Sequence[Compared]) -> dict[str, Any]:
+def comparison_record(question: str, compared: Sequence[ModeAnswer]) -> dict[str, Any]:
     """Return the comparison as JSON values: rows as `ask --json` has them, with their differences from `full`."""
     differences = ("asked", "speedup", "first_token_kl", "agreement")
     rows = [answer_record(row.answer) | {name: getattr(row, name) for name in differences} for row in compared]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,8 @@ import pytest
 from specprefill_cli.batching.interrupts import Interrupts
 from specprefill_cli.batching.loop import run_batch
 from specprefill_cli.batching.output import RowWriter, finished_rows, open_output
-from specprefill_cli.batching.rows import FIXED, OVERRIDES, BadRow, Row, parse_line
+from specprefill_cli.batching.rows import OVERRIDES, BadRow, Row, parse_line
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.settings import Settings
 
 STUB = Path(__file__).parent.with_name("helpers") / "batch_stub.py"
 
@@ -31,9 +29,9 @@ def jsonl(*rows):
     return [json.dumps(row).encode() + b"\n" for row in rows]
 
 
-def test_each_setting_is_a_rows_own_or_the_whole_batchs():
-    assert set(OVERRIDES).isdisjoint(FIXED)
-    assert {*OVERRIDES, *FIXED} == {each.name for each in fields(Settings)}
+def test_rows_override_settings_that_load_nothing():
+    assert {"mode", "keep", "seed", "proposer"} <= set(OVERRIDES)
+    assert not {"pair", "draft", "target", "devices", "dtype", "offline", "prompt", "prompt_folder"} & set(OVERRIDES)
     row = parse_line(b'{"question": "Who?", "mode": "draft-kv", "recompute": 0.3}', 1, True)
     assert (row.overrides, row.ignored) == ({"mode": "draft-kv", "recompute": 0.3}, ())
 
@@ -53,7 +51,7 @@ def test_each_setting_is_a_rows_own_or_the_whole_batchs():
         (b" \n", True, None),
     ],
 )
-def test_a_line_is_an_object_or_a_question(line, documents, row):
+def test_parses_objects_and_plain_questions(line, documents, row):
     assert parse_line(line, 5, documents) == row
 
 
@@ -71,18 +69,18 @@ def test_a_line_is_an_object_or_a_question(line, documents, row):
         (b'{"question": "Who?", "document": "a", "documents": ["b"]}', True, 5, "not both"),
         (b'{"question": "Who?", "documents": {"a": 1}}', True, 5, "documents must be a list"),
         (b'{"question": "Who?", "documents": "-"}', True, 5, "standard input"),
-        (b'{"question": "Who?", "pair": "tiny"}', True, 5, "pair holds for the whole batch"),
+        (b'{"question": "Who?", "pair": "tiny"}', True, 5, "pair applies to the whole batch"),
         (b'{"a":' * 20_000, True, 5, "not JSON"),
     ],
 )
-def test_a_bad_line_says_what_is_wrong(line, documents, identifier, words):
+def test_bad_lines_say_what_is_wrong(line, documents, identifier, words):
     bad = parse_line(line, 5, documents)
     assert isinstance(bad, BadRow)
     assert bad.identifier == identifier
     assert words in str(bad.error)
 
 
-def test_a_failed_row_is_an_error_row_and_the_next_one_follows():
+def test_failed_row_becomes_error_row_and_the_next_follows():
     def fail_second(row):
         if row.identifier == "b":
             raise SpecprefillError("no such\nfile")
@@ -134,7 +132,7 @@ def test_memory_does_not_grow_with_the_rows():
     assert marks[1] < marks[0] * 1.1 + 10_000
 
 
-def test_resuming_cuts_the_half_row_and_skips_the_whole_ones(tmp_path):
+def test_resume_cuts_the_unfinished_row_and_skips_whole_rows(tmp_path):
     out = tmp_path / "out.jsonl"
     lines = [f"question {number}\n".encode() for number in range(6)]
     with open_output(out, False) as sink:
@@ -157,7 +155,7 @@ def test_resuming_cuts_the_half_row_and_skips_the_whole_ones(tmp_path):
         (jsonl({"id": "a", "question": "x"}), "more rows than the input"),
     ],
 )
-def test_resuming_with_another_input_is_refused(tmp_path, lines, words):
+def test_resume_rejects_another_input(tmp_path, lines, words):
     out = tmp_path / "out.jsonl"
     rows = ({"schema": 1, "id": name, "answer": ""} for name in "ab")
     out.write_bytes(b"".join(jsonl(*rows)))
@@ -166,12 +164,12 @@ def test_resuming_with_another_input_is_refused(tmp_path, lines, words):
     assert len(out.read_bytes().splitlines()) == 2
 
 
-def test_an_output_that_is_no_output_is_named(tmp_path):
+def test_rejects_output_with_foreign_lines(tmp_path):
     out = tmp_path / "notes.txt"
     out.write_text("my notes\n")
-    with pytest.raises(UsageError, match="holds something already"):
+    with pytest.raises(UsageError, match="is not empty"):
         open_output(out, False)
-    with pytest.raises(SpecprefillError, match=r"line 1 .* is no row of output"):
+    with pytest.raises(SpecprefillError, match=r"line 1 .* is not a row of output"):
         run_batch([b"x"], True, echo, print, finished_rows(out))
     assert out.read_text() == "my notes\n"
 
@@ -179,15 +177,15 @@ def test_an_output_that_is_no_output_is_named(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"my notes", b"my\nnotes", b'{"id": "a", "question": "Who?"}', b'{"schema": 1}\nnotes']
 )
-def test_a_file_of_something_else_is_not_resumed_and_stays_whole(tmp_path, content):
+def test_resume_leaves_a_foreign_file_alone(tmp_path, content):
     out = tmp_path / "notes"
     out.write_bytes(content)
-    with pytest.raises(UsageError, match="is no output of batch; give another --out"):
+    with pytest.raises(UsageError, match="is not an output of batch; give another --out"):
         open_output(out, True)
     assert out.read_bytes() == content
 
 
-def test_a_signal_waits_for_the_row_that_is_written():
+def test_signal_waits_until_the_row_is_written():
     interrupts, written = Interrupts(), []
 
     def write(record):
@@ -214,12 +212,12 @@ def test_thirty_kills_lose_nothing_and_repeat_nothing(tmp_path):
         process.kill()
         assert process.wait() == -signal.SIGKILL
     assert subprocess.run(command).returncode == 0
-    found = [json.loads(line) for line in out.read_bytes().splitlines()]
-    assert [row["id"] for row in found] == [f"q{n}" for n in range(rows)]
-    assert sum("error" in row for row in found) == rows // 10
+    rows_written = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [row["id"] for row in rows_written] == [f"q{n}" for n in range(rows)]
+    assert sum("error" in row for row in rows_written) == rows // 10
 
 
-def test_json_texts_are_questions_and_arrays_are_not():
+def test_json_strings_are_questions_and_arrays_are_not():
     assert parse_line(b'"Who signed caf\\u00e9?"', 3, True) == Row(3, "Who signed café?")
     assert parse_line(b'"Who" signed it?', 3, True) == Row(3, '"Who" signed it?')
     assert parse_line("\ufeff".encode() + b'{"question": "Who?", "id": 7}', 3, True) == Row(7, "Who?")
@@ -234,7 +232,7 @@ def test_json_texts_are_questions_and_arrays_are_not():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk that Linux offers")
-def test_a_full_disk_is_one_line_that_says_how_to_go_on():
+def test_full_disk_error_says_how_to_continue():
     with (
         pytest.raises(SpecprefillError, match="--resume continues after the last"),
         open_output(Path("/dev/full"), False) as out,

@@ -8,7 +8,7 @@ from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.settings import Settings
 
 
-def test_reading_a_rows_own_documents_counts_as_start_up(random_session, monkeypatch):
+def test_reading_a_rows_documents_counts_as_startup(random_session, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(answering.time, "perf_counter", lambda: now[0])
 

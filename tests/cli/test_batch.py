@@ -17,7 +17,7 @@ def jsonl(*rows):
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def test_rows_share_the_document_and_answer_as_ask_does(call):
+def test_rows_share_the_document_and_answer_like_ask(call):
     questions = ["What colour is the pump?", "How heavy is the pump?"]
     code, out, err = call("batch", "--document", MANUAL, *SHORT, stdin="\n".join(questions).encode())
     assert code == 0
@@ -31,7 +31,7 @@ def test_rows_share_the_document_and_answer_as_ask_does(call):
     assert list(alone) == list(rows[1])
 
 
-def test_failed_rows_and_rows_of_their_own_kind(call, tmp_path):
+def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     (tmp_path / "gate.md").write_text("The gate of the farm is dark green. " * 20)
     rows = [
         {"id": "own", "question": "Which color is the gate?", "documents": [str(tmp_path / "gate.md")], "mode": "full"},
@@ -45,12 +45,16 @@ def test_failed_rows_and_rows_of_their_own_kind(call, tmp_path):
     (tmp_path / "in.jsonl").write_bytes(jsonl(*rows))
     code, printed, _ = call(*arguments, "--quiet")
     assert (code, printed) == (3, "")
-    found = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [row["id"] for row in found] == ["own", "lost", "mode", "keep", "odd"]
-    assert found[0]["mode"] == "full"
-    assert [row.get("error", {}).get("type") for row in found[1:4]] == ["DocumentError", "UsageError", "UsageError"]
-    assert "missing.pdf" in found[1]["error"]["message"]
-    assert "key 'kep' of the row" in found[4]["warnings"][-1]
+    rows_written = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["id"] for row in rows_written] == ["own", "lost", "mode", "keep", "odd"]
+    assert rows_written[0]["mode"] == "full"
+    assert [row.get("error", {}).get("type") for row in rows_written[1:4]] == [
+        "DocumentError",
+        "UsageError",
+        "UsageError",
+    ]
+    assert "missing.pdf" in rows_written[1]["error"]["message"]
+    assert "key 'kep' of the row" in rows_written[4]["warnings"][-1]
     whole = out.read_bytes()
     code, _, err = call(*arguments)
     assert code == 2
@@ -62,7 +66,7 @@ def test_failed_rows_and_rows_of_their_own_kind(call, tmp_path):
     assert out.read_bytes() == whole
 
 
-def test_the_draft_reads_a_document_once_ever_with_a_cache_folder(call, tmp_path):
+def test_cache_folder_keeps_draft_kv_between_runs(call, tmp_path):
     arguments = ("batch", "--document", MANUAL, *SHORT, "--cache-dir", str(tmp_path), "--quiet")
     first, second = (json.loads(call(*arguments, stdin=b"Who?")[1]) for _ in range(2))
     assert (first["reused"], second["reused"]) == ([], ["draft document KV"])
@@ -80,23 +84,23 @@ def test_the_draft_reads_a_document_once_ever_with_a_cache_folder(call, tmp_path
         (("--out", "nowhere/out.jsonl"), 1, "nowhere/out.jsonl: cannot be written"),
     ],
 )
-def test_bad_calls_are_one_line(call, arguments, code, words):
+def test_rejects_bad_calls_in_one_line(call, arguments, code, words):
     ended, out, err = call("batch", *arguments, stdin=b"")
     assert (ended, out) == (code, "")
     assert len(err.strip().splitlines()) == 1
     assert words in err
 
 
-def test_a_row_that_needs_a_draft_that_is_not_there_fails_alone(call):
+def test_row_fails_alone_if_its_draft_is_not_loaded(call):
     rows = jsonl({"question": "Who?", "mode": "select"}, {"question": "Who?"})
     code, out, _ = call("batch", "--document", MANUAL, "--mode", "full", "--max-new-tokens", "2", "--quiet", stdin=rows)
     assert code == 3
-    found = [json.loads(line) for line in out.splitlines()]
-    assert "needs the draft" in found[0]["error"]["message"]
-    assert found[1]["mode"] == "full"
+    rows_written = [json.loads(line) for line in out.splitlines()]
+    assert "needs the draft" in rows_written[0]["error"]["message"]
+    assert rows_written[1]["mode"] == "full"
 
 
-def test_ctrl_c_abandons_the_row_and_keeps_the_ones_before(call, monkeypatch):
+def test_ctrl_c_abandons_the_row_and_keeps_earlier_rows(call, monkeypatch):
     real = answering.SessionAnswerer.__call__
 
     def second_is_interrupted(self, row):
@@ -111,9 +115,9 @@ def test_ctrl_c_abandons_the_row_and_keeps_the_ones_before(call, monkeypatch):
     assert "Traceback" not in err
 
 
-def test_documents_are_read_once_for_each_list_of_paths():
+def test_reads_each_list_of_documents_once():
     read = []
-    shelf = answering.Shelf(lambda names: read.append(names) or object(), most=2)
+    shelf = answering.Shelf(lambda names: read.append(names) or object(), limit=2)
     assert shelf(("a",)) is shelf(("a",))
     shelf(("a", "b"))
     shelf(("c",))
@@ -121,7 +125,7 @@ def test_documents_are_read_once_for_each_list_of_paths():
     assert read == [("a",), ("a", "b"), ("c",), ("a",)]
 
 
-def test_a_reader_that_leaves_early_is_no_error():
+def test_closed_pipe_is_no_error():
     call = f'{sys.executable} -m specprefill_cli batch - --document "{MANUAL}" --max-new-tokens 2 --quiet | head -1'
     shell = ["bash", "-o", "pipefail", "-c", f"(for n in 1 2 3 4 5; do echo Who?; done) | {call}"]
     done = subprocess.run(shell, capture_output=True, text=True)

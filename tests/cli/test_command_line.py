@@ -13,16 +13,40 @@ from specprefill_cli.resources import packaged_folder
 
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
 ANSWER_KEYS = {
-    "schema", "id", "question", "answer", "mode", "pair", "prompt_tokens", "kept_tokens", "kept_ratio", "ttft_seconds",
-    "startup_seconds", "phases", "spans", "generated_tokens", "tokens_per_second", "acceptance_rate",
-    "peak_memory_bytes", "citations", "warnings",
-}  # fmt: skip
+    "schema",
+    "id",
+    "question",
+    "answer",
+    "mode",
+    "pair",
+    "prompt_tokens",
+    "kept_tokens",
+    "kept_ratio",
+    "ttft_seconds",
+    "startup_seconds",
+    "phases",
+    "spans",
+    "generated_tokens",
+    "tokens_per_second",
+    "acceptance_rate",
+    "peak_memory_bytes",
+    "citations",
+    "warnings",
+}
 PHASES = [
-    "tokenize", "draft_prefill", "look_ahead", "scoring", "selection", "mapping", "checkpoints", "target_prefill", "first_token",
-]  # fmt: skip
+    "tokenize",
+    "draft_prefill",
+    "look_ahead",
+    "scoring",
+    "selection",
+    "mapping",
+    "checkpoints",
+    "target_prefill",
+    "first_token",
+]
 
 
-def test_the_answer_goes_to_stdout_and_the_table_to_stderr(call):
+def test_answer_goes_to_stdout_and_table_to_stderr(call):
     code, out, err = call("ask", HANDBOOK, "When does the canteen open?", "--max-new-tokens", "12")
     assert code == 0
     assert len(out.strip().splitlines()) == 1
@@ -31,7 +55,7 @@ def test_the_answer_goes_to_stdout_and_the_table_to_stderr(call):
     assert "TTFT" not in out
 
 
-def test_json_has_the_binding_keys(call):
+def test_json_has_the_documented_keys(call):
     code, out, err = call(
         "ask", HANDBOOK, "Who is it?", "--json", "--mode", "select", "--keep", "0.2", "--max-new-tokens", "5"
     )
@@ -49,25 +73,25 @@ def test_json_has_the_binding_keys(call):
     assert record["pair"] == {"draft": "tiny:draft", "target": "tiny:target"}
 
 
-def test_quiet_prints_the_answer_alone(call):
+def test_quiet_prints_only_the_answer(call):
     code, out, err = call("ask", HANDBOOK, "Who?", "--quiet", "--no-stream", "--mode", "full", "--max-new-tokens", "3")
     assert (code, err) == (0, "")
     assert out.endswith("\n")
 
 
-def test_streamed_and_collected_answers_are_the_same(call):
+def test_streamed_answer_equals_collected_answer(call):
     question = "What is the notice period during probation?"
     streamed = call("ask", HANDBOOK, question, "--quiet")[1]
     collected = call("ask", HANDBOOK, question, "--quiet", "--no-stream")[1]
     assert streamed.strip() == collected.strip() != ""
 
 
-def test_a_seed_repeats_a_sampled_answer(call):
+def test_seed_repeats_a_sampled_answer(call):
     arguments = ("ask", HANDBOOK, "Who?", "--quiet", "--temperature", "1.5", "--max-new-tokens", "12", "--mode", "full")
     assert call(*arguments, "--seed", "3")[1] == call(*arguments, "--seed", "3")[1]
 
 
-def test_standard_input_is_a_document(call):
+def test_reads_document_from_standard_input(call):
     code, out, _ = call(
         "ask", "-", "Which color is the gate?", "--json", stdin=b"The gate of the farm is dark green. " * 5
     )
@@ -148,7 +172,7 @@ def test_bad_input_is_one_line_with_its_exit_code(call, bad_inputs, document, qu
     assert "Traceback" not in err
 
 
-def test_help_is_quick_because_it_imports_nothing_heavy():
+def test_help_imports_nothing_heavy():
     script = (
         "import sys; sys.argv = ['specprefill', '--help']\n"
         "from specprefill_cli.cli.main import main\n"
@@ -161,7 +185,7 @@ def test_help_is_quick_because_it_imports_nothing_heavy():
     assert "ask" in done.stdout
 
 
-def test_a_closed_pipe_is_no_error():
+def test_closed_pipe_is_no_error():
     reader = f'{sys.executable} -m specprefill_cli ask "{HANDBOOK}" "Who?" --json --mode full | head -c 1'
     done = subprocess.run(["bash", "-o", "pipefail", "-c", reader], capture_output=True, text=True)
     assert "rror" not in done.stderr
@@ -169,7 +193,7 @@ def test_a_closed_pipe_is_no_error():
     assert done.returncode == 0
 
 
-def test_the_page_is_whole_though_the_reader_left(tmp_path):
+def test_page_is_complete_despite_closed_pipe(tmp_path):
     page = tmp_path / "page.html"
     question = "What mileage allowance does the company pay if you use your own car?"
     reader = f'{sys.executable} -m specprefill_cli ask "{HANDBOOK}" "{question}" --html "{page}" | head -c 1'
@@ -178,7 +202,7 @@ def test_the_page_is_whole_though_the_reader_left(tmp_path):
     assert "42 pence" in page.read_text(encoding="utf-8")
 
 
-def test_answers_never_overwrite_the_questions(call, tmp_path):
+def test_evaluate_never_overwrites_its_questions(call, tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text('{"context": "The gate is green.", "question": "Which color?", "answers": ["green"]}\n')
     before = path.read_text()
@@ -188,7 +212,7 @@ def test_answers_never_overwrite_the_questions(call, tmp_path):
     assert path.read_text() == before
 
 
-def test_distractors_without_contexts_are_refused(call, tmp_path):
+def test_rejects_distractors_without_contexts(call, tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green.")
     path = tmp_path / "q.jsonl"
     path.write_text('{"documents": ["a.txt"], "question": "Which color?", "answers": ["green"]}\n')
@@ -216,9 +240,21 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
     record = json.loads(out)
     assert [row["mode"] for row in record["rows"]] == ["full"] + ["select"] * 4
     assert set(record["rows"][1]) >= {
-        "mode", "keep", "scorer", "n", "em", "f1", "f1_low", "f1_high", "f1_delta", "f1_delta_low", "f1_delta_high",
-        "ttft_seconds", "ttft_ratio", "kept_ratio",
-    }  # fmt: skip
+        "mode",
+        "keep",
+        "scorer",
+        "n",
+        "em",
+        "f1",
+        "f1_low",
+        "f1_high",
+        "f1_delta",
+        "f1_delta_low",
+        "f1_delta_high",
+        "ttft_seconds",
+        "ttft_ratio",
+        "kept_ratio",
+    }
     plot = tmp_path / "speedup.svg"
     sizes = ("--lengths", "300", "--keep", "0.2", "--repeat", "1")
     code, out, _ = call("bench", "prefill", *sizes, "--json", "--plot", str(plot))
@@ -234,7 +270,7 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
     assert set(record) >= {"schema", "rows", "host", "versions"}
 
 
-def test_evaluate_leaves_out_what_cannot_be_asked_and_says_so(call, tmp_path):
+def test_evaluate_leaves_out_long_documents_with_a_warning(call, tmp_path):
     rows = [
         {"id": "short", "context": "The gate is green.", "question": "Which color is the gate?", "answers": ["green"]},
         {"id": "long", "context": "The gate is green. " * 5_000, "question": "Which color?", "answers": ["green"]},
@@ -253,7 +289,7 @@ def test_evaluate_leaves_out_what_cannot_be_asked_and_says_so(call, tmp_path):
     assert "does not fit" in err
 
 
-def test_an_interrupted_evaluation_prints_what_it_has(call, tmp_path, monkeypatch):
+def test_interrupted_evaluation_prints_partial_figures(call, tmp_path, monkeypatch):
     row = {"context": "The gate is green.", "question": "Which color is the gate?", "answers": ["green"]}
     path = tmp_path / "q.jsonl"
     path.write_text("\n".join(json.dumps(row) for _ in range(4)))
@@ -281,7 +317,7 @@ def test_an_interrupted_evaluation_prints_what_it_has(call, tmp_path, monkeypatc
         ({"question": "Who?", "documents": [1]}, "line 1: document must be a path, documents a list of them"),
     ],
 )
-def test_a_row_that_is_no_question_is_named(call, tmp_path, row, words):
+def test_rejects_rows_without_question_or_documents(call, tmp_path, row, words):
     path = tmp_path / "q.jsonl"
     path.write_text(json.dumps(row | {"answers": ["x"]}))
     code, _, err = call("evaluate", str(path))
@@ -289,7 +325,7 @@ def test_a_row_that_is_no_question_is_named(call, tmp_path, row, words):
     assert words in " ".join(err.split())
 
 
-def test_the_questions_are_not_overwritten_by_their_answers(call, tmp_path):
+def test_batch_never_overwrites_its_questions(call, tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text('{"id": "a", "question": "Who?"}\n')
     code, _, err = call("batch", str(path), "--document", HANDBOOK, "--out", str(path), "--resume")
@@ -309,14 +345,14 @@ def test_the_questions_are_not_overwritten_by_their_answers(call, tmp_path):
         ("doctor",),
     ],
 )
-def test_every_command_that_loads_a_target_honours_quantization(call, command):
+def test_commands_that_load_a_target_honour_quantization(call, command):
     code, out, err = call(*command, "--quantization", "fp8", "--devices", "cpu", stdin=b"Who?")
     assert code == 1
     assert "--quantization fp8 needs a CUDA device" in " ".join((out + err).split())
     assert "Traceback" not in err
 
 
-def test_random_weights_are_not_quantised(call):
+def test_rejects_quantization_of_random_weights(call):
     code, _, err = call("bench", "prefill", "--shapes", "tiny:tiny", "--quantization", "int8")
     assert code == 2
     assert "--quantization needs a checkpoint" in err
@@ -330,7 +366,7 @@ def test_random_weights_are_not_quantised(call):
         (("--plot", "a.svg", "--modes", "full", "--no-baseline"), "--modes must have full and another mode"),
     ],
 )
-def test_a_plot_that_cannot_be_is_refused_before_anything_is_loaded(call, tmp_path, monkeypatch, flags, words):
+def test_rejects_impossible_plot_before_loading(call, tmp_path, monkeypatch, flags, words):
     monkeypatch.chdir(tmp_path)
     code, out, err = call("bench", "prefill", *flags)
     assert (code, out) == (2, "")
@@ -338,7 +374,7 @@ def test_a_plot_that_cannot_be_is_refused_before_anything_is_loaded(call, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_bench_peer_measures_llama_cpp_beside_the_modes(call, tmp_path, monkeypatch):
+def test_bench_peer_measures_llama_cpp_and_the_modes(call, tmp_path, monkeypatch):
     built = []
 
     class Llama:
@@ -375,8 +411,11 @@ def test_bench_decode_compares_plain_and_speculative_decoding(call):
     assert code == 0
     record = json.loads(out)
     assert [(row["task"], row["speculate"]) for row in record["rows"]] == [
-        ("quote", "auto"), ("quote", "3"), ("short", "auto"), ("short", "3"),
-    ]  # fmt: skip
+        ("quote", "auto"),
+        ("quote", "3"),
+        ("short", "auto"),
+        ("short", "3"),
+    ]
     assert all(row["identical"] and row["speedup"] > 0 for row in record["rows"])
     # Stop tokens do not end a quote: every one of the four is as long as was asked.
     assert record["rows"][0]["answer_tokens"] == record["rows"][1]["answer_tokens"] == 48
@@ -384,19 +423,19 @@ def test_bench_decode_compares_plain_and_speculative_decoding(call):
     assert set(record) >= {"schema", "rows", "host", "versions"}
 
 
-def test_bench_decode_names_an_unknown_task(call):
+def test_bench_decode_rejects_unknown_task(call):
     code, _, err = call("bench", "decode", "--tasks", "poem")
     assert code == 2
     assert "--tasks poem: unknown; use some of quote, short" in err
 
 
-def test_bench_decode_needs_a_passage_to_quote(call):
+def test_bench_decode_rejects_length_without_passage(call):
     code, _, err = call("bench", "decode", "--tasks", "quote", "--length", "60")
     assert code == 2
     assert "--length" in err
 
 
-def test_speculation_is_in_the_json_of_an_answer(call):
+def test_json_describes_speculation(call):
     code, out, _ = call("ask", HANDBOOK, "Who is it?", "--json", "--speculate", "3", "--max-new-tokens", "24")
     assert code == 0
     record = json.loads(out)
@@ -405,7 +444,7 @@ def test_speculation_is_in_the_json_of_an_answer(call):
     assert json.loads(call("ask", HANDBOOK, "Who is it?", "--json", "--speculate", "off")[1])["acceptance_rate"] is None
 
 
-def test_bench_prompts_have_the_length_asked_for(tiny_session):
+def test_bench_prompts_have_the_given_length(tiny_session):
     from specprefill_cli.lab.benchmarks.prefill import QUESTION, prompt_of_length
     from specprefill_cli.settings import Settings
 
@@ -415,7 +454,7 @@ def test_bench_prompts_have_the_length_asked_for(tiny_session):
         assert abs(made - length) <= 4
 
 
-def test_a_page_never_replaces_a_document(call, tmp_path):
+def test_page_never_overwrites_a_document(call, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("<p>The gate is green.</p>")
     for command in ("ask", "plan", "compare"):
@@ -426,14 +465,14 @@ def test_a_page_never_replaces_a_document(call, tmp_path):
     assert (code, "give a file name" in err) == (2, True)
 
 
-def test_a_file_is_not_asked_as_a_question(call, tmp_path):
+def test_rejects_file_in_place_of_question(call, tmp_path):
     (tmp_path / "b.txt").write_text("The fee is ten crowns.")
     for command in ("ask", "plan"):
         code, _, err = call(command, HANDBOOK, str(tmp_path / "b.txt"))
         assert (code, "give the question last" in err) == (2, True)
 
 
-def test_options_without_effect_are_told(call):
+def test_warns_of_options_without_effect(call):
     arguments = ("--recompute", "0.2", "--look-ahead", "9", "--max-new-tokens", "2", "--mode", "select")
     code, _, err = call("ask", HANDBOOK, "Who?", *arguments)
     assert code == 0
@@ -448,7 +487,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(call, tmp_path):
     assert "Traceback" not in call("ask", HANDBOOK, "Who?", "--keep", "7")[2]
 
 
-def test_ctrl_c_ends_ask_with_130_and_its_object(call, monkeypatch):
+def test_ctrl_c_ends_ask_with_130_and_prints_its_object(call, monkeypatch):
     from specprefill_cli.answering import stream as answer_stream
 
     def interrupted(*_, **__):
@@ -462,7 +501,7 @@ def test_ctrl_c_ends_ask_with_130_and_its_object(call, monkeypatch):
     assert "interrupted: the answer is incomplete" in record["warnings"]
 
 
-def test_half_a_character_is_read_by_plan_and_evaluate_too(call, tmp_path):
+def test_plan_and_evaluate_accept_lone_surrogates(call, tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green. " * 20)
     code, out, _ = call("plan", str(tmp_path / "a.txt"), "Which colour \ud83d?", "--json")
     assert (code, json.loads(out)["schema"]) == (0, 1)
@@ -474,7 +513,7 @@ def test_half_a_character_is_read_by_plan_and_evaluate_too(call, tmp_path):
     assert (code, json.loads(out)["rows"][0]["n"]) == (0, 1)
 
 
-def test_a_closed_stream_is_no_failure(tmp_path):
+def test_closed_standard_error_is_no_failure(tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green. " * 20)
     command = (
         f'"{sys.executable}" -m specprefill_cli ask "{tmp_path / "a.txt"}" "Which colour?" --max-new-tokens 4 2>&-'
@@ -484,7 +523,7 @@ def test_a_closed_stream_is_no_failure(tmp_path):
     assert "unexpected" not in done.stdout
 
 
-def test_half_a_character_in_a_question_is_asked(call, tmp_path):
+def test_ask_accepts_lone_surrogates(call, tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green. " * 20)
     code, out, _ = call("ask", str(tmp_path / "a.txt"), "Which colour \ud83d?", "--quiet", "--max-new-tokens", "4")
     assert (code, bool(out.strip())) == (0, True)

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from specprefill_cli.answering.comparison import Comparison, divergence
 from specprefill_cli.cli.compare import split_question
+from specprefill_cli.cli.lists import setting_values
 from specprefill_cli.cli.prompt_line import completer
-from specprefill_cli.cli.repl import Repl, parse_modes
+from specprefill_cli.cli.repl import Repl
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
@@ -50,11 +51,11 @@ def text_of(shown):
         (["a.pdf", "summary"], "Summarise", (["a.pdf", "summary"], "Summarise")),
     ],
 )
-def test_the_last_argument_is_the_question_when_it_reads_like_one(arguments, given, expected):
+def test_last_argument_is_the_question_if_it_reads_like_one(arguments, given, expected):
     assert split_question(arguments, given) == expected
 
 
-def test_an_empty_question_is_refused():
+def test_rejects_empty_question():
     with pytest.raises(UsageError, match="question is empty"):
         split_question(["a.pdf", " "], None)
 
@@ -70,31 +71,31 @@ def test_modes_are_compared_with_full(random_session):
     assert (alone.speedup, alone.first_token_kl, alone.agreement) == (None, None, None)
 
 
-def test_the_divergence_is_that_of_full_from_the_other():
+def test_divergence_is_kl_of_full_from_the_other():
     full, other = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.25, 0.5])
     expected = float((full * (full / other).log()).sum())
     assert divergence(full.log() + 3, other.log()) == pytest.approx(expected, rel=1e-6)
     assert divergence(full, full) == 0
 
 
-def test_every_mode_starts_cold_and_the_second_question_says_what_it_found(random_session):
+def test_modes_start_cold_and_later_questions_report_reuse(random_session):
     modes = ("full", "select", "auto")
     comparison = Comparison(random_session, collection())
     first = comparison.ask("When does it open?", SETTINGS, modes)
-    assert [one.answer.reused for one in first] == [[], [], []]
+    assert [row.answer.reused for row in first] == [[], [], []]
     full, select, _ = comparison.ask("What do tickets cost?", SETTINGS, modes)
     assert full.answer.reused == ["document tokens", "target document KV"]
     assert select.answer.reused == ["document tokens", "draft document KV"]
     cold = Comparison(random_session, collection(), cold=True)
     for question in ("When does it open?", "What do tickets cost?"):
         answers = cold.ask(question, SETTINGS, modes)
-        assert [one.answer.reused for one in answers] == [[], [], []]
+        assert [row.answer.reused for row in answers] == [[], [], []]
     assert answers[1].answer.spans == select.answer.spans
     assert answers[0].answer.answer == full.answer.answer
     assert "target document KV" in text_of(comparison_table([full, select]))
 
 
-def test_one_question_is_a_table_a_page_or_an_object(call, tmp_path):
+def test_one_question_gives_table_page_or_object(call, tmp_path):
     page = tmp_path / "compare.html"
     how = ("--keep", "0.3", "--max-new-tokens", "6")
     code, out, _ = call("compare", MANUAL, "How heavy is the pump?", *how, "--html", str(page))
@@ -109,7 +110,7 @@ def test_one_question_is_a_table_a_page_or_an_object(call, tmp_path):
     assert set(record["rows"][1]) >= {"speedup", "first_token_kl", "agreement", "reused", "phases"}
 
 
-def test_a_session_reads_its_lines_from_a_pipe(call):
+def test_session_reads_lines_from_a_pipe(call):
     lines = b"/keep 0.3\nHow heavy is the pump?\n/nonsense\n/exit\nnever asked\n"
     code, out, _ = call("compare", MANUAL, "--modes", "select", "--max-new-tokens", "4", stdin=lines)
     assert code == 0
@@ -127,7 +128,7 @@ def test_a_session_reads_its_lines_from_a_pipe(call):
         ((MANUAL, "Who?", "--modes", ","), "--modes: empty; give one value"),
     ],
 )
-def test_bad_calls_are_one_line(call, arguments, words):
+def test_rejects_bad_calls_in_one_line(call, arguments, words):
     code, out, err = call("compare", *arguments)
     assert (code, out) == (2, "")
     assert len(err.strip().splitlines()) == 1
@@ -140,7 +141,7 @@ def repl(random_session):
     return Repl(Comparison(random_session, collection()), SETTINGS, ("full", "select"), read)
 
 
-def test_a_session_of_lines(repl, tmp_path):
+def test_session_runs_every_command(repl, tmp_path):
     say = lambda line: text_of(repl.handle(line))  # noqa: E731
     assert repl.handle("  ") is None
     for line in (
@@ -195,7 +196,7 @@ def test_ctrl_c_cancels_the_answer_not_the_session(repl):
     assert repl.compared[0].answer.answer == expected
 
 
-def test_a_failure_of_the_machine_ends_the_answer_not_the_session(repl, monkeypatch):
+def test_unexpected_error_ends_the_answer_not_the_session(repl, monkeypatch):
     def fail(*_):
         raise RuntimeError("out of memory")
 
@@ -204,36 +205,41 @@ def test_a_failure_of_the_machine_ends_the_answer_not_the_session(repl, monkeypa
     assert not repl.ended
 
 
-def test_hostile_text_is_shown_and_not_obeyed(repl):
+def test_shows_hostile_text_literally(repl):
     from dataclasses import replace
 
-    (one,) = repl.comparison.ask("When?", SETTINGS, ("full",))
-    shown = text_of(comparison_table([replace(one, answer=replace(one.answer, answer="[red]x[/red] \x1b[2J \u202e"))]))
+    (compared,) = repl.comparison.ask("When?", SETTINGS, ("full",))
+    shown = text_of(
+        comparison_table([replace(compared, answer=replace(compared.answer, answer="[red]x[/red] \x1b[2J \u202e"))])
+    )
     assert "[red]x[/red] \\u001b[2J \\u202e" in shown
 
 
-def test_modes_are_each_named_once():
-    assert parse_modes("select, full,select", Settings()) == ("select", "full")
+def test_lists_have_no_repetitions():
+    assert setting_values("mode", "select, full,select", "--modes") == ["select", "full"]
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [("/st", ["/stats"]), ("/mode se", ["select"]), ("/mode full", ["full"]), ("Who", []), ("/help x", [])],
 )
-def test_a_line_is_completed(line, expected):
+def test_completes_lines(line, expected):
     from prompt_toolkit.completion import CompleteEvent
     from prompt_toolkit.document import Document
 
-    assert [one.text for one in completer().get_completions(Document(line), CompleteEvent())] == expected
+    assert [completion.text for completion in completer().get_completions(Document(line), CompleteEvent())] == expected
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 def test_keys_at_a_terminal(tmp_path):
     pexpect = pytest.importorskip("pexpect")
     environment = {
-        **os.environ, "TERM": "xterm", "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path),
+        **os.environ,
+        "TERM": "xterm",
+        "HOME": str(tmp_path),
+        "XDG_STATE_HOME": str(tmp_path),
         "PROMPT_TOOLKIT_NO_CPR": "1",
-    }  # fmt: skip
+    }
     stub = str(Path(__file__).parent.with_name("helpers") / "repl_stub.py")
     child = pexpect.spawn(sys.executable, [stub], env=environment, encoding="utf-8", timeout=40, dimensions=(40, 120))
 
@@ -268,7 +274,7 @@ def test_keys_at_a_terminal(tmp_path):
     assert history.stat().st_mode & 0o077 == 0
 
 
-def test_what_is_impossible_in_both_distributions_counts_nothing():
+def test_divergence_ignores_tokens_impossible_in_both():
     first, second = torch.tensor([1.0, 2.0, -torch.inf]), torch.tensor([1.0, 2.5, -torch.inf])
     assert divergence(first, second) == pytest.approx(divergence(first[:2], second[:2]))
     assert divergence(first, first) == 0.0

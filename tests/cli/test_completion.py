@@ -1,4 +1,4 @@
-"""Shell completion: the same names as the registries, without torch; and examples in every help."""
+"""Shell completion without torch, and examples in every help."""
 
 import os
 import subprocess
@@ -7,12 +7,8 @@ import sys
 import pytest
 import typer
 
-from specprefill_cli.cli import completion
+from specprefill_cli.cli.choices import complete_list
 from specprefill_cli.cli.main import app
-from specprefill_cli.decoding.proposers import PROPOSERS
-from specprefill_cli.models.placement import DTYPES
-from specprefill_cli.models.quantization import QUANTIZATIONS
-from specprefill_cli.prefill.registry import MODES, SCORERS
 
 COMMANDS = typer.main.get_command(app)
 
@@ -23,19 +19,11 @@ def every_command(command, path=()):
         yield from every_command(child, (*path, name))
 
 
-def test_the_names_are_those_of_the_registries():
-    assert ("auto", *MODES) == completion.MODES
-    assert set(completion.SCORERS) == {"auto", *SCORERS}
-    assert completion.DTYPES == DTYPES
-    assert completion.QUANTIZATIONS == QUANTIZATIONS
-    assert ("auto", *PROPOSERS) == completion.PROPOSERS
-
-
-def test_lists_complete_their_last_word():
-    complete = completion.list_of("full", "select")
+def test_completes_the_last_value_of_a_list():
+    complete = complete_list("mode")
     assert complete("full,s") == ["full,select"]
-    assert complete("full,") == ["full,select"]
-    assert complete("") == ["full", "select"]
+    assert complete("full,") == ["full,auto", "full,select", "full,draft-kv", "full,hybrid"]
+    assert complete("f") == ["full"]
 
 
 @pytest.mark.parametrize(
@@ -44,13 +32,16 @@ def test_lists_complete_their_last_word():
         ("specprefill ask a.pdf Who --mode s", "select"),
         ("specprefill ask a.pdf Who --scorer lex", "lexical"),
         ("specprefill ask a.pdf Who --pair qwen3-8", "qwen3-8b"),
+        ("specprefill ask a.pdf Who --dtype bf", "bfloat16"),
+        ("specprefill ask a.pdf Who --keep au", "auto"),
+        ("specprefill evaluate q.jsonl --scorer paper,lex", "paper,lexical"),
         ("specprefill pairs show ti", "tiny"),
         ("specprefill config set max", "max_new_tokens"),
         ("specprefill evaluate q.jsonl --modes full,se", "full,select"),
         ("specprefill do", "doctor"),
     ],
 )
-def test_the_shell_gets_names_without_torch(line, expected):
+def test_completes_in_the_shell_without_torch(line, expected):
     script = (
         "import sys; sys.argv = ['specprefill']\n"
         "from specprefill_cli.cli.main import main\n"

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from specprefill_cli.settings import Settings, merge_settings
+from specprefill_cli.cli.sources import merge_settings
+from specprefill_cli.settings import Settings, parse_setting
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def file(tmp_path, monkeypatch):
     return path
 
 
-def test_path_is_printed_even_where_no_file_is(call, file):
+def test_prints_path_of_missing_file(call, file):
     assert call("config", "path") == (0, f"{file}\n", "")
 
 
@@ -31,17 +32,15 @@ def test_path_is_printed_even_where_no_file_is(call, file):
         ("draft", 'a "quoted" name', "draft = 'a \"quoted\" name'\n"),
     ],
 )
-def test_what_is_set_is_what_is_read(call, file, name, text, stored):
+def test_reads_back_what_was_set(call, file, name, text, stored):
     assert call("config", "set", name, text)[0] == 0
     key = name.replace("-", "_")
-    from specprefill_cli.settings import convert
-
-    assert getattr(merge_settings({}, {}, file), key) == convert(key, text, "test")
+    assert getattr(merge_settings({}, {}, file), key) == parse_setting(key, text, "test")
     if '"quoted"' not in text:
         assert file.read_text() == stored
 
 
-def test_setting_and_unsetting_keep_everything_else(call, file):
+def test_set_and_unset_keep_everything_else(call, file):
     file.parent.mkdir()
     file.write_text('# mine\nmode = "full"  # for now\nseed = 4\n')
     assert call("config", "set", "mode", "select")[0] == 0
@@ -64,7 +63,7 @@ def test_setting_and_unsetting_keep_everything_else(call, file):
         (("unset", "keep"), "'keep' is not set there"),
     ],
 )
-def test_what_is_wrong_is_refused_and_the_file_stays(call, file, arguments, words):
+def test_rejects_wrong_values_and_keeps_the_file(call, file, arguments, words):
     file.parent.mkdir()
     file.write_text("seed = 4\n")
     code, out, err = call("config", *arguments)
@@ -73,7 +72,7 @@ def test_what_is_wrong_is_refused_and_the_file_stays(call, file, arguments, word
     assert file.read_text() == "seed = 4\n"
 
 
-def test_a_faulty_file_is_named_and_can_be_mended(call, file):
+def test_faulty_file_is_named_and_can_be_repaired(call, file):
     file.parent.mkdir()
     file.write_text("kept = 0.5\n")
     assert "unknown setting 'kept'" in call("config", "set", "seed", "1")[2]
@@ -83,7 +82,7 @@ def test_a_faulty_file_is_named_and_can_be_mended(call, file):
     assert "not valid TOML" in call("config", "set", "seed", "1")[2]
 
 
-def test_show_says_where_each_value_comes_from(call, file, monkeypatch):
+def test_show_names_the_source_of_each_value(call, file, monkeypatch):
     file.parent.mkdir()
     file.write_text("keep = 0.5\nseed = 1\n")
     monkeypatch.setenv("SPECPREFILL_SEED", "7")
@@ -99,12 +98,12 @@ def test_show_says_where_each_value_comes_from(call, file, monkeypatch):
     assert "environment (SPECPREFILL_SEED)" in out
 
 
-def test_a_variable_that_wins_over_the_file_is_told(call, file, monkeypatch):
+def test_set_warns_of_a_variable_that_wins(call, file, monkeypatch):
     monkeypatch.setenv("SPECPREFILL_SEED", "7")
     assert "SPECPREFILL_SEED is set and wins" in call("config", "set", "seed", "1")[2]
 
 
-def test_a_config_that_is_no_file_is_left_alone(call, monkeypatch, tmp_path):
+def test_rejects_a_folder_as_config_file(call, monkeypatch, tmp_path):
     monkeypatch.setenv("SPECPREFILL_CONFIG", str(tmp_path))
     code, _, err = call("config", "set", "seed", "1")
     assert (code, "this is not a file" in err) == (2, True)

@@ -1,13 +1,13 @@
-"""Options that do nothing beside the others are told, and those that matter are not."""
+"""Warnings about options that have no effect beside the others."""
 
 import pytest
 
-from specprefill_cli.cli.idle_options import NEEDS, without_effect
-from specprefill_cli.settings import Settings
+from specprefill_cli.cli.idle_options import NEEDS, idle_options
+from specprefill_cli.settings import SETTINGS, Settings
 
 
 @pytest.mark.parametrize(
-    ("given", "settings", "told"),
+    ("given", "settings", "warning"),
     [
         ({"keep": "0.2"}, {"mode": "full"}, "--keep: no effect without --mode select or hybrid"),
         ({"keep": "0.2"}, {"mode": "draft-kv"}, "--keep: no effect"),
@@ -27,16 +27,15 @@ from specprefill_cli.settings import Settings
         ({"scorer": "heads", "chunk_size": 16}, {"mode": "full"}, "--scorer, --chunk-size: no effect"),
     ],
 )
-def test_what_has_no_effect_is_told(given, settings, told):
-    found = without_effect(given, [Settings(**settings)])
-    assert (found == []) if told is None else (len(found) == 1 and found[0].startswith(told))
+def test_warns_of_options_without_effect(given, settings, warning):
+    warnings = idle_options(given, [Settings(**settings)])
+    assert (warnings == []) if warning is None else (len(warnings) == 1 and warnings[0].startswith(warning))
 
 
-def test_one_mode_that_uses_an_option_is_enough():
-    assert without_effect({"keep": "0.2"}, [Settings(mode="full"), Settings(mode="select")]) == []
-    assert without_effect({"keep": None}, [Settings(mode="full")]) == []
+def test_no_warning_if_one_mode_uses_the_option():
+    assert idle_options({"keep": "0.2"}, [Settings(mode="full"), Settings(mode="select")]) == []
+    assert idle_options({}, [Settings(mode="full")]) == []
 
 
-def test_all_names_are_settings():
-    for names, _ in NEEDS.values():
-        assert all(hasattr(Settings(), name) for name in names)
+def test_all_options_are_settings():
+    assert {name for options, _ in NEEDS.values() for name in options} <= set(SETTINGS)

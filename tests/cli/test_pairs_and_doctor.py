@@ -51,7 +51,7 @@ def test_pairs_check_can_load_the_weights(call):
         (("--draft", "tiny:draft", "--target", "tiny:target", "--json"), 1, ""),
     ],
 )
-def test_a_pair_that_cannot_be_used_is_told(call, arguments, code, words):
+def test_rejects_unusable_pairs(call, arguments, code, words):
     ended, out, err = call("pairs", "check", *arguments)
     assert ended == code
     assert words in err
@@ -61,7 +61,7 @@ def test_a_pair_that_cannot_be_used_is_told(call, arguments, code, words):
         assert broken == ["prompt"]
 
 
-def test_doctor_finds_a_whole_installation_whole(call):
+def test_doctor_passes_a_complete_installation(call):
     code, out, err = call("doctor", "--json")
     record = json.loads(out)
     assert (code, err) == (0, ""), [check for check in record["checks"] if check["state"] == "broken"]
@@ -82,7 +82,7 @@ def test_doctor_counts_memory_for_the_prompt(call, monkeypatch):
     assert call("doctor", "--devices", "cpu", "--tokens", "100")[0] == 0
 
 
-def test_doctor_names_what_is_broken_and_looks_at_the_rest(call, monkeypatch, tmp_path):
+def test_doctor_names_what_is_broken_and_checks_the_rest(call, monkeypatch, tmp_path):
     from specprefill_cli.models import tokenizers
 
     monkeypatch.setattr(tokenizers, "RANKS", tmp_path / "tokenizer.tiktoken")
@@ -104,12 +104,12 @@ def test_doctor_names_what_is_broken_and_looks_at_the_rest(call, monkeypatch, tm
     assert "pair tiny" in [check["name"] for check in record["checks"]]
 
 
-def test_doctor_with_broken_settings_looks_at_the_pair_that_was_named(call, monkeypatch):
+def test_doctor_with_broken_settings_checks_the_named_pair(call, monkeypatch):
     monkeypatch.setenv("SPECPREFILL_KEEP", "much")
     code, out, _ = call("doctor", "--pair", "qwen3-8b", "--json")
-    found = {check["name"]: check["state"] for check in json.loads(out)["checks"]}
-    assert (code, found["settings"]) == (1, "broken")
-    assert found["draft Qwen/Qwen3-0.6B"] == "no"
+    states = {check["name"]: check["state"] for check in json.loads(out)["checks"]}
+    assert (code, states["settings"]) == (1, "broken")
+    assert states["draft Qwen/Qwen3-0.6B"] == "no"
 
 
 def test_doctor_downloads_nothing(call):
@@ -120,14 +120,14 @@ def test_doctor_downloads_nothing(call):
     assert "the first run downloads it" in draft["detail"]
 
 
-def test_packages_outside_their_range_or_absent_are_told():
+def test_doctor_reports_packages_out_of_range_or_absent():
     assert diagnosis.package("typer", ">=1000", State.BROKEN, "x").state is State.LIMITED
     assert diagnosis.package("no-such-package-here", "", State.NO, "pip install it") == Check(
         "no-such-package-here", State.NO, "not installed; pip install it"
     )
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch):
+def test_doctor_reports_unwritable_folders(tmp_path, monkeypatch):
     assert diagnosis.writable("cache", tmp_path / "a" / "b", "there").state is State.OK
     monkeypatch.setattr("os.access", lambda *_: False)
     assert "no permission to write" in diagnosis.writable("cache", tmp_path / "a", "there").detail

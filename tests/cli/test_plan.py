@@ -51,7 +51,7 @@ def test_pages_of_ask_and_plan_are_written(call, tmp_path):
 @pytest.mark.parametrize(
     ("path", "words"), [("none/a.html", "the folder"), (".", "this is a folder; give a file name")]
 )
-def test_a_page_that_cannot_be_written_is_refused_at_once(call, tmp_path, path, words):
+def test_rejects_unwritable_page_at_once(call, tmp_path, path, words):
     code, out, err = call("ask", HANDBOOK, "Who?", "--html", str(tmp_path / path))
     assert (code, out) == (2, "")
     assert words in err
@@ -68,7 +68,7 @@ def test_a_page_that_cannot_be_written_is_refused_at_once(call, tmp_path, path, 
         ((HANDBOOK, "Who?", "--target", "some/model"), 2, "--target needs a --draft"),
     ],
 )
-def test_what_cannot_be_planned_is_one_line(call, arguments, code, words):
+def test_plan_rejects_bad_calls_in_one_line(call, arguments, code, words):
     ended, out, err = call("plan", *arguments)
     assert (ended, out) == (code, "")
     assert words in err

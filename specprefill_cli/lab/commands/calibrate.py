@@ -1,26 +1,27 @@
-"""`specprefill calibrate`: what a pair must learn about itself once."""
+"""`specprefill calibrate`: scoring heads and KV maps of a pair, found once."""
 
 from __future__ import annotations
 
-import sys
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.lists import whole_numbers
+from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
+from specprefill_cli.files import make_folder
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.lab.evaluation.datasets import Item
     from specprefill_cli.prefill.scoring_heads import ScoringHeads
-    from specprefill_cli.settings import Settings
 
 
+@with_settings("models", "look_ahead", "prefill_chunk", "chunk_size", "prompt", without=("tensor_parallel",))
 def calibrate(
     heads: Annotated[
         Path | None,
@@ -49,19 +50,10 @@ def calibrate(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; default: the pair's calibration folder.")
     ] = None,
-    look_ahead: options.LookAhead = None,
-    prefill_chunk: options.PrefillChunk = None,
-    chunk_size: options.ChunkSize = None,
-    prompt: options.Prompt = None,
-    pair: options.Pair = None,
-    draft: options.Draft = None,
-    target: options.Target = None,
-    devices: options.Devices = None,
-    dtype: options.Dtype = None,
-    quantization: options.Quantization = None,
-    offline: options.Offline = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    *,
+    settings: Settings,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Find the draft's attention heads that point at answers (--heads), and map its KV into the target's (--text).
 
@@ -78,113 +70,104 @@ def calibrate(
     if exact and not text:
         raise UsageError("--exact: belongs to the maps of draft KV; give --text FILES too")
     edges = whole_numbers(exact, "--exact") if exact.strip() else []
-    settings = replace(options.settings_from(locals() | {"heads": None}), scorer="question", mode="select")
+    settings = settings.varied(scorer="question", mode="select")
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.distributed.launch import refuse_ranks
     from specprefill_cli.documents import read_documents
-    from specprefill_cli.files import make_folder
+    from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.models.calibration import calibration_folder
     from specprefill_cli.models.pairs import find_pair
-    from specprefill_cli.prefill.scoring_heads import load_heads
 
     refuse_ranks(settings.tensor_parallel, "calibrate")
     notes = Notes(quiet)
     folder = out or calibration_folder(find_pair(settings.pair, settings.draft, settings.target))
     make_folder(folder, "--out" if out else "the calibration's folder")
     texts = [document.text for document in read_documents([str(path) for path in text])] if text else []
-    items = [] if heads is None else read_questions(heads, limit, distractors, sample_seed)
+    items = [] if heads is None else read_items(heads, limit, distractors, sample_seed)
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True, calibrated=False)
     if heads is not None:
-        items = [item for item in items if item.answers]
-        found = find_heads(session, items, settings, notes)
-        # Saved before the answers too: whoever interrupts them keeps the heads.
-        path = found.save(folder)
-        if answers:
-            found = tune_keep(session, found, items, settings, answers, notes)
-            path = found.save(folder)
-        show_heads(found, path, notes, json)
+        calibrate_heads([item for item in items if item.answers], session, settings, answers, folder, notes, json)
     if text:
-        # The draft reads as it does for its scoring heads, where they are known.
-        stored = (load_heads(place, session.pair.draft) for place in (folder, calibration_folder(session.pair.pair)))
-        window = next((one.window for one in stored if one is not None), None)
-        fit_maps(session, texts, edges, window, folder, notes, json)
+        fit_maps(session, texts, edges, folder, notes, json)
 
 
-def read_questions(path: Path, limit: int, distractors: int, seed: int) -> list[Item]:
-    from specprefill_cli.lab.evaluation.datasets import read_items
+def calibrate_heads(
+    items: list[Item], session: Session, settings: Settings, answers: int, folder: Path, notes: Notes, json: bool
+) -> None:
+    """Find the scoring heads, tune `--keep auto`, and write both to the folder."""
+    from specprefill_cli.lab.calibration import heads as search
 
-    return read_items(path, limit, distractors, seed)
-
-
-def find_heads(session: Session, items: list[Item], settings: Settings, notes: Notes) -> ScoringHeads:
-    from specprefill_cli.lab.calibration.heads import calibrate_heads
-
-    with notes.progress(f"watching the draft's heads on {len(items):,} questions") as update:
-        return calibrate_heads(
-            session, items, settings, lambda number: update(f"watching the draft's heads: {number:,} of {len(items):,}")
+    with notes.progress(f"searching the draft's heads with {len(items):,} questions") as update:
+        heads = search.calibrate_heads(
+            session,
+            items,
+            settings,
+            lambda number: update(f"searching the draft's heads: {number:,} of {len(items):,}"),
         )
+    # Saved now too, so that Ctrl-C during the answers loses no heads.
+    path = heads.save(folder)
+    if answers:
+        heads = tune_keep(session, heads, items, settings, answers, notes)
+        path = heads.save(folder)
+    if json:
+        print_json({"file": str(path), **asdict(heads)})
+        return
+    notes.tell(f"wrote {path}")
+    named = ", ".join(f"layer {head.layer} head {head.head}" for head in heads.heads)
+    print(f"{len(heads.heads)} heads: {named}")
+    for name, value in heads.evidence.items():
+        print(f"{name}: {value:g}")
+    scorer = "heads" if heads.default else "question"
+    print(f"mass kept by --keep auto: {heads.auto_mass:.3f}; default scorer: {scorer}")
 
 
 def tune_keep(
-    session: Session, found: ScoringHeads, items: list[Item], settings: Settings, answers: int, notes: Notes
+    session: Session, heads: ScoringHeads, items: list[Item], settings: Settings, answers: int, notes: Notes
 ) -> ScoringHeads:
-    """The heads with the share of mass that answers want; as they were, with a warning, where answers tell nothing."""
+    """The heads with the importance mass that keeps answers right; unchanged, with a warning, where none is right."""
     from specprefill_cli.lab.calibration.auto_keep import tune_auto_keep, tuning_items
 
     chosen = tuning_items(session, items, settings, answers)
-    stays = "--keep auto holds the share of the mass that keeps the answer's chunks"
+    fallback = "--keep auto holds the share of the mass that keeps the answer's chunks"
     if not chosen:
-        notes.warn(f"no prompt fits the target with an answer; {stays}. Give shorter documents, or --answers 0")
-        return found
+        notes.warn(f"no prompt fits the target with an answer; {fallback}. Give shorter documents, or --answers 0")
+        return heads
     with notes.progress(f"answering {len(chosen):,} questions") as update:
         tuned = tune_auto_keep(
-            session, found, chosen, settings, lambda number: update(f"answering: {number:,} of {len(chosen):,}")
+            session, heads, chosen, settings, lambda number: update(f"answering: {number:,} of {len(chosen):,}")
         )
     if tuned.mass is None:
-        notes.warn(f"no answer had a word right (questions: {tuned.questions:,}); {stays}")
-    return tuned.applied(found)
+        notes.warn(f"no answer had a word right (questions: {tuned.questions:,}); {fallback}")
+    return tuned.applied(heads)
 
 
-def show_heads(found: ScoringHeads, path: Path, notes: Notes, json: bool) -> None:
-    if json:
-        from dataclasses import asdict
-
-        print_json({"file": str(path), **asdict(found)})
-        return
-    notes.tell(f"wrote {path}")
-    named = ", ".join(f"layer {head.layer} head {head.head}" for head in found.heads)
-    print(f"{len(found.heads)} heads: {named}", file=sys.stdout)
-    for name, value in found.evidence.items():
-        print(f"{name}: {value:g}")
-    print(
-        f"mass kept by --keep auto: {found.auto_mass:.3f}; default scorer: {'heads' if found.default else 'question'}"
-    )
-
-
-def fit_maps(
-    session: Session, texts: list[str], edges: list[int], window: int | None, folder: Path, notes: Notes, json: bool
-) -> None:
+def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path, notes: Notes, json: bool) -> None:
+    """Fit the maps from the draft's KV to the target's, and write them to the folder."""
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
+    from specprefill_cli.models.calibration import calibration_folder
+    from specprefill_cli.prefill.scoring_heads import load_heads
 
+    assert session.pair.draft is not None
+    # The draft reads with the window of its scoring heads, where they are known.
+    stored = (load_heads(place, session.pair.draft) for place in (folder, calibration_folder(session.pair.pair)))
+    window = next((heads.window for heads in stored if heads is not None), None)
     with notes.progress("running the pair over the text") as update:
-        found = calibrate_kv(
+        calibration = calibrate_kv(
             session.pair,
             texts,
             edges,
             lambda number: update(f"running the pair over the text: sequence {number:,}"),
             window,
         )
-    path = found.save(folder)
+    path = calibration.save(folder)
     if json:
-        from dataclasses import asdict
-
-        maps = {name: [asdict(fit) for fit in one.fits] for name, one in found.maps.items()}
-        print_json({"file": str(path), "rows": found.rows, "maps": maps})
+        maps = {name: [asdict(fit) for fit in kv_map.fits] for name, kv_map in calibration.maps.items()}
+        print_json({"file": str(path), "rows": calibration.rows, "maps": maps})
         return
     notes.tell(f"wrote {path}")
-    for name, one in found.maps.items():
-        for fit in one.fits:
+    for name, kv_map in calibration.maps.items():
+        for fit in kv_map.fits:
             print(
                 f"{name}: target layer {fit.layer} from draft layers {', '.join(map(str, fit.draft_layers)) or 'none'}; "
                 f"share of variance missed: keys {fit.key_error:.3f}, values {fit.value_error:.3f}"

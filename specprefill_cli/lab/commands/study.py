@@ -1,25 +1,37 @@
-"""`specprefill study`: where draft KV breaks, and what it wins: numbers, pictures, one page."""
+"""`specprefill study`: where draft KV fails, and what it gains: numbers, pictures, one page."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specprefill_cli.cli import options
 from specprefill_cli.cli.console import Notes, console
+from specprefill_cli.cli.options import Quiet, with_settings
 from specprefill_cli.errors import UsageError
+from specprefill_cli.files import make_folder, write_whole
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
+    from specprefill_cli.lab.evaluation.datasets import Item
     from specprefill_cli.lab.study.draft_comparison import DraftFit
-    from specprefill_cli.settings import Settings
 
 
+@with_settings(
+    "models",
+    "exact_layers",
+    "scorer",
+    "look_ahead",
+    "prefill_chunk",
+    "chunk_size",
+    "prompt",
+    without=("tensor_parallel",),
+)
 def study(
     questions: Annotated[Path, typer.Argument(help="JSONL (or .xz) of questions, as for `evaluate`.")],
     out: Annotated[Path, typer.Option(help="Folder for study.json, study.html and the pictures (.svg).")],
@@ -40,22 +52,11 @@ def study(
         int, typer.Option(min=0, help="Other contexts of the file around each question's own.")
     ] = 19,
     sample_seed: Annotated[int, typer.Option(help="Seed of the draw and of the distractors.")] = 0,
-    exact_layers: options.ExactLayers = None,
-    scorer: options.Scorer = None,
-    look_ahead: options.LookAhead = None,
-    prefill_chunk: options.PrefillChunk = None,
-    chunk_size: options.ChunkSize = None,
-    prompt: options.Prompt = None,
-    pair: options.Pair = None,
-    draft: options.Draft = None,
-    target: options.Target = None,
-    devices: options.Devices = None,
-    dtype: options.Dtype = None,
-    quantization: options.Quantization = None,
-    offline: options.Offline = None,
-    quiet: options.Quiet = False,
+    *,
+    settings: Settings,
+    quiet: Quiet = False,
 ) -> None:
-    """Map where the draft's KV fails in the target, what predicts it, what repairs it, and what it wins.
+    """Map where the draft's KV fails in the target, what predicts it, what repairs it, and what it gains.
 
     True errors by layer and depth; what checkpoints predict; with --text, how much the kinship of draft and target
     matters; with --answers, F1 at equal time to first token against the draft alone, `select` and controls.
@@ -67,22 +68,17 @@ def study(
     """
     if draft_compare and not text:
         raise UsageError("--draft-compare needs text to fit on; give --text FILES too")
-    settings = replace(options.settings_from(locals()), mode="draft-kv")
-    from specprefill_cli.files import make_folder
-    from specprefill_cli.lab.plots import require_matplotlib
-
-    require_matplotlib("study")
+    settings = settings.varied(mode="draft-kv")
     make_folder(out, "--out")
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.distributed.launch import refuse_ranks
     from specprefill_cli.lab.evaluation.datasets import read_items
-    from specprefill_cli.lab.study.equal_cost import equal_cost
+    from specprefill_cli.lab.plots import require_matplotlib
     from specprefill_cli.lab.study.measurements import fitting
-    from specprefill_cli.lab.study.measurements import study as run_study
-    from specprefill_cli.lab.study.summary import summary
     from specprefill_cli.reporting.jsonl import SCHEMA
 
     refuse_ranks(settings.tensor_parallel, "study")
+    require_matplotlib("study")
     notes = Notes(quiet)
     items = read_items(questions, max(limit, answers), distractors, sample_seed)
     with notes.progress("loading the models"):
@@ -91,28 +87,41 @@ def study(
     for item, error in left_out:
         notes.warn(f"question {item.identifier} was left out: {error}")
     kin = compare_drafts(session, text, draft_compare or [], settings, notes) if text else None
-    studied = items[:limit]
-    cost = None
-    with notes.progress("studying") as update:
-        found = run_study(session, studied, settings, lambda number: update(f"studying {number} of {len(studied)}"))
-    if answers:
-        with notes.progress("answering") as update:
-            cost = equal_cost(session, items[:answers], settings, limit, update)
     record = {
         "schema": SCHEMA,
         "left_out": [item.identifier for item, _ in left_out],
-        "pair": {"draft": session.pair.draft.name, "target": session.pair.target.name},
-        **summary(found, cost.answer_changed if cost is not None else ()),
-        "kinship": [asdict(one) for one in kin] if kin is not None else None,
-        "equal_cost": cost.record() if cost is not None else None,
+        "pair": {"draft": session.pair.loaded_draft.name, "target": session.pair.target.name},
+        "kinship": [asdict(row) for row in kin] if kin is not None else None,
+        **measure(session, items, settings, limit, answers, notes),
     }
     write_study(out, record, notes)
+
+
+def measure(
+    session: Session, items: Sequence[Item], settings: Settings, limit: int, answers: int, notes: Notes
+) -> dict[str, Any]:
+    """Study the first `limit` questions, and answer the first `answers` at equal time to first token."""
+    from specprefill_cli.lab.study.equal_cost import equal_cost
+    from specprefill_cli.lab.study.measurements import study as run_study
+    from specprefill_cli.lab.study.summary import summary
+
+    studied = items[:limit]
+    with notes.progress("studying") as update:
+        measured = run_study(session, studied, settings, lambda number: update(f"studying {number} of {len(studied)}"))
+    cost = None
+    if answers:
+        with notes.progress("answering") as update:
+            cost = equal_cost(session, items[:answers], settings, limit, update)
+    return {
+        **summary(measured, cost.answer_changed if cost is not None else ()),
+        "equal_cost": cost.record() if cost is not None else None,
+    }
 
 
 def compare_drafts(
     session: Session, text: Sequence[Path], names: Sequence[str], settings: Settings, notes: Notes
 ) -> list[DraftFit]:
-    """Maps of the pair's own draft, of those named, and of an unrelated one; each is loaded when its turn comes."""
+    """Compare the pair's own draft, those named, and an unrelated one with the target; one is loaded at a time."""
     from specprefill_cli.documents import read_documents
     from specprefill_cli.lab.study.draft_comparison import fit_drafts
     from specprefill_cli.models.loading import load_model
@@ -126,10 +135,9 @@ def compare_drafts(
 
 
 def write_study(out: Path, record: dict[str, Any], notes: Notes) -> None:
-    """study.json, study.html and the pictures into a folder, and the tables on standard output."""
+    """Write study.json, study.html and the pictures to a folder, and the tables to standard output."""
     import json as json_format
 
-    from specprefill_cli.files import write_whole
     from specprefill_cli.lab.study.page import finite, render_study, study_plots, study_tables
 
     record = finite(record)

@@ -32,6 +32,7 @@ class AttentionScorer(Scorer):
 
     uses_draft = True
     looks_ahead = True
+    uses_window = True
     neighbours = 0.0
 
     @abstractmethod

@@ -39,12 +39,14 @@ class Scores:
 class Scorer(ABC):
     """A way to score document tokens, registered by `name` in `prefill/registry.py` or by a plugin.
 
-    uses_draft: whether it runs the draft; looks_ahead: whether `--look-ahead` matters
+    uses_draft: whether it runs the draft; looks_ahead: whether `--look-ahead` matters; uses_window: whether
+    `--draft-window` does
     """
 
     name: ClassVar[str]
     uses_draft: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False
+    uses_window: ClassVar[bool] = False
 
     @abstractmethod
     def score(self, request: PrefillRequest) -> Scores:

@@ -18,6 +18,7 @@ class PaperScorer(AttentionScorer):
     """Queries are the last prompt token and `look_ahead` - 1 decoded tokens; the draft reads without a window."""
 
     name = "paper"
+    uses_window = False
 
     def query_tokens(self, prompt: Prompt) -> Tensor:
         return torch.tensor([prompt.length - 1])

@@ -22,14 +22,22 @@ def calibrate(call, random_session, tmp_path, monkeypatch):
 
     def run(*arguments):
         return call(
-            "calibrate", "--heads", str(path), "--distractors", "0", "--look-ahead", "1", "--out", str(tmp_path / "out"),
+            "calibrate",
+            "--heads",
+            str(path),
+            "--distractors",
+            "0",
+            "--look-ahead",
+            "1",
+            "--out",
+            str(tmp_path / "out"),
             *arguments,
-        )  # fmt: skip
+        )
 
     return run
 
 
-def test_the_evidence_says_what_each_mass_gave(calibrate, random_session, tmp_path):
+def test_evidence_has_figures_for_each_mass(calibrate, random_session, tmp_path):
     code, out, err = calibrate("--answers", "1", "--json")
     assert code == 0
     printed = json.loads(out)
@@ -45,14 +53,14 @@ def test_the_evidence_says_what_each_mass_gave(calibrate, random_session, tmp_pa
     assert stored.auto_mass not in MASSES
 
 
-def test_a_folder_that_cannot_be_is_refused_before_the_search(calibrate, tmp_path, monkeypatch):
+def test_rejects_impossible_folder_before_the_search(calibrate, tmp_path, monkeypatch):
     monkeypatch.setattr("specprefill_cli.answering.session.open_session", None)
     code, _, err = calibrate("--out", str(tmp_path / "questions.jsonl"))
     assert code == 2
     assert "questions.jsonl: cannot be made" in err
 
 
-def test_without_answers_the_mass_is_found_by_recall(calibrate):
+def test_mass_is_tuned_by_recall_without_answers(calibrate):
     code, out, err = calibrate("--answers", "0")
     assert code == 0
     assert "mass kept by --keep auto: " in out
@@ -60,7 +68,7 @@ def test_without_answers_the_mass_is_found_by_recall(calibrate):
     assert "warning" not in err
 
 
-def test_where_no_prompt_fits_the_target_the_heads_are_kept_with_a_warning(calibrate, random_session):
+def test_keeps_heads_with_a_warning_if_no_prompt_fits(calibrate, random_session):
     random_session.pair.target.context = 40
     code, out, err = calibrate("--answers", "1")
     assert code == 0

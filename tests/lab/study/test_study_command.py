@@ -20,14 +20,25 @@ def questions(tmp_path):
     return path
 
 
-def test_the_study_leaves_numbers_pictures_and_a_page(call, random_session, questions, tmp_path, monkeypatch):
+def test_study_writes_numbers_pictures_and_a_page(call, random_session, questions, tmp_path, monkeypatch):
     monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
     monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
     out = tmp_path / "a" / "study"
     code, printed, _ = call(
-        "study", str(questions), "--out", str(out), "--answers", "2", "--distractors", "0", "--scorer", "question",
-        "--look-ahead", "1", "--quiet",
-    )  # fmt: skip
+        "study",
+        str(questions),
+        "--out",
+        str(out),
+        "--answers",
+        "2",
+        "--distractors",
+        "0",
+        "--scorer",
+        "question",
+        "--look-ahead",
+        "1",
+        "--quiet",
+    )
     assert code == 0
     record = json.loads((out / "study.json").read_text())
     assert record["schema"] == 1
@@ -36,14 +47,18 @@ def test_the_study_leaves_numbers_pictures_and_a_page(call, random_session, ques
     assert {row["n"] for row in record["equal_cost"]["rows"]} == {2}
     assert len(record["first_token_by_budget"]) == 2 * len(BUDGETS)
     assert {path.name for path in out.iterdir()} == {
-        "study.json", "study.html", "error_by_layer_and_depth.svg", "error_by_layer.svg", "kl_by_budget.svg",
+        "study.json",
+        "study.html",
+        "error_by_layer_and_depth.svg",
+        "error_by_layer.svg",
+        "kl_by_budget.svg",
         "f1_by_budget.svg",
-    }  # fmt: skip
+    }
     assert (out / "study.html").read_text().count("<svg") == 4
     assert "same tokens, rest dropped" in printed
 
 
-def test_what_cannot_work_is_refused_before_work(call, questions, tmp_path):
+def test_rejects_bad_calls_before_loading(call, questions, tmp_path):
     code, _, err = call("study", str(questions), "--out", str(tmp_path / "o"), "--draft-compare", "x")
     assert (code, "--text FILES" in err) == (2, True)
     code, _, err = call("study", str(questions), "--out", str(questions / "o"))

@@ -1,0 +1,65 @@
+"""The values that settings take by name, for help, shell completion and checks; nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from specprefill_cli.decoding.proposers import PROPOSERS
+from specprefill_cli.models.pairs import PAIRS
+from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.settings import AUTO, SETTINGS, Setting, check_choice, flag
+
+Completion = Callable[[str], list[str]]
+# Settings whose values are the names in a registry. `--draft` and `--target` do without a known pair.
+REGISTRIES: Mapping[str, Callable[[], Sequence[str]]] = {
+    "mode": lambda: (AUTO, *MODES),
+    "scorer": lambda: (AUTO, *SCORERS),
+    "proposer": lambda: (AUTO, *PROPOSERS),
+    "pair": lambda: tuple(PAIRS),
+}
+
+
+def choices_of(setting: Setting) -> Sequence[str]:
+    """All values that a setting takes; empty where any string or number will do."""
+    return REGISTRIES[setting.name]() if setting.name in REGISTRIES else setting.choices
+
+
+def check_name(name: str, value: str, label: str | None = None) -> None:
+    """Raises UsageError for a mode, scorer or proposer that is not registered."""
+    if name in REGISTRIES and name != "pair":
+        check_choice(value, REGISTRIES[name](), label or flag(name))
+
+
+def complete(name: str) -> Completion:
+    """Shell completion of a setting's values."""
+
+    def completion(incomplete: str) -> list[str]:
+        return starting_with(incomplete, suggestions(name))
+
+    return completion
+
+
+def complete_list(name: str) -> Completion:
+    """Shell completion of the last value in a comma-separated list of a setting's values."""
+
+    def completion(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        unused = [value for value in suggestions(name) if value not in before.split(",")]
+        return [before + comma + value for value in starting_with(last, unused)]
+
+    return completion
+
+
+def suggestions(name: str) -> Sequence[str]:
+    """Values to offer for a setting."""
+    return choices_of(SETTINGS[name]) or SETTINGS[name].words
+
+
+def setting_names(incomplete: str) -> list[str]:
+    """Shell completion of a setting's name."""
+    return starting_with(incomplete, SETTINGS)
+
+
+def starting_with(incomplete: str, values: Sequence[str] | Mapping[str, object]) -> list[str]:
+    """The values that begin with what was typed."""
+    return [value for value in values if value.startswith(incomplete)]

@@ -1,0 +1,52 @@
+"""Loading what a command asks with: a session, warmed up, and warnings about options without effect."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.options import Given
+from specprefill_cli.settings import Settings
+
+if TYPE_CHECKING:
+    from specprefill_cli.answering.session import Session
+
+
+def open_ready_session(
+    context: typer.Context, variants: Sequence[Settings], given: Given, notes: Notes, draft: bool | None = None
+) -> Session:
+    """Load the pair and run it once in each of the variants that will be asked for; warn of options without effect.
+
+    context: knows when the program started; given: settings given on the command line
+    draft: whether to load the draft too; None: where one of the variants needs it
+
+    Raises SpecprefillError when a model cannot be loaded.
+    """
+    from specprefill_cli.answering.resolve import resolve_scorer
+    from specprefill_cli.answering.session import loads_draft, open_session
+
+    needs_draft = any(map(loads_draft, variants)) if draft is None else draft
+    session = open_session(variants[0], draft=needs_draft)
+    resolved = [settings.varied(scorer=resolve_scorer(settings.scorer, session.pair)) for settings in variants]
+    for settings in resolved:
+        session.warm_up(settings)
+    warn_of_idle_options(given, resolved, notes)
+    session.startup_seconds = seconds_since_start(context)
+    return session
+
+
+def warn_of_idle_options(given: Given, variants: Sequence[Settings], notes: Notes) -> None:
+    """Warn of settings that were given and have no effect in any of the variants, whose `auto` scorer is resolved."""
+    from specprefill_cli.cli.idle_options import idle_options
+
+    for warning in idle_options(given, variants):
+        notes.warn(warning)
+
+
+def seconds_since_start(context: typer.Context) -> float:
+    """Time since the program started."""
+    return time.perf_counter() - context.obj["started"]

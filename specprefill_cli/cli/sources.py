@@ -1,0 +1,82 @@
+"""Where settings come from: defaults < config file < environment < flags, merged once."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specprefill_cli.errors import UsageError
+from specprefill_cli.settings import ENVIRONMENT_PREFIX, SETTINGS, Settings, config_path, flag, parse_setting
+
+
+@dataclass(frozen=True)
+class Sourced:
+    """A value and its source: "default", "file" or "environment"; place: the file's path, or the variable."""
+
+    value: Any
+    source: str
+    place: str | None = None
+
+
+def merge_settings(
+    flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ, file: Path | None = None
+) -> Settings:
+    """Settings from the config file, the environment and flags; a flag that is None was not given.
+
+    Raises UsageError for an unknown key or a wrong value, naming its place.
+    """
+    sourced = sourced_values(environment, file)
+    if flags.get("pair") is not None:
+        sourced = without_models(sourced, above="flag")
+    values = {name: value.value for name, value in sourced.items()}
+    given = {name: parse_setting(name, value, flag(name)) for name, value in flags.items() if value is not None}
+    return Settings(**values | given)
+
+
+def without_models(sourced: Mapping[str, Sourced], above: str) -> dict[str, Sourced]:
+    """A pair named in one source replaces the draft and target of all sources below it."""
+    dropped = {role: Sourced(None, "default") for role in ("draft", "target") if sourced[role].source != above}
+    return {**sourced, **dropped}
+
+
+def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | None = None) -> dict[str, Sourced]:
+    """Every setting by name, as defaults, the config file and the environment leave it.
+
+    Raises UsageError for an unknown key or a wrong value, naming its place.
+    """
+    sourced = {name: Sourced(known.default, "default") for name, known in SETTINGS.items()}
+    path = file or config_path()
+    if path.is_file():
+        sourced |= {name: Sourced(value, "file", str(path)) for name, value in read_config(path).items()}
+    elif file is None and environment.get(f"{ENVIRONMENT_PREFIX}CONFIG") and not path.exists():
+        raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; fix or unset the variable")
+    for name, known in SETTINGS.items():
+        if known.variable in environment:
+            value = known.parse(environment[known.variable], known.variable)
+            sourced[name] = Sourced(value, "environment", known.variable)
+    if sourced["pair"].source == "environment":
+        sourced = without_models(sourced, above="environment")
+    return sourced
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a config file. Raises UsageError, naming the file."""
+    try:
+        return parse_config(path.read_text(encoding="utf-8-sig"), path)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
+
+
+def parse_config(text: str, path: Path) -> dict[str, Any]:
+    """The settings in a config file's text. Raises UsageError, naming the file."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
+    return {name: parse_setting(name, value, str(path)) for name, value in values.items()}
