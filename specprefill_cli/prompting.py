@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import string
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DocumentEncoder = Callable[["PreTrainedTokenizerBase", str], tuple[list[int], np.ndarray]]
 VARIABLES = ("document", "question")
-# What stands for the variables while fixed text is cut around them. No chat template changes it: letters only, one word.
+# Placeholders for the variables, which no chat template changes: one word of letters only.
 MARKS = {"document": "SPECPREFILLDOCUMENTMARK", "question": "SPECPREFILLQUESTIONMARK"}
 
 
@@ -43,9 +43,10 @@ class Template:
 
 
 def split_at_marks(text: str) -> tuple[str, str, str]:
-    head, _, rest = text.partition(MARKS["document"])
-    between, _, after = rest.partition(MARKS["question"])
-    return head, between, after
+    """The texts before, between and after the two marks."""
+    prefix, _, rest = text.partition(MARKS["document"])
+    between, _, suffix = rest.partition(MARKS["question"])
+    return prefix, between, suffix
 
 
 def load_template(name: str, folders: Sequence[Path] = ()) -> Template:
@@ -66,10 +67,12 @@ def load_template(name: str, folders: Sequence[Path] = ()) -> Template:
 
 
 def template_folders(folders: Sequence[Path]) -> list[Path]:
+    """Where templates are looked for, the package's folder last."""
     return [*folders, packaged_folder("prompts")]
 
 
 def parse_template(path: Path) -> Template:
+    """Read a template file. Raises SpecprefillError, naming the file, where it is not a valid template."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -78,45 +81,54 @@ def parse_template(path: Path) -> Template:
         raise SpecprefillError(
             f"prompt {path}: cannot be read ({error.strerror or error}); check its permissions"
         ) from error
+    fault = key_fault(values) or variable_fault(values)
+    if fault:
+        raise SpecprefillError(f"prompt {path}: {fault}")
+    return Template(path.stem, values.get("text"), values.get("system"), values.get("user"))
+
+
+def key_fault(values: Mapping[str, Any]) -> str | None:
+    """What is wrong with a template's keys and types, or None."""
     unknown = sorted(set(values) - {"description", "text", "system", "user"})
     if unknown:
-        raise SpecprefillError(f"prompt {path}: unknown key '{unknown[0]}'; use description, text, or system and user")
+        return f"unknown key '{unknown[0]}'; use description, text, or system and user"
     if "text" in values and "system" in values:
-        raise SpecprefillError(f"prompt {path}: `system` goes with `user`; with `text` it would not be used")
+        return "`system` goes with `user`; with `text` it would not be used"
     if ("text" in values) == ("user" in values):
-        raise SpecprefillError(f"prompt {path}: give either `text` (plain) or `user` (chat), not both and not neither")
-    body = values.get("text", values.get("user"))
+        return "give either `text` (plain) or `user` (chat), not both and not neither"
     if not all(isinstance(value, str) for value in values.values()):
-        raise SpecprefillError(f"prompt {path}: every value must be a string in quotes")
+        return "every value must be a string in quotes"
+    return None
+
+
+def variable_fault(values: Mapping[str, str]) -> str | None:
+    """What is wrong with the variables in a template's texts, or None."""
+    body = string.Template(values.get("text", values.get("user", "")))
     if any(f"${name}" in values.get("system", "") for name in VARIABLES):
-        raise SpecprefillError(f"prompt {path}: `system` is fixed text; write $document and $question in `user`")
-    if not string.Template(body).is_valid():
-        raise SpecprefillError(f"prompt {path}: a lone dollar sign; write it as $$")
-    strangers = [name for name in string.Template(body).get_identifiers() if name not in VARIABLES]
-    if strangers:
-        raise SpecprefillError(f"prompt {path}: unknown variable ${strangers[0]}; known are $document and $question")
-    marked = string.Template(body).substitute(MARKS)
-    for variable, mark in MARKS.items():
-        if marked.count(mark) != 1:
-            raise SpecprefillError(f"prompt {path}: the variable ${variable} is missing; it must occur once")
+        return "`system` is fixed text; write $document and $question in `user`"
+    if not body.is_valid():
+        return "a lone dollar sign; write it as $$"
+    unknown = [name for name in body.get_identifiers() if name not in VARIABLES]
+    if unknown:
+        return f"unknown variable ${unknown[0]}; known are $document and $question"
+    marked = body.substitute(MARKS)
+    missing = [variable for variable, mark in MARKS.items() if marked.count(mark) != 1]
+    if missing:
+        return f"the variable ${missing[0]} is missing; it must occur once"
     if marked.index(MARKS["document"]) > marked.index(MARKS["question"]):
-        raise SpecprefillError(
-            f"prompt {path}: $question must come after $document, so that the document can be reused"
-        )
-    return Template(
-        path.stem, body if "text" in values else None, values.get("system"), body if "user" in values else None
-    )
+        return "$question must come after $document, so that the document can be reused"
+    return None
 
 
 @dataclass(frozen=True)
 class PromptText:
-    """A prompt as text: fixed pieces, in which special tokens count, around document and question, which are data."""
+    """A prompt as text: trusted pieces, in which special tokens are parsed, around document and question, which are data."""
 
-    head: str
+    prefix: str
     document: str
     before_question: str
     question: str
-    after_question: str
+    suffix: str
 
 
 @dataclass(frozen=True)
@@ -134,26 +146,27 @@ class Prompt:
 
     @property
     def length(self) -> int:
+        """Tokens of the prompt."""
         return len(self.tokens)
 
 
 def render(
     template: Template, document: str, question: str, tokenizer: PreTrainedTokenizerBase, opening: str = ""
 ) -> PromptText:
-    """Fill a template; messages go through the tokenizer's chat template, which is cut where the variables stand.
+    """Fill a template; messages go through the tokenizer's chat template, which is split at the variables.
 
-    opening: trusted text that the answer is made to begin with, put behind the rest
+    opening: trusted text that the answer is made to begin with, appended to the suffix
 
     Raises SpecprefillError when the tokenizer has no chat template or loses a variable.
     """
     if template.text is not None:
-        head, between, after = template.text_parts()
-        head = (tokenizer.bos_token or "") + head
+        prefix, between, suffix = template.text_parts()
+        prefix = (tokenizer.bos_token or "") + prefix
     else:
-        head, between, after = chat_parts(template, tokenizer)
+        prefix, between, suffix = chat_parts(template, tokenizer)
     # A blank before the question belongs to its first token, as it does in running text.
     blank = " " if between.endswith(" ") else ""
-    return PromptText(head, document, between.removesuffix(" "), blank + question.strip(), after + opening)
+    return PromptText(prefix, document, between.removesuffix(" "), blank + question.strip(), suffix + opening)
 
 
 def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str, str]:
@@ -168,18 +181,18 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
         tokenizer.apply_chat_template,
         tokenize=False,
         add_generation_prompt=True,
-        # Qwen3 and its kin would think aloud first; templates that know no thinking ignore it.
+        # Qwen3 would reason aloud first; other templates ignore this.
         enable_thinking=False,
-        # Llama 3 would write today's date: other tokens every day, and no cache of yesterday's. Its own default.
+        # Llama 3 would insert today's date, which invalidates caches daily; this is its own default.
         date_string="26 Jul 2024",
     )
     try:
-        text = fill([*system, {"role": "user", "content": user}])
+        text = str(fill([*system, {"role": "user", "content": user}]))
     except TemplateError as error:
-        # Some templates refuse the system role: then its text opens the user's message.
+        # Some templates refuse the system role: its text then opens the user's message.
         if not system:
             raise SpecprefillError(f"prompt '{template.name}': the model's chat template failed ({error})") from error
-        text = fill([{"role": "user", "content": f"{template.system}\n\n{user}"}])
+        text = str(fill([{"role": "user", "content": f"{template.system}\n\n{user}"}]))
     if any(text.count(mark) != 1 for mark in MARKS.values()):
         raise SpecprefillError(
             f"prompt '{template.name}': the model's chat template does not show document and question once each"
@@ -190,15 +203,16 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
 def encode_prompt(
     text: PromptText, tokenizer: PreTrainedTokenizerBase, encode_document: DocumentEncoder = encode_text
 ) -> Prompt:
-    """Token ids of a prompt, piece by piece, so that head, document, question and tail are known exactly.
+    """Token ids of a prompt, piece by piece, so that the token ranges of document and question are exact.
 
-    encode_document: `encode_text`, or what remembers its results
+    encode_document: `encode_text`, or a cache of it
     """
-    head = encode_template(tokenizer, text.head)
+    prefix = encode_template(tokenizer, text.prefix)
     document, offsets = encode_document(tokenizer, text.document)
     before = encode_template(tokenizer, text.before_question)
     question, _ = encode_text(tokenizer, text.question)
-    after = encode_template(tokenizer, text.after_question)
-    start, asked = len(head) + len(document), len(head) + len(document) + len(before)
-    tokens = torch.tensor([*head, *document, *before, *question, *after], dtype=torch.long)
-    return Prompt(tokens, (len(head), start), (asked, asked + len(question)), offsets)
+    after = encode_template(tokenizer, text.suffix)
+    end = len(prefix) + len(document)
+    asked = end + len(before)
+    tokens = torch.tensor([*prefix, *document, *before, *question, *after], dtype=torch.long)
+    return Prompt(tokens, (len(prefix), end), (asked, asked + len(question)), offsets)

@@ -145,7 +145,7 @@ def try_out(settings: Settings) -> Check:
     for mode in ("full", "select"):
         stream = session.ask(collection, LOAD_QUESTION, settings.varied(mode=mode, keep=0.5, max_new_tokens=1))
         list(stream)
-        times.append(f"{mode} {seconds(stream.clock.ttft)}")
+        times.append(f"{mode} {seconds(stream.request.clock.ttft)}")
     return Check("loaded", State.OK, f"first token after {', '.join(times)} for {stream.request.prompt.length} tokens")
 
 

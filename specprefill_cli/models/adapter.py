@@ -34,11 +34,11 @@ def recompute(
     state: PrefillState,
     capture: QueryCapture | None = None,
     logits: bool = True,
-) -> Tensor | None:
+) -> Tensor:
     """Run tokens [N] whose keys and values replace those in slots [N], ascending, of a filled cache.
 
-    Each token sees the keys at positions up to its own. Returns the logits [V] of the last token in float32, or None
-    without `logits`: then the pass ends with the keys and values of the last layer.
+    Each token sees the keys at positions up to its own. Returns the logits [V] of the last token in float32, or
+    an empty tensor without `logits`: then the pass ends with the keys and values of the last layer.
     """
     last_layer = None if logits else model.config.get_text_config().num_hidden_layers - 1
     # One copy per device, because every copy waits for it.
@@ -62,14 +62,14 @@ def run(
     last_layer: int | None = None,
     rows: int | None = None,
     local_window: LocalWindow | None = None,
-) -> Tensor | None:
+) -> Tensor:
     """Run tokens [N] at positions [N] behind the state, which grows by N.
 
     last_layer: end the pass when this layer has its queries, keys and values; the layers above get none for these tokens
     local_window: limits what the document's tokens see (None: all before them)
 
-    Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` ones; None where `logits` is false or
-    the pass ends early, and then the head over the vocabulary is not computed.
+    Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` ones; empty where `logits` is false
+    or the pass ends early, and then the head over the vocabulary is not computed.
     """
     slots = torch.arange(state.length, state.length + len(tokens))
     state.positions = torch.cat([state.positions, positions])
@@ -88,7 +88,7 @@ def forward(
     last_layer: int | None = None,
     rows: int | None = None,
     local_window: LocalWindow | None = None,
-) -> Tensor | None:
+) -> Tensor:
     """The pass behind `run` and `recompute`; the state holds the positions of all slots already."""
     captured = None
     if capture is not None:
@@ -109,9 +109,9 @@ def forward(
                 **({"logits_to_keep": rows or 1} if whole else {}),
             )
     except LayerReached:
-        return None
+        return torch.empty(0)
     if not whole:
-        return None
+        return torch.empty(0)
     return output.logits[0, -1].float() if rows is None else output.logits[0, -rows:].float()
 
 
@@ -134,7 +134,6 @@ def prefill(
     last_layer = model.config.get_text_config().num_hidden_layers - 1
     read_keys(model, tokens[:before], positions[:before], chunk, last_layer, capture, state, local_window)
     logits = run(model, tokens[before:], positions[before:], state, capture, local_window=local_window)
-    assert logits is not None
     return logits, state
 
 

@@ -1,4 +1,4 @@
-"""Where calibrations of a pair lie: shipped with the package for `tiny`, in the user's data folder for the others."""
+"""Where calibrations of a pair are stored: in the package for `tiny`, in the user's data folder for the others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.models.pairs import BUNDLED, Pair
 from specprefill_cli.resources import BUNDLED_FOLDER
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-# Numbers of each weight that its fingerprint reads.
+# Values of each weight that its fingerprint covers.
 SAMPLED = 16
 FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
 
@@ -41,30 +41,31 @@ def pair_options(pair: Pair) -> str:
 
 
 def weights_fingerprint(model: PreTrainedModel) -> str:
-    """A hash of some numbers of every weight, rounded so that a checkpoint has the same in float32, bfloat16 and float16.
+    """A hash of some values of every weight, rounded so that float32, bfloat16 and float16 give the same.
 
-    Under one name a folder or a hub id may hold other weights tomorrow.
+    Other weights may appear under the same folder or hub id.
     """
     import torch
 
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         flat = whole_weight(model, name, parameter).detach().flatten()
         sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).to(torch.float16).float().cpu()
-        found.update(name.encode() + sample.numpy().tobytes())
-    return found.hexdigest()[:16]
+        digest.update(name.encode() + sample.numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def whole_weight(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:
-    """A weight that may be divided among ranks (which must all ask for it), or left in main memory by accelerate."""
+    """A whole weight, even if it is divided among ranks (all of which must call this) or offloaded by accelerate."""
     if hasattr(parameter, "full_tensor"):
         return parameter.full_tensor()
     if parameter.is_meta:
         owner, _, own_name = name.rpartition(".")
-        return model.get_submodule(owner)._hf_hook.weights_map[own_name]
+        hook: Any = model.get_submodule(owner)._hf_hook
+        return hook.weights_map[own_name]
     return parameter
 
 
 def slug(name: str) -> str:
-    """A hub id or path as a file name: what is no letter, digit, dot or dash becomes an underscore."""
+    """A hub id or path as a file name: other characters than letters, digits, dots and dashes become underscores."""
     return re.sub(r"[^\w.-]+", "_", name).strip("_")

@@ -43,11 +43,11 @@ class SlotKv:
 
 def copy_slots(state: PrefillState, slots: Tensor) -> SlotKv:
     """Copy slots [C] of every layer."""
-    layers = tuple(
-        tuple(held[0].index_select(1, slots.to(held.device)) for held in (layer.keys, layer.values))
-        for layer in state.cache.layers
-    )
-    return SlotKv(slots, layers)
+    layers = []
+    for layer in state.layers:
+        places = slots.to(layer.keys.device)
+        layers.append((layer.keys[0].index_select(1, places), layer.values[0].index_select(1, places)))
+    return SlotKv(slots, tuple(layers))
 
 
 def no_reduce(values: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import UsageError
+from specprefill_cli.models.attention_plan import SINKS
 from specprefill_cli.models.cache import layer_tensors, restore_state
 from specprefill_cli.models.calibration import weights_fingerprint
-from specprefill_cli.models.attention_plan import SINKS
 from specprefill_cli.prefill.prefix_cache import CachedPrefix, token_hash
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def checksum(pairs: Iterable[tuple[Tensor, Tensor]]) -> int:
     value = 0
     for pair in pairs:
         for tensor in pair:
-            value = zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy(), value)
+            value = zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy().data, value)
     return value
 
 
@@ -166,4 +166,5 @@ def revision(model: PreTrainedModel) -> str:
 
 
 def reason(error: Exception) -> str:
+    """The cause of an error in one line."""
     return str(getattr(error, "strerror", None) or error).strip().splitlines()[0][:200] if str(error) else "unreadable"

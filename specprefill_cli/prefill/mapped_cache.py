@@ -120,7 +120,7 @@ def repair(request: PrefillRequest, state: PrefillState, slots: Tensor) -> Tenso
 def without_slots(state: PrefillState, kept: Tensor) -> PrefillState:
     """The cache reduced to slots [K], ascending."""
     reduced = new_state(len(kept))
-    for number, layer in enumerate(state.cache.layers):
+    for number, layer in enumerate(state.layers):
         places = kept.to(layer.keys.device)
         reduced.cache.update(layer.keys.index_select(-2, places), layer.values.index_select(-2, places), number)
     reduced.positions = state.positions[kept]

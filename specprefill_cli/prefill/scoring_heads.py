@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import check_identity, read_description, write_description
 from specprefill_cli.prefill.importance import check_finite, pool, query_block
 

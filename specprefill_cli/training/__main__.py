@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
 from specprefill_cli.training.batches import BatchStream
 from specprefill_cli.training.corpus import dev_grams, stream_text
 from specprefill_cli.training.export import export_pair
-from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
 from specprefill_cli.training.score import markdown, score_pair
 from specprefill_cli.training.shapes import PAIR_SHAPES
 from specprefill_cli.training.shards import ShardStream, write_shards

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from specprefill_cli.answering.comparison import Comparison, divergence
+from specprefill_cli.answering.comparison import Comparison, kl_divergence
 from specprefill_cli.cli.compare import split_question
 from specprefill_cli.cli.lists import setting_values
 from specprefill_cli.cli.prompt_line import completer
@@ -74,8 +74,8 @@ def test_modes_are_compared_with_full(random_session):
 def test_divergence_is_kl_of_full_from_the_other():
     full, other = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.25, 0.5])
     expected = float((full * (full / other).log()).sum())
-    assert divergence(full.log() + 3, other.log()) == pytest.approx(expected, rel=1e-6)
-    assert divergence(full, full) == 0
+    assert kl_divergence(full.log() + 3, other.log()) == pytest.approx(expected, rel=1e-6)
+    assert kl_divergence(full, full) == 0
 
 
 def test_modes_start_cold_and_later_questions_report_reuse(random_session):
@@ -276,6 +276,6 @@ def test_keys_at_a_terminal(tmp_path):
 
 def test_divergence_ignores_tokens_impossible_in_both():
     first, second = torch.tensor([1.0, 2.0, -torch.inf]), torch.tensor([1.0, 2.5, -torch.inf])
-    assert divergence(first, second) == pytest.approx(divergence(first[:2], second[:2]))
-    assert divergence(first, first) == 0.0
-    assert math.isnan(divergence(first, torch.tensor([math.nan, 0.0, 0.0]))), "not a number is no agreement"
+    assert kl_divergence(first, second) == pytest.approx(kl_divergence(first[:2], second[:2]))
+    assert kl_divergence(first, first) == 0.0
+    assert math.isnan(kl_divergence(first, torch.tensor([math.nan, 0.0, 0.0]))), "not a number is no agreement"

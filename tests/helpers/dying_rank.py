@@ -3,8 +3,8 @@
 import os
 import signal
 
-from specprefill_cli.cli.main import main
 from specprefill_cli.answering.rank_worker import Worker
+from specprefill_cli.cli.main import main
 from specprefill_cli.errors import SpecprefillError
 
 

@@ -14,9 +14,9 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.models.adapter import prefill, read_keys
 from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.attention_plan import SINKS, LocalWindow
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.cost import ModelCost, attended_pairs, compute_limit, promised_speedup
-from specprefill_cli.models.attention_plan import SINKS, LocalWindow
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES
@@ -119,6 +119,7 @@ def test_a_draft_that_every_rank_runs_counts_for_each(random_session):
     collection = Collection((one_page_document("doc", "The gate is green. " * 40, "text/plain"),))
     settings = Settings(mode="select", scorer="question")
     request = random_session.request(collection, "Which colour?", settings)
+    scorer = SCORERS["question"]
     scorer = SCORERS["question"]
     scorer = SCORERS["question"]
     shared = replace(request, pair=replace(request.pair, ranks=SimpleNamespace(size=4)))

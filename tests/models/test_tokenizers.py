@@ -26,7 +26,7 @@ def test_pieces_of_a_prompt_join_without_stray_blanks(blank_adding):
     text = PromptText("Question:", "The fee is four euros.", "\nQuestion:", " What is the fee?", "\nAnswer:")
     prompt = encode_prompt(text, blank_adding)
     whole = blank_adding.convert_ids_to_tokens(prompt.tokens.tolist())
-    expected = text.head + text.document + text.before_question + text.question + text.after_question
+    expected = text.prefix + text.document + text.before_question + text.question + text.suffix
     assert "".join(whole).replace("\u2581", " ") == expected
     _, offsets = encode_text(blank_adding, text.document)
     assert (offsets[0, 0], offsets[-1, 1]) == (0, len(text.document))

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.models.adapter import free_memory, prefill
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill import pass_size as module
 from specprefill_cli.prefill.pass_size import LARGEST, LARGEST_ON_CPU, SMALLEST, choose_pass_size, pass_bytes, pass_size
-from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.settings import Settings
 
 

@@ -18,10 +18,9 @@ from specprefill_cli.lab.benchmarks.peers import Peer
 from specprefill_cli.lab.evaluation.runner import BASELINE, Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
 from specprefill_cli.lab.session import answer_with, check_context, request_for
-from specprefill_cli.models.cost import compute_limit
+from specprefill_cli.models.cost import compute_limit, cost_of
 from specprefill_cli.models.memory import PeakMemory, return_freed_memory
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.attention import ATTENTION
-from specprefill_cli.models.loading import LoadedModel, LoadedPair
+from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.pairs import BUNDLED, Pair
 from specprefill_cli.models.placement import choose_dtype, choose_placement
 from specprefill_cli.models.sources import model_source
 from specprefill_cli.models.validation import check_memory
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prompting import load_template
 from specprefill_cli.settings import Settings, prompt_folder
 
@@ -127,7 +128,8 @@ def shaped_session(text: str, settings: Settings) -> Session:
             f"--shapes {text}: does not fit {device}; use smaller shapes, or --dtype bfloat16"
         ) from error
     template = load_template(settings.prompt or "tiny", [prompt_folder(settings)])
-    return Session(LoadedPair(Pair(text, draft, target, "tiny"), models[0], models[1]), template)
+    pair = CalibratedPair(Pair(text, draft, target, "tiny"), models[0], models[1])
+    return Session(pair=pair, template=template)
 
 
 def random_model(

@@ -34,7 +34,14 @@ from specprefill_cli.prefill.scorers.base import NEIGHBOURS
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
 from specprefill_cli.prefill.scorers.question import QuestionScorer
-from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, blend, draft_identity, head_importance, layer_attention
+from specprefill_cli.prefill.scoring_heads import (
+    Head,
+    ScoringHeads,
+    blend,
+    draft_identity,
+    head_importance,
+    layer_attention,
+)
 from specprefill_cli.prefill.selection import chunk_scores, with_neighbours
 from specprefill_cli.settings import Settings
 

@@ -124,7 +124,7 @@ def baselines(pair: LoadedPair, notes: Notes) -> list[Peer]:
     if pair.ranks.size > 1:
         notes.warn("transformers is not measured: its generate would run on one rank of several alone")
         return []
-    return [transformers_peer(pair.target)]
+    return [transformers_peer(pair.loaded_target)]
 
 
 def check_plot(plot: Path, modes: Sequence[str], baseline: bool) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
 from specprefill_cli.lab.session import loaded_models
-from specprefill_cli.models.loading import LoadedModel, LoadedPair, random_like
+from specprefill_cli.models.loading import LoadedModel, random_like
+from specprefill_cli.prefill.calibration import CalibratedPair
 
 OWN, COMPARED, UNRELATED = "own", "compared", "unrelated"
 SEED = 0
@@ -34,7 +35,7 @@ class DraftFit:
 
 
 def fit_drafts(
-    pair: LoadedPair, texts: Sequence[str], others: Iterable[LoadedModel], step: Callable[[str], None]
+    pair: CalibratedPair, texts: Sequence[str], others: Iterable[LoadedModel], step: Callable[[str], None]
 ) -> list[DraftFit]:
     """Fit the pair's own draft, each of the others, and one of the own draft's shape with random weights.
 
@@ -49,10 +50,10 @@ def fit_drafts(
 
 
 def fit_draft(
-    pair: LoadedPair, draft: LoadedModel, role: str, texts: Sequence[str], step: Callable[[str], None]
+    pair: CalibratedPair, draft: LoadedModel, role: str, texts: Sequence[str], step: Callable[[str], None]
 ) -> DraftFit:
     """Fit one draft's map into the pair's target; the map is not stored."""
-    tested = LoadedPair(pair.pair, pair.target, draft)
+    tested = CalibratedPair(pair.pair, pair.target, draft)
     text, target = draft.config.get_text_config(), pair.target.config.get_text_config()
     unfitted = DraftFit(
         draft=draft.name,

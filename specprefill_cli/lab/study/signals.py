@@ -15,8 +15,8 @@ from torch import Tensor
 
 from specprefill_cli.lab.session import loaded_models
 from specprefill_cli.models.adapter import recompute, window_layers
-from specprefill_cli.models.attention import QueryCapture
 from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import StateCapture, layer_count
 from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_errors, key_value_errors
 from specprefill_cli.prefill.request import PrefillRequest

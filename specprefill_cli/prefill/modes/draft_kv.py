@@ -199,7 +199,7 @@ def find_map(request: PrefillRequest, mode: str) -> KvMap:
         raise SpecprefillError(f"--mode {mode} needs a scorer that runs the draft, not --scorer {request.scorer}")
     if not pair.same_tokenizer:
         raise SpecprefillError(
-            f"--mode {mode}: {pair.draft.name} and {pair.target.name} have different tokenizers, so that one's KV "
+            f"--mode {mode}: {request.draft.name} and {pair.target.name} have different tokenizers, so that one's KV "
             "cannot stand for the other's; use --mode select"
         )
     if rotation_depends_on_length(pair.target.config):

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
-from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.cache import PrefillState, rollback
 from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, open_prefix
 from specprefill_cli.prefill.scorers.base import Scorer, Scores

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.importance import usable_layers
 from specprefill_cli.prefill.scorers.attention import AttentionScorer
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS

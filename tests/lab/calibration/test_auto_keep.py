@@ -20,7 +20,6 @@ from specprefill_cli.lab.calibration.auto_keep import (
 )
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.session import short_answers
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.settings import Settings
 
 SETTINGS = Settings(scorer="question", mode="select", look_ahead=1, chunk_size=8)
@@ -37,7 +36,7 @@ def item(number, text, answer="nine"):
 
 def document_end(session, item):
     """Tokens of the prompt's prefix and document."""
-    return session.prepare(item.collection, item.question, SETTINGS, PhaseClock()).prompt.document[1]
+    return session.request(item.collection, item.question, SETTINGS).prompt.document[1]
 
 
 def results(f1):

@@ -30,7 +30,6 @@ from specprefill_cli.lab.study.measurements import BUDGETS, study
 from specprefill_cli.lab.study.summary import summary
 from specprefill_cli.models.raw_kv import key_value_size
 from specprefill_cli.prefill.fates import Fate
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.projection import KvMap, LayerFit
 from specprefill_cli.settings import Settings
 
@@ -49,13 +48,13 @@ def with_exact_maps(random_session):
     """The random pair with maps for one exact layer too, one that reads the draft and one that does not."""
     pair, generator = random_session.pair, torch.Generator().manual_seed(9)
     heads, size = key_value_size(pair.target.model, 2)
-    maps = dict(pair.calibration.maps)
+    maps = dict(pair.kv_calibration.maps)
     for draft_layers in ((1,), ()):
         fit = LayerFit(2, draft_layers, 1e-3, 1.0, 1.0)
         weight = torch.randn(64 * (1 + len(draft_layers)) + 1, 2 * heads * size, generator=generator) / 8
         kv_map = KvMap(1, (fit,), {2: weight})
         maps[kv_map.name] = kv_map
-    pair.calibration = replace(pair.calibration, maps=maps)
+    pair.kv_calibration = replace(pair.kv_calibration, maps=maps)
     return random_session
 
 
@@ -144,7 +143,7 @@ def test_a_shorter_wrong_document_fills_every_slot(random_session):
     """What is left of the right document would pass for an answer from the wrong one."""
     held = mapped_kv(random_session, item(), SETTINGS)
     wrong = mapped_kv(random_session, item(1, "Rain fell on the harbour all day."), SETTINGS)
-    request = random_session.prepare(item().collection, "When?", SETTINGS, PhaseClock())
+    request = random_session.request(item().collection, "When?", SETTINGS)
     start, end = request.prompt.document
     replaced = spliced(wrong, held, (start, end))
     for (keys, values), (old_keys, old_values), other in zip(replaced.layers, held.layers, wrong.layers, strict=True):
