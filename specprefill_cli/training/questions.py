@@ -60,7 +60,7 @@ class QuestionWriter:
         self.tokenizer = tokenizer
         self.prefix = [token_id(tokenizer, BOS), *self.ids(template.prefix)]
         self.before = self.ids(template.before_question)
-        self.after = self.ids(template.suffix)
+        self.after = self.ids(template.after_question)
         self.end = token_id(tokenizer, EOS)
 
     def ids(self, text: str) -> list[int]:

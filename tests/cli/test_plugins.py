@@ -139,4 +139,4 @@ def test_bench_and_evaluate_run_plugins(run, tmp_path):
     done = run("evaluate", str(questions), *flags)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
-    assert [(row["mode"], row["scorer"]) for row in rows] == [("copy", "coin"), ("select", "coin")]
+    assert [(row["mode"], row["scorer"]) for row in rows] == [("copy", None), ("select", "coin")]

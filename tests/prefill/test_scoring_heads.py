@@ -110,7 +110,7 @@ def test_a_file_of_heads_comes_back_and_is_refused_for_another_draft(random_pair
         load_heads(tmp_path, other)
     values = json.loads(path.read_text())
     path.write_text(json.dumps({**values, "layers": 99}))
-    with pytest.raises(SpecprefillError, match="layers 99, this one has 3"):
+    with pytest.raises(SpecprefillError, match="layers '99', this one has '3'"):
         load_heads(tmp_path, draft)
     path.write_text("{")
     with pytest.raises(SpecprefillError, match="not a file of scoring heads"):

@@ -32,7 +32,6 @@ def test_transformers_reads_with_its_own_attention_and_leaves_ours_behind(random
     with torch.no_grad():
         expected = int(plain(tokens[None]).logits[0, -1].argmax())
     called = []
-    monkeypatch.setattr(attention, "masked_attention", lambda *_: called.append(True))
     monkeypatch.setattr(adapter, "PositionContext", lambda *_: called.append(True))
     assert transformers_peer(random_pair.target).read(tokens) == expected
     assert not called

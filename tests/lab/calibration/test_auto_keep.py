@@ -111,7 +111,7 @@ def test_every_mass_is_asked_and_the_session_is_left_as_it_was(random_session):
     assert kept == sorted(kept)
     assert kept[0] < kept[-1] < 1
     assert pair.scoring_heads is None
-    assert random_session.shared is None
+    assert random_session.cache is None
     # The draft reads each document for the first mass only.
     assert sum(tokens >= shortest for tokens in read) == len(items)
 

@@ -44,7 +44,7 @@ def test_every_draft_is_fitted_to_the_same_target(random_pair, two_tokenizers, t
         yield replace(two_tokenizers[1], name="bytes")
 
     turns = []
-    own_calibration = random_pair.calibration
+    own_calibration = random_pair.kv_calibration
     fits = fit_drafts(random_pair, [text], others(), lambda words: turns.append((words, tuple(loaded))))
     assert [fit.role for fit in fits] == [OWN, COMPARED, COMPARED, UNRELATED]
     own, cousin, foreign, unrelated = fits
@@ -57,4 +57,4 @@ def test_every_draft_is_fitted_to_the_same_target(random_pair, two_tokenizers, t
     assert not foreign.same_tokenizer
     assert foreign.target_layers == ()
     assert "another tokenizer" in foreign.reason
-    assert random_pair.calibration is own_calibration
+    assert random_pair.kv_calibration is own_calibration

@@ -210,7 +210,7 @@ def test_controls_really_differ(with_exact_maps):
         torch.testing.assert_close(layer.keys[0][:, ~accepted], own.keys[0][:, ~accepted])
         assert not torch.allclose(layer.values[0][:, accepted], own.values[0][:, accepted])
     assert {"exact 1 layers, with draft", "exact 1 layers, without draft"} <= set(names)
-    assert all(stream.clock.ttft > 0 for stream in streams.values())
+    assert all(stream.ttft_seconds > 0 for stream in streams.values())
 
 
 def test_a_run_keeps_a_few_numbers_a_condition(random_session, monkeypatch):

@@ -65,7 +65,7 @@ def test_observing_checkpoint_tokens_changes_nothing(random_session):
     """The second pass over what `inspect` computed writes the same KV, and sees every layer at every checkpoint."""
     item = items()[0]
     request = random_session.request(item.collection, item.question, SETTINGS)
-    scores, state = score_and_map(request, SETTINGS, find_map(request, SETTINGS))
+    scores, state = score_and_map(request, find_map(request, "draft-kv"))
     seen = inspect(request, state, scores.importance)
     everything = torch.arange(request.prompt.length)
     before = copy_slots(state, everything)
