@@ -16,6 +16,8 @@ from specprefill_cli.prefill.selection import chunk_scores, rank
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = Path(packaged_folder("sample_docs") / "questions.jsonl")
 
 

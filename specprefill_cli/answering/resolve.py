@@ -18,6 +18,8 @@ from specprefill_cli.prefill.scorers.question import QuestionScorer
 from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
+    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.models.memory import PeakMemory
     from specprefill_cli.prefill.calibration import CalibratedPair
     from specprefill_cli.prefill.phases import PhaseClock
     from specprefill_cli.prefill.prefix_cache import DocumentCache
@@ -51,6 +53,27 @@ class Resolved:
     mode_reason: str | None
     decoding: DecodingOptions
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A question ready for prefill: settings resolved, the clock running."""
+
+    collection: Collection
+    question: str
+    identifier: str
+    resolved: Resolved
+    memory: PeakMemory
+
+    @property
+    def request(self) -> PrefillRequest:
+        """The request that the mode prefills."""
+        return self.resolved.request
+
+    @property
+    def mode(self) -> str:
+        """The mode's name, never `auto`."""
+        return self.resolved.mode
 
 
 def resolve_scorer(scorer: str, pair: CalibratedPair) -> str:

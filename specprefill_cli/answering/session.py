@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from specprefill_cli.answering.resolve import (
     EncodedQuestion,
-    Resolved,
+    Prepared,
     needs_draft_prompt,
     resolve,
     resolve_request,
@@ -103,27 +103,6 @@ def open_session(
         if pair.draft is not None and calibrated:
             pair.scoring_heads = load_heads(calibration_folder(named), pair.draft)
     return Session(pair=pair, template=template, settings=settings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A question ready for prefill: settings resolved, the clock running."""
-
-    collection: Collection
-    question: str
-    identifier: str
-    resolved: Resolved
-    memory: PeakMemory
-
-    @property
-    def request(self) -> PrefillRequest:
-        """The request that the mode prefills."""
-        return self.resolved.request
-
-    @property
-    def mode(self) -> str:
-        """The mode's name, never `auto`."""
-        return self.resolved.mode
 
 
 @dataclass(kw_only=True)

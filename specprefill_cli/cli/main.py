@@ -18,6 +18,7 @@ from specprefill_cli import __version__
 from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, plan, plugins
 from specprefill_cli.cli.console import Notes, close_broken_pipe
 from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.models.memory import keep_freed_memory
 from specprefill_cli.reporting.safe import printable
 
 # Start-up time is counted from here, as early as possible.
@@ -104,6 +105,7 @@ def main() -> None:
         # A character that the terminal cannot show becomes an escape sequence instead of an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    keep_freed_memory()
     try:
         enter_run()
         app()

@@ -12,9 +12,6 @@ from specprefill_cli.models.attention_plan import SINKS, LocalWindow
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# Below this promised speedup `--mode auto` chooses full prefill.
-WORTHWHILE = 1.2
-
 
 @dataclass(frozen=True)
 class ModelCost:
@@ -121,14 +118,6 @@ def attended_pairs(tokens: int, past: int, window: int | None, local_window: Loc
     sinks = min(SINKS, beyond)
     inside = size * (size + 1) / 2 + beyond * (size + sinks) - sinks * (sinks - 1) / 2
     return inside + attended_pairs(tokens - limited, limited, window)
-
-
-def promised_speedup(target: ModelCost, scoring: float, prompt_tokens: int, kept_tokens: int) -> float:
-    """Cost of full prefill over that of scoring and sparse prefill, the overhead of passes included.
-
-    scoring: FLOPs of the scorer, overhead included
-    """
-    return target.prefill_with_overhead(prompt_tokens) / (scoring + target.prefill_with_overhead(kept_tokens))
 
 
 def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, computed_tokens: int) -> float:

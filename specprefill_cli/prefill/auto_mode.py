@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specprefill_cli.errors import PromptTooLong
-from specprefill_cli.models.cost import WORTHWHILE
 from specprefill_cli.prefill.registry import BASELINE, MODES, SCORERS
 from specprefill_cli.settings import AUTO
 
 if TYPE_CHECKING:
     from specprefill_cli.prefill.request import PrefillRequest
+
+# Expected speedup over `full` from which `auto` takes another mode.
+SMALLEST_SPEEDUP = 1.2
 
 
 def automatic_modes() -> tuple[str, ...]:
@@ -44,13 +46,13 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
         if cost and full_cost / cost > best_speedup:
             best, best_speedup = name, full_cost / cost
         obstacle = obstacle or blocked
-    if best_speedup >= WORTHWHILE:
+    if best_speedup >= SMALLEST_SPEEDUP:
         return best, f"auto: {best} promises {best_speedup:.1f}x at {tokens:,} tokens"
     if best == BASELINE:
         return BASELINE, f"auto: {obstacle or 'no other mode is available'}"
     return (
         BASELINE,
-        f"auto: {best} promises only {best_speedup:.1f}x at {tokens:,} tokens ({WORTHWHILE}x is worth it)",
+        f"auto: {best} promises only {best_speedup:.1f}x at {tokens:,} tokens ({SMALLEST_SPEEDUP}x is worth it)",
     )
 
 

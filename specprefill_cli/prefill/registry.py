@@ -48,7 +48,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
     @cached_property
     def external(self) -> dict[str, EntryPoint]:
         """Entry points of other packages."""
-        return {found.name: found for found in entry_points(group=self.group) if found.name not in self.builtin}
+        return {entry.name: entry for entry in entry_points(group=self.group) if entry.name not in self.builtin}
 
     def __getitem__(self, name: str) -> Item:
         """The mode or scorer. Raises KeyError for an unknown name, SpecprefillError for a plugin that cannot be loaded."""
@@ -76,15 +76,15 @@ class Registry(Mapping[str, Item], Generic[Item]):
 
     def plugins(self) -> list[Plugin]:
         """All plugins of this kind, loaded once to see whether they work."""
-        found = []
+        plugins = []
         for name, entry in sorted(self.external.items()):
             error = None
             try:
                 self[name]
             except SpecprefillError as failure:
                 error = str(failure)
-            found.append(Plugin(name, entry.value, error))
-        return found
+            plugins.append(Plugin(name, entry.value, error))
+        return plugins
 
 
 MODES: Registry[Mode] = Registry(

@@ -125,6 +125,7 @@ def test_reads_each_list_of_documents_once():
     assert read == [("a",), ("a", "b"), ("c",), ("a",)]
 
 
+@pytest.mark.slow
 def test_closed_pipe_is_no_error():
     call = f'{sys.executable} -m specprefill_cli batch - --document "{MANUAL}" --max-new-tokens 2 --quiet | head -1'
     shell = ["bash", "-o", "pipefail", "-c", f"(for n in 1 2 3 4 5; do echo Who?; done) | {call}"]

@@ -185,6 +185,7 @@ def test_help_imports_nothing_heavy():
     assert "ask" in done.stdout
 
 
+@pytest.mark.slow
 def test_closed_pipe_is_no_error():
     reader = f'{sys.executable} -m specprefill_cli ask "{HANDBOOK}" "Who?" --json --mode full | head -c 1'
     done = subprocess.run(["bash", "-o", "pipefail", "-c", reader], capture_output=True, text=True)
@@ -193,6 +194,7 @@ def test_closed_pipe_is_no_error():
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_page_is_complete_despite_closed_pipe(tmp_path):
     page = tmp_path / "page.html"
     question = "What mileage allowance does the company pay if you use your own car?"
@@ -228,6 +230,7 @@ def test_pairs_lists_tiny_and_hub_pairs(call):
     assert "Qwen/Qwen2.5-7B-Instruct" in out
 
 
+@pytest.mark.slow
 def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
     rows = [
         {"id": "a", "context": "The gate is green. " * 40, "question": "Which color is the gate?", "answers": ["green"]}
@@ -374,6 +377,7 @@ def test_rejects_impossible_plot_before_loading(call, tmp_path, monkeypatch, fla
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_bench_peer_measures_llama_cpp_and_the_modes(call, tmp_path, monkeypatch):
     built = []
 
@@ -405,6 +409,7 @@ def test_bench_peer_measures_llama_cpp_and_the_modes(call, tmp_path, monkeypatch
     assert "pip install 'specprefill[peer]'" in err
 
 
+@pytest.mark.slow
 def test_bench_decode_compares_plain_and_speculative_decoding(call):
     sizes = ("--length", "400", "--repeat", "1", "--max-new-tokens", "12")
     code, out, _ = call("bench", "decode", *sizes, "--speculate", "auto,3", "--json")
@@ -513,6 +518,7 @@ def test_plan_and_evaluate_accept_lone_surrogates(call, tmp_path):
     assert (code, json.loads(out)["rows"][0]["n"]) == (0, 1)
 
 
+@pytest.mark.slow
 def test_closed_standard_error_is_no_failure(tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green. " * 20)
     command = (

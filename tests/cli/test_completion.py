@@ -26,6 +26,7 @@ def test_completes_the_last_value_of_a_list():
     assert complete("f") == ["full"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

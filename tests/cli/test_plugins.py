@@ -10,6 +10,8 @@ import pytest
 
 from specprefill_cli.resources import packaged_folder
 
+pytestmark = pytest.mark.slow
+
 MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")
 MODULE = """
     from specprefill_cli.prefill.modes.full import FullMode

@@ -14,6 +14,8 @@ from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.verification import positive_part
 from tests.helpers.scripted import TableReader
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY = 5
 SAMPLES = 20_000
 

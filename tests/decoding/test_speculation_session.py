@@ -18,6 +18,8 @@ from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 
+pytestmark = pytest.mark.slow
+
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
 COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
 SHORT_SIGHTED = "mistral"

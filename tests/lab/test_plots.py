@@ -68,6 +68,7 @@ def test_a_missing_matplotlib_is_named_with_its_remedy(monkeypatch):
         require_matplotlib("--plot")
 
 
+@pytest.mark.slow
 def test_matplotlib_is_imported_only_to_draw():
     import subprocess
 

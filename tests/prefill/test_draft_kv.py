@@ -163,6 +163,7 @@ def test_too_much_risk_falls_back_to_full_and_says_why(random_session):
     assert all(span.fate is Fate.ACCEPT for span in lax.plan.spans)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("random_pair", ["llama", "qwen3", "gemma3", "phi3"], indirect=True)
 def test_a_fitted_map_is_better_than_none_and_comes_back_from_its_files(random_pair, random_session, tmp_path):
     generator = torch.Generator().manual_seed(1)

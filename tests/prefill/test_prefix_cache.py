@@ -30,6 +30,7 @@ def pair_of_sessions(session, store=None):
     return session.with_cache(None), session.with_cache(DocumentCache(draft=PrefixCache(store)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("random_pair", sorted(ARCHITECTURES), indirect=True)
 @pytest.mark.parametrize("how", [{"mode": "full"}, {"mode": "select", "scorer": "question"}], ids=["full", "select"])
 def test_answers_are_those_without_reuse(random_session, how):
@@ -49,6 +50,7 @@ def test_answers_are_those_without_reuse(random_session, how):
         assert second.result().reused == ([TOKENS, *expected] if number else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scorer", ["question", "heads", "paper"])
 def test_speculation_behind_a_kept_state_gives_the_same_answer(random_session, scorer):
     cold, shared = pair_of_sessions(random_session)

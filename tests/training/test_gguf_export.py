@@ -7,6 +7,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
 from specprefill_cli.models.sources import model_source
 
+pytestmark = pytest.mark.slow
+
 TEXT = "The mooring fee is 42 pence per metre, payable on 3 May 2024 (see annex B-17)."
 
 

@@ -213,6 +213,7 @@ def test_controls_really_differ(with_exact_maps):
     assert all(stream.ttft_seconds > 0 for stream in streams.values())
 
 
+@pytest.mark.slow
 def test_a_run_keeps_a_few_numbers_a_condition(random_session, monkeypatch):
     monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
     steps = []

@@ -20,6 +20,7 @@ def questions(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_study_writes_numbers_pictures_and_a_page(call, random_session, questions, tmp_path, monkeypatch):
     monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
     monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
