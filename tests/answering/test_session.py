@@ -50,6 +50,7 @@ def test_every_mode_answers_on_every_architecture(random_session, mode):
     assert answer.kept_ratio == 1 if mode == "full" else answer.kept_ratio <= 0.5 + 32 / answer.prompt_tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {SHORT_SIGHTED}), indirect=True)
 def test_keep_one_gives_the_logits_of_plain_prefill(random_session):
     kept, _, _ = ask(random_session, mode="select", keep=1.0)

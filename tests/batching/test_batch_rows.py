@@ -197,6 +197,7 @@ def test_signal_waits_until_the_row_is_written():
     assert [row["answer"] for row in written] == ["A"]
 
 
+@pytest.mark.slow
 def test_thirty_kills_lose_nothing_and_repeat_nothing(tmp_path):
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     rows = 600

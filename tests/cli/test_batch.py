@@ -31,6 +31,7 @@ def test_rows_share_the_document_and_answer_like_ask(call):
     assert list(alone) == list(rows[1])
 
 
+@pytest.mark.slow
 def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     (tmp_path / "gate.md").write_text("The gate of the farm is dark green. " * 20)
     rows = [
@@ -66,6 +67,7 @@ def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     assert out.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_cache_folder_keeps_draft_kv_between_runs(call, tmp_path):
     arguments = ("batch", "--document", MANUAL, *SHORT, "--cache-dir", str(tmp_path), "--quiet")
     first, second = (json.loads(call(*arguments, stdin=b"Who?")[1]) for _ in range(2))

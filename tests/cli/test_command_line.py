@@ -86,6 +86,7 @@ def test_streamed_answer_equals_collected_answer(call):
     assert streamed.strip() == collected.strip() != ""
 
 
+@pytest.mark.slow
 def test_seed_repeats_a_sampled_answer(call):
     arguments = ("ask", HANDBOOK, "Who?", "--quiet", "--temperature", "1.5", "--max-new-tokens", "12", "--mode", "full")
     assert call(*arguments, "--seed", "3")[1] == call(*arguments, "--seed", "3")[1]
@@ -440,6 +441,7 @@ def test_bench_decode_rejects_length_without_passage(call):
     assert "--length" in err
 
 
+@pytest.mark.slow
 def test_json_describes_speculation(call):
     code, out, _ = call("ask", HANDBOOK, "Who is it?", "--json", "--speculate", "3", "--max-new-tokens", "24")
     assert code == 0

@@ -95,6 +95,7 @@ def test_modes_start_cold_and_later_questions_report_reuse(random_session):
     assert "target document KV" in text_of(comparison_table([full, select]))
 
 
+@pytest.mark.slow
 def test_one_question_gives_table_page_or_object(call, tmp_path):
     page = tmp_path / "compare.html"
     how = ("--keep", "0.3", "--max-new-tokens", "6")
@@ -230,6 +231,7 @@ def test_completes_lines(line, expected):
     assert [completion.text for completion in completer().get_completions(Document(line), CompleteEvent())] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 def test_keys_at_a_terminal(tmp_path):
     pexpect = pytest.importorskip("pexpect")

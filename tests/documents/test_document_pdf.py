@@ -156,6 +156,7 @@ def test_a_pdf_beyond_the_limits_is_refused(make_pdf) -> None:
     assert "larger than 100 bytes" in refusal(make_pdf(TEXTS), Limits(max_bytes=100))
 
 
+@pytest.mark.slow
 def test_a_page_that_takes_too_long_is_refused(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
     extract = pypdf.PageObject.extract_text

@@ -160,6 +160,7 @@ def test_segments_cover_all_queries_and_show_exactly_what_they_may_see(attention
     assert torch.equal(planned_visibility(queries, keys, plan, context), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3"])
 def test_every_devices_plan_gives_the_same_logits(architecture, name, monkeypatch):

@@ -129,6 +129,7 @@ def test_without_llama_cpp_the_package_is_named(monkeypatch, tmp_path):
         llama_cpp_peer(tmp_path / "a.gguf", 512, 1)
 
 
+@pytest.mark.slow
 def test_the_target_of_a_gguf_file_gives_the_targets_answers(tmp_path, tiny_session):
     session = open_session(Settings(), True, load=load_draft_side)
     file = gguf_target.bundled_gguf("tiny:target", tmp_path)
@@ -142,6 +143,7 @@ def test_the_target_of_a_gguf_file_gives_the_targets_answers(tmp_path, tiny_sess
     assert (logits.log_softmax(-1) - expected.log_softmax(-1)).abs().mean() < 0.2
 
 
+@pytest.mark.slow
 def test_a_gguf_file_of_another_model_is_refused(tmp_path):
     session = open_session(Settings(), False, load=load_draft_side)
     file = gguf_target.bundled_gguf("tiny:draft", tmp_path)
