@@ -18,7 +18,7 @@ from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.selection import select_scored
+from specprefill_cli.prefill.selection import select_scored, tokens_at
 from specprefill_cli.settings import Settings
 
 KEEP_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -116,11 +116,8 @@ def estimate(
     if scoring:
         seconds = request.clock.seconds
         full_seconds = full_flops * (seconds["draft_prefill"] + seconds.get("look_ahead", 0.0)) / scoring
-    outside = prompt.length - request.document_tokens
     candidates = [(request.keep, plan.kept_tokens)]
-    candidates += [
-        (keep, max(int(keep * prompt.length), outside + request.chunk_size)) for keep in ratios if keep != request.keep
-    ]
+    candidates += [(keep, tokens_at(keep, request)) for keep in ratios if keep != request.keep]
     estimates = []
     for keep, tokens in candidates:
         kept = min(tokens, prompt.length)

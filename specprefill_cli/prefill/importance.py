@@ -22,30 +22,37 @@ CPU_SCORE_ELEMENTS, GPU_SCORE_ELEMENTS = 2**20, 2**26
 def attention_importance(
     state: PrefillState,
     capture: QueryCapture,
+    positions: Tensor,
+    prompt_tokens: int,
     document: tuple[int, int],
     layers: Sequence[int],
 ) -> Tensor:
-    """Importance [n] of the document's tokens, float32 on the CPU.
+    """Importance [n] of the document's tokens, float32 on the CPU (SpecPrefill, arXiv 2502.02789, section 3).
 
-    Softmax over the document's keys in float32 for each captured query, layer and head; average pooling over neighbouring
-    tokens; maximum over layers and heads; mean over queries. Scores of one key-value head are in memory at a time, for
-    as many queries as `query_block` allows.
+    For each captured query, layer and head: softmax in float32 over all keys of the prompt that the query may see, BOS
+    and instruction included; average pooling over neighbouring tokens of the prompt; then the document's part. Maximum
+    over layers and heads; mean over queries. A softmax over the document's keys alone would inflate every head that
+    rests on BOS. Scores of one key-value head are in memory at a time, for as many queries as `query_block` allows.
+
+    positions: [Q] of the captured queries; those of decoded tokens lie behind the prompt
 
     Raises SpecprefillError when a score is NaN or infinite.
     """
     heads, rows, _ = capture.layer(layers[0]).shape
     total = torch.zeros(document[1] - document[0])
     first_keys = layer_keys(state, layers[0])
-    block = query_block(len(total) * heads // len(first_keys), first_keys.device)
+    block = query_block(prompt_tokens * heads // len(first_keys), first_keys.device)
     for first in range(0, rows, block):
         best: Tensor | None = None
+        hidden = torch.arange(prompt_tokens) > positions[first : first + block, None]
         for layer in layers:
-            keys = layer_keys(state, layer)[:, document[0] : document[1]]
+            keys = layer_keys(state, layer)[:, :prompt_tokens]
             queries = capture.layer(layer)[:, first : first + block].float() * capture.scaling[layer]
             grouped = queries.view(keys.shape[0], -1, *queries.shape[1:])
+            mask = hidden.to(keys.device)
             for head_queries, head_keys in zip(grouped, keys, strict=True):
-                probabilities = (head_queries @ head_keys.float().T).softmax(-1)
-                pooled = pool(probabilities).amax(0)
+                scores = (head_queries @ head_keys.float().T).masked_fill_(mask, float("-inf"))
+                pooled = pool(scores.softmax(-1))[..., document[0] : document[1]].amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         if best is not None:
             total += best.sum(0).cpu()

@@ -55,15 +55,20 @@ def rank(scores: Tensor) -> Tensor:
 
 
 def chunk_budget(keep: float, prompt_tokens: int, document_tokens: int, chunk_size: int) -> int:
-    """How many chunks a keep ratio allows: prefix and suffix count in the budget, and one chunk is always kept.
+    """How many chunks a keep ratio allows: prefix and suffix count in the budget, but do not starve the document.
 
-    Raises UsageError when `keep` is not in (0, 1].
+    It gets at least `document_floor` tokens, and one chunk. Raises UsageError when `keep` is not in (0, 1].
     """
     if not 0 < keep <= 1:
         raise UsageError(f"keep ratio {keep}: must be above 0 and at most 1, or 'auto'")
-    room = keep * prompt_tokens - (prompt_tokens - document_tokens)
+    room = max(keep * prompt_tokens - (prompt_tokens - document_tokens), document_floor(keep, document_tokens))
     # The small constant keeps 0.1 * 30 in binary floating point from rounding up to a fourth chunk.
     return max(1, min(math.ceil(room / chunk_size - 1e-9), math.ceil(document_tokens / chunk_size)))
+
+
+def document_floor(keep: float, document_tokens: int) -> float:
+    """Document tokens that are kept however long question and instruction are: half of the keep ratio."""
+    return keep * document_tokens / 2
 
 
 def chunks_for_mass(scores: Tensor, share: float) -> int:
@@ -110,11 +115,13 @@ def selection_warning(plan: Plan, importance: Tensor, keep: float | None, chunk_
     if keep is None:
         return None
     start, end = plan.document
-    outside = (plan.prompt_tokens - (end - start)) / plan.prompt_tokens
-    if plan.kept_ratio > keep + chunk_size / plan.prompt_tokens:
+    outside = plan.prompt_tokens - (end - start)
+    starved = keep * plan.prompt_tokens - outside < document_floor(keep, end - start)
+    if starved and plan.kept_ratio > keep:
+        kept = plan.kept_tokens - outside
         return (
-            f"keep {keep:g} could not be held: question and instruction alone are {outside:.2f} of the prompt; "
-            f"kept {plan.kept_ratio:.2f}"
+            f"keep {keep:g} could not be held: question and instruction alone are {outside / plan.prompt_tokens:.2f} of "
+            f"the prompt; kept {plan.kept_ratio:.2f}, {kept:,} of {end - start:,} document tokens"
         )
     if plan.kept_ratio > COARSE * keep and chunk_size > USUAL_CHUNK:
         return (
@@ -139,8 +146,14 @@ def select_scored(request: PrefillRequest, scores: Scores) -> Selection:
 
 def expected_tokens(request: PrefillRequest) -> int:
     """Tokens that a selection will keep; with `--keep auto`, known only after scoring, half of them are assumed."""
-    keep, tokens = 0.5 if request.keep is None else request.keep, request.prompt.length
-    return min(tokens, max(int(keep * tokens), tokens - request.document_tokens + request.chunk_size))
+    return tokens_at(0.5 if request.keep is None else request.keep, request)
+
+
+def tokens_at(keep: float, request: PrefillRequest) -> int:
+    """Tokens that a selection keeps at a keep ratio, up to the size of a chunk."""
+    tokens, document_tokens = request.prompt.length, request.document_tokens
+    document = max(request.chunk_size, int(document_floor(keep, document_tokens)))
+    return min(tokens, max(int(keep * tokens), tokens - document_tokens + document))
 
 
 def selected_spans(selected: Tensor, chunk_size: int, document: tuple[int, int]) -> tuple[Span, ...]:

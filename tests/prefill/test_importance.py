@@ -13,8 +13,10 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
+from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.raw_kv import state_of
 from specprefill_cli.prefill.bm25 import chunk_bm25
-from specprefill_cli.prefill.importance import transfer
+from specprefill_cli.prefill.importance import attention_importance, transfer
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, WINDOW
@@ -29,7 +31,10 @@ def request_for(session, text=TEXT, question="When does the gate open?", **setti
 
 @torch.no_grad()
 def naive_importance(request, query_indices, decoded):
-    """Everything in one eager pass over prompt and decoded tokens, with S x S attention, then the formula word by word."""
+    """Everything in one eager pass over prompt and decoded tokens, with S x S attention, then the paper's formula.
+
+    A query's attention to all prompt tokens, BOS included, sums to 1; it is pooled over the prompt, and then cut.
+    """
     model, prompt = request.pair.draft.model, request.draft_prompt
     model.set_attn_implementation("eager")
     tokens = prompt.tokens
@@ -45,9 +50,9 @@ def naive_importance(request, query_indices, decoded):
     for layer, window in enumerate(window_layers(model.config)):
         if window is not None and window < prompt.length:
             continue
-        shares = attentions[layer][0][:, rows, start:end]
-        shares = shares / shares.sum(-1, keepdim=True)
-        pooled.append(F.avg_pool1d(shares, 13, stride=1, padding=6))
+        to_prompt = attentions[layer][0][:, rows, : prompt.length]
+        to_prompt = to_prompt / to_prompt.sum(-1, keepdim=True)
+        pooled.append(F.avg_pool1d(to_prompt, 13, stride=1, padding=6)[..., start:end])
     return torch.cat(pooled).amax(0).mean(0)
 
 
@@ -65,6 +70,22 @@ def test_question_scores_equal_the_naive_implementation(random_session):
     ours = SCORERS["question"].score(request).importance
     expected = naive_importance(request, range(*request.prompt.question), 3)
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_heads_that_rest_on_bos_count_little():
+    """Head 0 gives BOS nearly everything and the rest to token 20; head 1 gives tokens 60 to 72 half of its attention."""
+    tokens, document = 100, (10, 90)
+    logits = torch.full((2, tokens), -30.0)
+    logits[0, 0], logits[0, 20] = 10.0, 3.0
+    logits[1, 0] = logits[1, 60:73] = 0.0
+    # One-dimensional keys that equal the logits, seen by one query of 1 in each of two key-value heads.
+    keys = logits[None, :, :, None]
+    state = state_of([(keys[0], keys[0])], torch.arange(tokens))
+    capture = QueryCapture(torch.tensor([tokens - 1]))
+    capture.keep(0, torch.ones(1, 2, 1, 1), torch.tensor([0]), 1.0)
+    importance = attention_importance(state, capture, torch.tensor([tokens - 1]), tokens, document, [0])
+    assert 60 <= 10 + int(importance.argmax()) < 73
+    assert importance[20 - 10] < 0.01 * importance.max()
 
 
 @pytest.mark.parametrize("random_pair", ["mistral"], indirect=True)

@@ -66,10 +66,18 @@ def test_the_best_chunks_are_kept_and_ties_go_to_the_earlier():
     assert [(span.start, span.end) for span in plan.spans if span.fate is Fate.RECOMPUTE] == [(2, 6), (8, 9)]
 
 
-def test_head_and_tail_count_in_the_budget():
+def test_prefix_and_suffix_count_in_the_budget():
     assert chunk_budget(0.3, prompt_tokens=1_000, document_tokens=1_000, chunk_size=10) == 30
     assert chunk_budget(0.3, prompt_tokens=1_000, document_tokens=900, chunk_size=10) == 20
-    assert chunk_budget(0.1, prompt_tokens=1_000, document_tokens=850, chunk_size=10) == 1
+    assert chunk_budget(0.1, prompt_tokens=100, document_tokens=60, chunk_size=10) == 1
+
+
+def test_long_question_does_not_starve_the_document():
+    plenty = select(torch.rand(6_001), keep=0.1, chunk_size=32, prompt_tokens=6_041, document=(20, 6_021))
+    starved = select(torch.rand(6_001), keep=0.1, chunk_size=32, prompt_tokens=6_641, document=(20, 6_021))
+    assert plenty.warnings == ()
+    assert starved.plan.kept_tokens - 640 >= 300
+    assert "of 6,001 document tokens" in starved.warnings[0]
 
 
 def test_a_budget_that_question_and_instruction_use_up_is_said():

@@ -62,7 +62,11 @@ class AttentionScorer(Scorer):
         self, request: PrefillRequest, state: PrefillState, capture: QueryCapture, layers: Sequence[int]
     ) -> Tensor:
         """Importance [n] of the draft's document tokens, float32 on the CPU."""
-        return attention_importance(state, capture, request.draft_prompt.document, layers)
+        prompt = request.draft_prompt
+        queries = self.query_tokens(prompt)
+        decoded = capture.layer(layers[0]).shape[1] - len(queries)
+        positions = torch.cat([queries, torch.arange(prompt.length, prompt.length + decoded)])
+        return attention_importance(state, capture, positions, prompt.length, prompt.document, layers)
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         """Last changes to the importance [n], now of the target's document tokens."""
