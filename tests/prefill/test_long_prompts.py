@@ -59,7 +59,7 @@ def test_draft_and_scoring_make_no_square(ids):
     def score():
         state, capture = new_state(LENGTH), QueryCapture(torch.arange(LENGTH - 12, LENGTH))
         read_keys(model, ids, torch.arange(LENGTH), CHUNK, 2, capture, state)
-        attention_importance(state, capture, document, [0, 1, 2])
+        attention_importance(state, capture, capture.positions, LENGTH, document, [0, 1, 2])
         head_importance(state, capture, document, (Head(1, 0, 1.0), Head(2, 3, 1.0)))
 
     assert largest_allocation(score) < LENGTH**2
