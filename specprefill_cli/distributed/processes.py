@@ -22,7 +22,7 @@ class WorkerProcesses:
     def __init__(self, size: int, environment: dict[str, str]) -> None:
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
 
-        # What the launcher logs is said in one line elsewhere.
+        # The heartbeat reports a dead rank in one line; the launcher would log its own banner as well.
         logger = logging.getLogger("torch.distributed.elastic")
         logger.addHandler(logging.NullHandler())
         logger.propagate = False

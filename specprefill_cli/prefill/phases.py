@@ -28,8 +28,7 @@ def no_wait() -> None:
 class PhaseClock:
     """Seconds by phase; `wait` synchronises the devices at the end of each phase.
 
-    A phase begins where the one before it ended, so that the little work between two phases is charged to the later
-    one and nothing is left out of the sum.
+    A phase begins where the previous one ended, so that the phases add up to the TTFT.
     """
 
     wait: Callable[[], None] = no_wait
