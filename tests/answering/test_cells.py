@@ -1,4 +1,4 @@
-"""Cells divide a document's text by chunk and fate."""
+"""Cells split a document's text by chunk and fate."""
 
 import numpy as np
 import torch
@@ -12,16 +12,16 @@ from specprefill_cli.prefill.fates import Fate, Plan, Span, full_plan
 
 TEXT = "abcdefghij" * 2
 OFFSETS = np.array([(place, place + 1) for place in range(20)])
-ONE = Collection((one_page_document("a", TEXT, "text/plain"),))
+COLLECTION = Collection((one_page_document("a", TEXT, "text/plain"),))
 
 
 def plan(*spans):
     return Plan(30, (5, 25), tuple(Span(5 + low, 5 + high, fate) for low, high, fate in spans))
 
 
-def test_a_cell_is_a_chunk_with_its_fate_importance_and_place():
+def test_cells_carry_fate_importance_rank_and_level():
     importance = torch.tensor([0.0] * 8 + [4.0] * 8 + [1.0] * 4)
-    cells = document_cells(ONE, OFFSETS, plan((0, 8, Fate.DROP), (8, 20, Fate.RECOMPUTE)), importance, 8)
+    cells = document_cells(COLLECTION, OFFSETS, plan((0, 8, Fate.DROP), (8, 20, Fate.RECOMPUTE)), importance, 8)
     assert [
         (cell.start, cell.end, cell.tokens, cell.fate, cell.importance, cell.place, cell.level) for cell in cells
     ] == [
@@ -31,17 +31,17 @@ def test_a_cell_is_a_chunk_with_its_fate_importance_and_place():
     ]
 
 
-def test_places_rank_chunks_as_selection_does():
+def test_cells_are_ranked_as_in_selection():
     importance = torch.tensor([4.0] * 4 + [0.0] * 8 + [3.0] * 4 + [3.5] * 4)
-    alone = document_cells(ONE, OFFSETS, full_plan(30, (5, 25)), importance, 4)
-    beside = document_cells(ONE, OFFSETS, full_plan(30, (5, 25)), importance, 4, neighbours=0.5)
-    assert [cell.place for cell in alone] == [1, 4, 5, 3, 2]
-    assert [cell.place for cell in beside[:1] + beside[3:]] == [3, 2, 1]
-    assert [cell.importance for cell in beside] == [cell.importance for cell in alone]
+    unsmoothed = document_cells(COLLECTION, OFFSETS, full_plan(30, (5, 25)), importance, 4)
+    smoothed = document_cells(COLLECTION, OFFSETS, full_plan(30, (5, 25)), importance, 4, neighbours=0.5)
+    assert [cell.place for cell in unsmoothed] == [1, 4, 5, 3, 2]
+    assert [cell.place for cell in smoothed[:1] + smoothed[3:]] == [3, 2, 1]
+    assert [cell.importance for cell in smoothed] == [cell.importance for cell in unsmoothed]
 
 
-def test_a_chunk_with_two_fates_is_two_cells_and_unscored_cells_are_unshaded():
-    cells = document_cells(ONE, OFFSETS, plan((0, 3, Fate.RECOMPUTE), (3, 20, Fate.ACCEPT)), None, 16)
+def test_chunks_split_by_fate_and_unscored_cells_have_no_shade():
+    cells = document_cells(COLLECTION, OFFSETS, plan((0, 3, Fate.RECOMPUTE), (3, 20, Fate.ACCEPT)), None, 16)
     assert [(cell.start, cell.end, cell.fate) for cell in cells] == [
         (0, 3, Fate.RECOMPUTE),
         (3, 16, Fate.ACCEPT),
@@ -51,8 +51,8 @@ def test_a_chunk_with_two_fates_is_two_cells_and_unscored_cells_are_unshaded():
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 9))
-def test_cells_divide_the_text_without_holes(widths, chunk):
-    """Also where tokens overlap (bytes of one character), are empty, or skip characters."""
+def test_cells_cover_the_text_without_gaps(widths, chunk):
+    """This also holds when tokens overlap (bytes of a character), are empty or skip characters."""
     ends = np.cumsum(widths)
     offsets = np.stack([np.maximum(ends - widths - 1, 0), ends], 1)
     collection = Collection((one_page_document("a", "x" * (int(ends[-1]) + 2), "text/plain"),))
@@ -62,7 +62,7 @@ def test_cells_divide_the_text_without_holes(widths, chunk):
     assert sum(cell.tokens for cell in cells) == len(widths)
 
 
-def test_pages_know_their_cells_across_documents():
+def test_pages_list_their_cells_across_documents():
     first = Document("a", "12345678", (Page(1, 0, 3), Page(2, 3, 3), Page(3, 5, 8)), "text/plain")
     collection = Collection((first, one_page_document("b", "abcdefgh", "text/plain")))
     offsets = np.array([(place, place + 1) for place in range(18)])

@@ -1,4 +1,4 @@
-"""Citations: whole words, in what the target saw, with page and sentence."""
+"""Citations: whole words in the text that the target read, with page and sentence."""
 
 import numpy as np
 import torch
@@ -11,18 +11,18 @@ from specprefill_cli.prefill.fates import Fate, Plan, Span, full_plan
 TEXT = "The gate is green. It opens at nine.\n\nThe fee is four  euros. The green door opens at ten."
 DOCUMENT = Document("guide.pdf", TEXT, (Page(1, 0, 36), Page(2, 38, len(TEXT))), "application/pdf")
 COLLECTION = Collection((DOCUMENT,))
-# One token for each character keeps the arithmetic plain.
+# A token per character keeps the arithmetic simple.
 OFFSETS = np.array([(place, place + 1) for place in range(len(TEXT))])
 FULL = full_plan(len(TEXT) + 5, (5, 5 + len(TEXT)))
 
 
-def test_an_answer_is_found_across_white_space_and_case():
+def test_matching_ignores_whitespace_and_case():
     (citation,) = cite("Four euros.", COLLECTION, FULL, OFFSETS, None)
     assert (citation.document, citation.page, citation.text) == ("guide.pdf", 2, "The fee is four  euros.")
     assert TEXT[citation.start : citation.end] == "four  euros"
 
 
-def test_the_most_important_place_comes_first():
+def test_citations_are_ordered_by_importance():
     importance = torch.zeros(len(TEXT))
     importance[TEXT.rindex("green")] = 1
     pages = [citation.page for citation in cite("green", COLLECTION, FULL, OFFSETS, importance)]
@@ -36,13 +36,13 @@ def test_dropped_text_is_not_cited():
     assert cite("four euros", COLLECTION, plan, OFFSETS, None) == []
 
 
-def test_parts_of_words_and_absent_answers_are_not_cited():
+def test_partial_words_and_absent_answers_are_not_cited():
     assert cite("gree", COLLECTION, FULL, OFFSETS, None) == []
     assert cite("not found", COLLECTION, FULL, OFFSETS, None) == []
     assert cite("", COLLECTION, FULL, OFFSETS, None) == []
 
 
-def numbers(text, answer):
+def citation_starts(text, answer):
     collection = Collection((Document("a.txt", text, (Page(1, 0, len(text)),), "text/plain"),))
     offsets = np.array([(place, place + 1) for place in range(len(text))])
     return [
@@ -50,23 +50,23 @@ def numbers(text, answer):
     ]
 
 
-def test_a_number_is_not_cited_inside_another():
+def test_a_number_inside_another_number_is_not_cited():
     text = "It cost 12,000 euros, 3.12 of them in cash, and took 12 days. There were 12."
-    assert numbers(text, "12") == [text.index("12 days"), len(text) - 3]
-    assert numbers("1.Smith, 2.Jones", "Jones") == [11]
+    assert citation_starts(text, "12") == [text.index("12 days"), len(text) - 3]
+    assert citation_starts("1.Smith, 2.Jones", "Jones") == [11]
 
 
-def test_an_absent_answer_has_no_source_however_it_is_written():
-    assert numbers("The page says 404 Not Found.", "Not found.") == []
+def test_not_found_has_no_citation_even_if_the_text_contains_it():
+    assert citation_starts("The page says 404 Not Found.", "Not found.") == []
 
 
 def test_a_long_quote_is_cited():
     text = " ".join(f"Donaudampfschifffahrt{number}" for number in range(20)) + " ends here."
-    assert numbers(text, text[:450]) == [0]
+    assert citation_starts(text, text[:450]) == [0]
 
 
-def test_a_quote_that_begins_inside_a_word_does_not_hide_a_shorter_one():
-    (start,) = numbers(
+def test_a_quote_starting_inside_a_word_does_not_hide_a_shorter_quote():
+    (start,) = citation_starts(
         "An extra car park is open. The key of the house hangs here.", "A car park is the key of the house"
     )
     assert start == 27
@@ -83,12 +83,12 @@ def test_several_documents_keep_their_names_and_pages():
     assert collection.pages(0, len(collection.text)) == [1, 2]
 
 
-def test_an_answer_in_a_sentence_is_cited_by_its_longest_quote():
+def test_a_sentence_is_cited_by_its_longest_quote():
     (citation,) = cite("I think it opens at nine o'clock.", COLLECTION, FULL, OFFSETS, None)
     assert (citation.page, TEXT[citation.start : citation.end]) == (1, "It opens at nine")
 
 
-def test_yes_no_and_sentences_about_absence_have_no_source():
+def test_yes_no_and_not_found_answers_are_not_cited():
     document = Document(
         "a.txt", "There is no parking. Details can be found in the appendix.", (Page(1, 0, 59),), "text/plain"
     )
@@ -99,7 +99,7 @@ def test_yes_no_and_sentences_about_absence_have_no_source():
         assert cite(answer, collection, plan, offsets, None) == []
 
 
-def test_marks_around_an_answer_do_not_hide_it():
+def test_quotation_marks_and_emphasis_are_ignored():
     for answer in ('"Four euros."', "**four euros**", "“four euros”"):
         (citation,) = cite(answer, COLLECTION, FULL, OFFSETS, None)
         assert citation.page == 2

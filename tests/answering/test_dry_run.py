@@ -28,7 +28,7 @@ def planner():
     return open_session(Settings(), True, load=load_draft_side)
 
 
-def test_the_plan_is_that_of_select(planner, tiny_session):
+def test_plan_equals_that_of_select(planner, tiny_session):
     settings = Settings(mode="select", keep=0.3, max_new_tokens=1)
     run = dry_run(planner, COLLECTION, QUESTION, settings)
     stream = tiny_session.ask(COLLECTION, QUESTION, settings)
@@ -38,7 +38,7 @@ def test_the_plan_is_that_of_select(planner, tiny_session):
     assert run.phases["target_prefill"] == 0
 
 
-def test_the_weights_of_the_target_are_not_loaded(monkeypatch):
+def test_target_weights_are_not_loaded(monkeypatch):
     loaded = []
     original = loading.load_model
     monkeypatch.setattr(loading, "load_model", lambda name, *rest: loaded.append(name) or original(name, *rest))
@@ -51,10 +51,10 @@ def test_the_weights_of_the_target_are_not_loaded(monkeypatch):
     assert loaded == []
 
 
-def test_estimates_are_the_cost_models(planner):
+def test_estimates_match_the_cost_model(planner):
     settings = Settings(keep=0.3)
     run = dry_run(planner, COLLECTION, QUESTION, settings)
-    assert [one.keep for one in run.estimates] == [0.3, *(keep for keep in KEEP_RATIOS if keep != 0.3)]
+    assert [estimate.keep for estimate in run.estimates] == [0.3, *(keep for keep in KEEP_RATIOS if keep != 0.3)]
     assert run.estimates[0].kept_tokens == run.plan.kept_tokens
     target = cost_of(planner.pair.target)
     request = planner.request(COLLECTION, QUESTION, settings)
@@ -64,25 +64,25 @@ def test_estimates_are_the_cost_models(planner):
         expected = full / (scoring + target.prefill_with_overhead(estimate.kept_tokens))
         assert estimate.speedup == pytest.approx(expected)
         assert estimate.ttft_seconds * estimate.speedup == pytest.approx(run.full_seconds)
-    # Scaled by what the draft took: full prefill of the larger target takes longer than that.
+    # Seconds are scaled from the measured draft prefill, and the target is larger than the draft.
     assert run.full_seconds > run.phases["draft_prefill"]
 
 
-def test_without_a_draft_there_are_ratios_and_no_seconds(planner):
+def test_estimates_without_a_draft_have_speedups_but_no_seconds(planner):
     run = dry_run(planner, COLLECTION, QUESTION, Settings(scorer="random", keep=0.2))
     assert run.draft is None
     assert run.full_seconds is None
-    assert all(one.ttft_seconds is None and one.speedup > 1 for one in run.estimates)
+    assert all(estimate.ttft_seconds is None and estimate.speedup > 1 for estimate in run.estimates)
 
 
-def test_what_cannot_be_planned_is_refused(planner):
+def test_rejects_empty_question_and_too_long_prompt(planner):
     with pytest.raises(UsageError, match="question is empty"):
         dry_run(planner, COLLECTION, " ", Settings())
     with pytest.raises(SpecprefillError, match="does not fit tiny:target's context"):
         dry_run(planner, COLLECTION, QUESTION, Settings(max_new_tokens=20_000))
 
 
-def test_the_record_has_a_chunk_for_every_part_of_the_document(planner):
+def test_record_chunks_cover_the_document(planner):
     run = dry_run(planner, COLLECTION, QUESTION, Settings(keep=0.3))
     record = json.loads(line(plan_record(run, plan_cells(run, COLLECTION, 32), COLLECTION, 1.5)))
     assert record["schema"] == 1
@@ -97,7 +97,7 @@ def test_the_record_has_a_chunk_for_every_part_of_the_document(planner):
     assert set(record["estimates"][0]) == {"keep", "kept_tokens", "kept_ratio", "speedup", "ttft_seconds"}
 
 
-def test_a_target_with_another_tokenizer_is_planned_in_its_own_tokens(planner, tokenizer):
+def test_plan_uses_the_targets_tokens_with_different_tokenizers(planner, tokenizer):
     import copy
 
     other = copy.deepcopy(tokenizer)

@@ -1,4 +1,4 @@
-"""The matrix mode x architecture through the session, with random weights: mechanics."""
+"""Answering through the session with random weights, in every mode on every architecture."""
 
 from dataclasses import replace
 
@@ -20,8 +20,8 @@ from tests.helpers.architectures import ARCHITECTURES
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 12
 COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
-# All layers of this one have a window far shorter than the prompt, so only the scorers without a draft run.
-SHORT_SIGHTED = "mistral"
+# All layers of this architecture have a window far shorter than the prompt, so only scorers without a draft run.
+SLIDING_WINDOW_ONLY = "mistral"
 
 
 def ask(session, collection=COLLECTION, question="When?", **settings):
@@ -34,7 +34,7 @@ def ask(session, collection=COLLECTION, question="When?", **settings):
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_every_mode_answers_on_every_architecture(random_session, mode):
     name = random_session.pair.target.name
-    scorer = "lexical" if SHORT_SIGHTED in name else "question"
+    scorer = "lexical" if SLIDING_WINDOW_ONLY in name else "question"
     if scorer == "lexical" and mode in ("draft-kv", "hybrid"):
         with pytest.raises(SpecprefillError, match="needs a scorer that runs the draft"):
             ask(random_session, mode=mode, scorer=scorer)
@@ -51,8 +51,8 @@ def test_every_mode_answers_on_every_architecture(random_session, mode):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {SHORT_SIGHTED}), indirect=True)
-def test_keep_one_gives_the_logits_of_plain_prefill(random_session):
+@pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {SLIDING_WINDOW_ONLY}), indirect=True)
+def test_keep_ratio_of_one_equals_full_prefill(random_session):
     kept, _, _ = ask(random_session, mode="select", keep=1.0)
     plain, _, _ = ask(random_session, mode="full")
     assert torch.equal(kept.prefilled.logits, plain.prefilled.logits)
@@ -67,60 +67,60 @@ def test_select_prefills_exactly_the_kept_tokens_at_their_positions(random_sessi
     assert torch.equal(stream.prefilled.logits, expected)
     state = stream.prefilled.state
     assert state.positions[: len(positions)].tolist() == positions.tolist()
-    # Decoding goes on behind the whole prompt, not behind the kept tokens.
+    # Decoding continues at the position after the whole prompt, not after the kept tokens.
     assert state.positions[len(positions) :].tolist() == list(
         range(stream.request.prompt.length, stream.request.prompt.length + state.length - len(positions))
     )
 
 
-def test_the_same_question_gives_the_same_plan_and_answer(random_session):
+def test_plan_and_answer_are_deterministic(random_session):
     first, second = (ask(random_session, mode="select", keep=0.3) for _ in range(2))
     assert first[0].prefilled.plan == second[0].prefilled.plan
     assert first[1] == second[1]
 
 
-def test_a_window_of_the_draft_is_said(random_session):
-    wanted = {"mode": "select", "keep": 0.3, "scorer": "question"}
-    _, _, narrow = ask(random_session, **wanted, draft_window=40)
-    _, _, wide = ask(random_session, **wanted)
-    _, _, without = ask(random_session, **wanted | {"scorer": "lexical"}, draft_window=40)
-    assert [(one.scorer, one.draft_window) for one in (narrow, wide, without)] == [
-        ("question", 40), ("question", None), ("lexical", None),
-    ]  # fmt: skip
+def test_reports_the_draft_window(random_session):
+    settings = {"mode": "select", "keep": 0.3, "scorer": "question"}
+    _, _, narrow = ask(random_session, **settings, draft_window=40)
+    _, _, unlimited = ask(random_session, **settings)
+    _, _, lexical = ask(random_session, **settings | {"scorer": "lexical"}, draft_window=40)
+    assert (narrow.scorer, narrow.draft_window) == ("question", 40)
+    assert (unlimited.scorer, unlimited.draft_window) == ("question", None)
+    assert (lexical.scorer, lexical.draft_window) == ("lexical", None)
     assert ask(random_session, mode="full")[2].scorer is None
 
 
-def test_prefill_in_chunks_changes_nothing_but_rounding(random_session):
+def test_chunked_prefill_equals_single_pass_up_to_rounding(random_session):
     whole, _, _ = ask(random_session, mode="full")
     pieces, _, _ = ask(random_session, mode="full", prefill_chunk=50)
     torch.testing.assert_close(whole.prefilled.logits, pieces.prefilled.logits, atol=1e-4, rtol=1e-4)
 
 
-def test_auto_takes_full_for_a_short_prompt_and_says_why(random_session):
+def test_auto_uses_full_for_a_short_prompt_and_gives_the_reason(random_session):
     short = Collection((one_page_document("doc", "The gate opens at nine.", "text/plain"),))
     _, _, answer = ask(random_session, short)
     assert answer.mode == "full"
     assert "select promises only" in answer.reason
 
 
-def test_auto_takes_select_where_the_cost_model_promises_enough(tiny_session):
+def test_auto_uses_select_when_the_cost_model_predicts_a_gain(tiny_session):
     _, _, answer = ask(tiny_session, Collection((one_page_document("doc", TEXT * 12, "text/plain"),)), keep=0.1)
     assert answer.mode == "select"
     assert "select promises" in answer.reason
 
 
-def test_too_long_a_prompt_is_refused_with_numbers_and_remedy(random_session):
+def test_rejects_a_prompt_beyond_the_context(random_session):
     long = Collection((one_page_document("doc", TEXT * 20, "text/plain"),))
     with pytest.raises(SpecprefillError, match=r"[\d,]+ tokens .* context of 4,096; give fewer or shorter"):
         ask(random_session, long, mode="full")
 
 
-def test_an_empty_question_is_refused(random_session):
+def test_rejects_empty_question(random_session):
     with pytest.raises(UsageError, match="question is empty"):
         ask(random_session, question="  ")
 
 
-def test_spans_carry_pages(random_session):
+def test_spans_have_page_numbers(random_session):
     pages = Document("doc", TEXT, (Page(1, 0, 500), Page(2, 500, len(TEXT))), "application/pdf")
     _, _, answer = ask(random_session, Collection((pages,)), mode="select", keep=0.5)
     assert {page for span in answer.spans for page in span.pages} == {1, 2}
@@ -128,23 +128,23 @@ def test_spans_carry_pages(random_session):
     assert answer.spans[-1].pages[-1] == 2
 
 
-def test_a_cut_answer_is_said(random_session):
+def test_warns_when_the_answer_is_cut(random_session):
     stream = random_session.ask(COLLECTION, "When?", Settings(max_new_tokens=2, mode="full"))
-    # Random weights end an answer anywhere.
+    # Random weights may produce a stop token anywhere.
     stream.stop_tokens = frozenset()
     answer = stream.finished()
     assert (len(stream.tokens), answer.stopped) == (2, "length")
     assert any("cut at 2 tokens" in warning for warning in answer.warnings)
 
 
-def test_logits_that_are_no_numbers_are_an_error_not_an_answer(random_session):
+def test_rejects_nan_logits(random_session):
     with torch.no_grad():
         random_session.pair.target.model.lm_head.weight.fill_(float("nan"))
     with pytest.raises(SpecprefillError, match=r"logits are not numbers \(NaN\); use --dtype"):
         ask(random_session, mode="full")
 
 
-def test_a_chunk_size_beyond_the_document_takes_no_memory_and_is_said(random_session):
+def test_chunk_size_beyond_the_document_is_clamped_with_a_warning(random_session):
     for scorer in ("question", "lexical", "random", "heads"):
         settings = {"mode": "select", "keep": 0.2, "scorer": scorer, "chunk_size": 10**10}
         stream, _, answer = ask(random_session, question="When does the gate open?", **settings)
@@ -153,7 +153,7 @@ def test_a_chunk_size_beyond_the_document_takes_no_memory_and_is_said(random_ses
         assert any("too coarse; kept 1.00: use a smaller --chunk-size" in warning for warning in answer.warnings)
 
 
-def test_a_draft_without_room_for_proposals_is_said(random_session):
+def test_warns_when_the_drafts_context_leaves_no_room_for_proposals(random_session):
     draft = random_session.pair.draft
     random_session.pair = replace(random_session.pair, draft=replace(draft, context=50))
     settings = {"mode": "full", "speculate": 4}
@@ -161,8 +161,8 @@ def test_a_draft_without_room_for_proposals_is_said(random_session):
     assert not any("propose" in text for text in ask(random_session, proposer="lookup", **settings)[2].warnings)
 
 
-def test_every_phase_ends_when_the_devices_have_finished(random_session, monkeypatch):
-    """The clock waits for the devices once before the first phase and at the end of each."""
+def test_every_phase_waits_for_the_devices(random_session, monkeypatch):
+    """The clock synchronises the devices before the first phase and at the end of every phase."""
     waits = []
     monkeypatch.setattr(CalibratedPair, "wait", lambda pair: waits.append(True))
     random_session.warm_up(Settings(mode="select"))
@@ -173,7 +173,7 @@ def test_every_phase_ends_when_the_devices_have_finished(random_session, monkeyp
     assert len(waits) >= 1 + len(ended)
 
 
-def test_costs_are_measured_only_where_the_pace_adapts(random_session, monkeypatch):
+def test_costs_are_measured_only_for_the_adaptive_pace(random_session, monkeypatch):
     from specprefill_cli.answering import session as module
 
     measured = []
@@ -184,7 +184,7 @@ def test_costs_are_measured_only_where_the_pace_adapts(random_session, monkeypat
         assert bool(measured) == (not settings)
 
 
-def test_ctrl_c_ends_the_answer_not_the_session(random_session):
+def test_keyboard_interrupt_ends_the_answer_but_not_the_session(random_session):
     stream = random_session.ask(COLLECTION, "When?", Settings(mode="full", max_new_tokens=50))
 
     class Interrupted(Sampler):
@@ -209,8 +209,8 @@ def test_select_works_across_tokenizers(two_tokenizers, random_session):
     assert answer.kept_ratio < 0.5
 
 
-def test_a_draft_with_another_tokenizer_points_at_the_same_text(two_tokenizers, random_session):
-    """The importance of each character is the draft's, whatever the target's tokens are."""
+def test_importance_transfers_between_tokenizers(two_tokenizers, random_session):
+    """The most important target token covers text that the draft, scoring in its own tokens, also ranks highly."""
     target, draft = two_tokenizers
     session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
     stream, _, _ = ask(session, mode="select", keep=0.4)
@@ -222,7 +222,7 @@ def test_a_draft_with_another_tokenizer_points_at_the_same_text(two_tokenizers, 
     assert own_scores.mean() >= 0.5 * own.prefilled.importance.max()
 
 
-def test_models_run_with_our_attention(tiny_session):
+def test_models_use_the_registered_attention(tiny_session):
     for loaded in (tiny_session.pair.target, tiny_session.pair.draft):
         assert loaded.model.config._attn_implementation == ATTENTION
 

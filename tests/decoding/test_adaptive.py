@@ -1,4 +1,4 @@
-"""The pace: formulas against the paper, and simulated answers whose clock only the stub models move."""
+"""Adaptive pace: formulas against the paper, and simulated answers timed by a scripted clock."""
 
 import random
 
@@ -24,21 +24,21 @@ from tests.helpers.scripted import Clock, ScriptReader
 WIDTH = 0.03
 
 
-def test_expected_tokens_is_the_sum_over_runs():
+def test_expected_tokens_equals_the_sum_over_accepted_runs():
     for acceptance in (0.0, 0.3, 0.8, 1.0):
         for count in (1, 4, 9):
             runs = [acceptance**length * (1 - acceptance) * (length + 1) for length in range(count)]
             assert expected_tokens(acceptance, count) == pytest.approx(sum(runs) + acceptance**count * (count + 1))
 
 
-def test_speedup_is_theorem_3_8_where_a_wider_pass_costs_nothing():
+def test_speedup_matches_theorem_3_8():
     # (1 - a^(k + 1)) / ((1 - a) (k c + 1)) with a = 0.8, k = 5, c = 0.1.
     assert speedup(0.8, 5, 0.1) == pytest.approx((1 - 0.8**6) / (0.2 * 1.5))
     assert speedup(0.8, 5, 0.1, 1.5) == pytest.approx((1 - 0.8**6) / (0.2 * 2.0))
 
 
 class Pair:
-    """A scripted pair in which a drafted token is right with a given chance and costs a given part of a target pass."""
+    """A scripted pair with a given chance that a draft token is accepted and a given cost in target passes per token."""
 
     def __init__(self, right, cost, entry=0.0, target_cost=lambda tokens: 1 + WIDTH * (tokens - 1)):
         self.right, self.cost, self.entry = right, cost, entry
@@ -57,7 +57,7 @@ class Pair:
         return target, ScriptReader(drafted, clock=self.clock, cost=lambda _tokens: self.cost)
 
     def answer(self, tokens):
-        """Speed over plain decoding of one answer, and its speculator."""
+        """Return the speedup over plain decoding of an answer, and its speculator."""
         script = [place % 40 for place in range(tokens + 20)]
         target, draft = self.readers(script)
 
@@ -79,7 +79,7 @@ class Pair:
 @pytest.mark.parametrize("cost", [0.05, 0.2, 0.45, 0.8, 1.5])
 @pytest.mark.parametrize("right", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
 def test_never_much_slower_than_plain_decoding(right, cost):
-    """Answers of 64 tokens, one after another in a session: 0.95 of plain speed each, the first one apart."""
+    """Successive answers of 64 tokens are together at most 5% slower than plain decoding."""
     pair = Pair(right, cost)
     speeds = [pair.answer(64)[0] for _ in range(12)]
     assert speeds[0] > 0.9
@@ -87,7 +87,7 @@ def test_never_much_slower_than_plain_decoding(right, cost):
     assert sum(1 / speed for speed in speeds) / len(speeds) < 1 / 0.95
 
 
-def test_never_much_slower_when_acceptance_changes_all_the_time():
+def test_never_much_slower_when_acceptance_keeps_changing():
     pair = Pair(lambda place: place // 10 % 2, 0.45)
     speeds = [pair.answer(100)[0] for _ in range(10)]
     assert sum(1 / speed for speed in speeds) / len(speeds) < 1 / 0.95
@@ -103,29 +103,29 @@ def test_a_good_draft_is_used(right, cost, least):
     assert pair.answer(100)[1].verdict.state == "on"
 
 
-def test_more_is_proposed_to_a_higher_acceptance_and_a_lower_cost():
+def test_proposes_more_with_higher_acceptance_or_lower_cost():
     def longest(right, cost):
         pair = Pair(right, cost)
         pair.answer(200)
         rounds = pair.answer(200)[1].log.rounds
-        return sorted(one.drafted for one in rounds)[len(rounds) // 2]
+        return sorted(completed.drafted for completed in rounds)[len(rounds) // 2]
 
     assert longest(0.5, 0.05) < longest(0.95, 0.05)
     assert longest(0.9, 0.5) < longest(0.9, 0.05)
 
 
-def test_it_turns_itself_off_and_says_why():
+def test_turns_off_and_gives_the_reason():
     pair = Pair(0.0, 0.45)
     pair.answer(64)
     _, speculator = pair.answer(64)
     assert speculator.verdict.state == "off"
     assert "plain decoding is faster: draft promises 0." in speculator.verdict.reason
     assert "0.45 target passes a token" in speculator.verdict.reason
-    # It goes on looking, and seldom.
+    # It keeps trying the draft, but rarely.
     assert len(speculator.log.rounds) <= 4
 
 
-def test_it_turns_itself_on_again_when_the_draft_becomes_good():
+def test_turns_on_again_when_the_draft_improves():
     pair = Pair(0.0, 0.2)
     pair.answer(100)
     pair.right = 1.0
@@ -133,7 +133,7 @@ def test_it_turns_itself_on_again_when_the_draft_becomes_good():
     assert speeds[-1] > 2
 
 
-def test_a_draft_too_slow_when_measured_once_is_measured_again():
+def test_a_slow_first_measurement_is_corrected():
     pair = Pair(0.95, 0.1)
     pair.memory.costs.drafting["draft"].extend([50.0] * 5)
     speeds = [pair.answer(200)[0] for _ in range(8)]
@@ -141,7 +141,7 @@ def test_a_draft_too_slow_when_measured_once_is_measured_again():
     assert min(speeds) > 0.9
 
 
-def test_a_draft_that_has_not_read_the_prompt_waits_until_the_answer_is_long():
+def test_a_draft_without_a_cache_is_used_only_for_long_answers():
     pair = Pair(0.95, 0.1, entry=10.0)
     assert pair.answer(64)[0] > 0.99
     assert pair.entered == 0
@@ -151,7 +151,7 @@ def test_a_draft_that_has_not_read_the_prompt_waits_until_the_answer_is_long():
     assert pair.entered == 1
 
 
-def test_what_entering_costs_does_not_count_as_drafting():
+def test_draft_prefill_is_not_counted_as_drafting_time():
     costs = Costs()
     costs.learn(Round(NO_PROPOSAL, 0, 0.0, 1.0))
     costs.learn(Round(Proposal("draft", (1, 2), entered=True), 0, 30.0, 1.06))
@@ -159,7 +159,7 @@ def test_what_entering_costs_does_not_count_as_drafting():
     assert costs.passes(2)[2] == pytest.approx(1.06)
 
 
-def test_costs_between_measures_lie_on_lines():
+def test_pass_costs_are_interpolated_linearly():
     costs = Costs()
     assert costs.passes(2) == pytest.approx([1, 1.03, 1.06])
     costs.learn(Round(NO_PROPOSAL, 0, 0.0, 2.0))
@@ -170,8 +170,8 @@ def test_costs_between_measures_lie_on_lines():
 
 
 @pytest.mark.parametrize("right", [0.0, 0.5, 0.9])
-def test_a_pass_that_jumps_in_cost_is_reckoned_with(right):
-    """As on a CPU behind a long cache: the second token costs far more than the ones after it."""
+def test_adapts_to_a_jump_in_verification_cost(right):
+    """As on a CPU with a long cache, the second token of a pass costs far more than the later tokens."""
     pair = Pair(right, 0.2, target_cost=lambda tokens: 1 + 0.3 * (tokens > 1) + 0.05 * (tokens - 1))
     speeds = [pair.answer(100)[0] for _ in range(8)]
     assert min(speeds) > 0.9
@@ -180,7 +180,7 @@ def test_a_pass_that_jumps_in_cost_is_reckoned_with(right):
         assert sum(speeds) / len(speeds) > 1.5
 
 
-def test_acceptance_follows_the_latest_tokens():
+def test_acceptance_follows_the_most_recent_tokens():
     record = Record()
     for _ in range(50):
         record.learn(Round(Proposal("draft", (1,) * 8), 8))

@@ -1,4 +1,4 @@
-"""Processed distributions, seeds, and streams of whole characters."""
+"""Sampling distributions, seeds and streaming of complete characters."""
 
 from types import SimpleNamespace
 
@@ -23,25 +23,25 @@ def test_temperature_scales_the_softmax():
     torch.testing.assert_close(distribution(LOGITS, 0.5), (LOGITS * 2).softmax(-1))
 
 
-def test_temperature_zero_is_all_on_the_largest():
+def test_temperature_zero_is_greedy():
     assert distribution(LOGITS, 0).tolist() == [1, 0, 0, 0]
 
 
-def test_top_k_keeps_k_and_renormalises():
+def test_top_k_keeps_k_tokens_and_renormalises():
     probabilities = distribution(LOGITS, 1.0, top_k=2)
     assert probabilities[2:].tolist() == [0, 0]
     torch.testing.assert_close(probabilities[:2], LOGITS[:2].softmax(-1))
 
 
 @pytest.mark.parametrize(("top_p", "kept"), [(0.5, 1), (0.65, 2), (0.9, 3), (0.999, 4), (1.0, 4)])
-def test_top_p_keeps_the_smallest_set_with_the_mass(top_p, kept):
-    # Shares are 0.644, 0.237, 0.087, 0.032.
+def test_top_p_keeps_the_smallest_sufficient_set(top_p, kept):
+    # The probabilities are 0.644, 0.237, 0.087 and 0.032.
     probabilities = distribution(LOGITS, 1.0, top_p=top_p)
     assert int((probabilities > 0).sum()) == kept
     assert probabilities.sum().item() == pytest.approx(1)
 
 
-def test_a_seed_repeats_and_another_differs():
+def test_equal_seeds_repeat_and_different_seeds_differ():
     logits = torch.zeros(50)
     draws = [
         [sampler(logits) for _ in range(20)]
@@ -57,7 +57,7 @@ def test_samples_follow_the_distribution():
 
 
 @given(st.text(max_size=60))
-def test_streamed_pieces_make_the_whole_text(tokenizer, text):
+def test_streamed_pieces_join_to_the_whole_text(tokenizer, text):
     stream = TextStream(tokenizer)
     ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     pieces = [stream.push(token) for token in ids]
@@ -65,22 +65,22 @@ def test_streamed_pieces_make_the_whole_text(tokenizer, text):
     assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
 
 
-def test_an_unfinished_character_is_shown_at_the_end(tokenizer):
+def test_finish_replaces_an_incomplete_character(tokenizer):
     ids = tokenizer("a\N{OLD PERSIAN SIGN A}", add_special_tokens=False)["input_ids"]
     stream = TextStream(tokenizer)
     assert "".join(stream.push(token) for token in ids[:-1]) == "a"
     assert stream.finish() == "\ufffd"
 
 
-def test_decoding_ends_at_a_stop_token_or_at_the_most(random_pair):
+def test_decoding_ends_at_a_stop_token_or_the_token_limit(random_pair):
     model = random_pair.target.model
 
     _logits, state = prefill(model, torch.arange(3, 20), torch.arange(17), 100)
 
-    def decoded(first, stop_tokens, most, scripted):
+    def decoded(first, stop_tokens, max_tokens, scripted):
         choices = iter(scripted)
         reader = ModelReader(model, state, 17)
-        return list(decode(reader, first, stop_tokens, most, lambda _: next(choices), DecodeSpeed()))
+        return list(decode(reader, first, stop_tokens, max_tokens, lambda _: next(choices), DecodeSpeed()))
 
     assert decoded(6, frozenset({9}), 10, [7, 8, 9, 10]) == [6, 7, 8]
     assert state.positions[17:].tolist() == [17, 18, 19]
@@ -89,12 +89,12 @@ def test_decoding_ends_at_a_stop_token_or_at_the_most(random_pair):
     assert decoded(9, frozenset({9}), 3, []) == []
 
 
-def test_bytes_that_unmake_what_was_given_do_not_end_the_answer():
+def test_invalid_bytes_after_streamed_text_do_not_break_the_stream():
     vocabulary = {"a": 0, "<0xC2>": 1, "<0xA0>": 2, "<0xE2>": 3, "<0x82>": 4, "<0xAC>": 5, "<unk>": 6}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     stream = TextStream(SimpleNamespace(backend_tokenizer=backend))
-    # A no-break space, and directly behind it a euro sign in three bytes: decoded as one run.
+    # A no-break space followed by a three-byte euro sign is decoded as a single run of bytes.
     pieces = [stream.push(token) for token in (0, 1, 2, 3, 4, 5, 0)]
     assert "".join(pieces) + stream.finish() == "a\u00a0€a"
     for tokens, rest in (((3,), "\ufffd"), ((3, 0), "\ufffda"), ((3, 0, 3, 4, 5), "\ufffda€")):

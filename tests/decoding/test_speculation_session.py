@@ -1,4 +1,4 @@
-"""Speculative decoding through the session: every architecture, every mode, the bundled pair, what is refused."""
+"""Speculative decoding through the session: all architectures and modes, the bundled pair, rejected settings."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
 COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
-SHORT_SIGHTED = "mistral"
+SLIDING_WINDOW_ONLY = "mistral"
 
 
 def ask(session, stop=True, collection=COLLECTION, question="When?", **settings):
@@ -39,18 +39,19 @@ def session_of(pair, **changes):
 
 @pytest.fixture(params=["same weights", "other weights"])
 def session(request, random_pair):
-    """A draft that is always right, for it is the target, and one that is practically never right."""
+    """A draft that is the target, so always right, and a draft with other weights, almost never right."""
     return session_of(random_pair, **({"draft": random_pair.target} if request.param == "same weights" else {}))
 
 
 @pytest.mark.parametrize("random_pair", sorted(ARCHITECTURES), indirect=True)
 @pytest.mark.parametrize("mode", sorted(MODES))
-def test_greedy_answers_are_those_of_plain_decoding(session, mode):
+def test_greedy_speculation_matches_plain_decoding(session, mode):
     name = session.pair.target.name
-    if SHORT_SIGHTED in name and mode in ("draft-kv", "hybrid"):
+    if SLIDING_WINDOW_ONLY in name and mode in ("draft-kv", "hybrid"):
         pytest.skip("these modes need a draft that sees the whole document")
-    how = {"mode": mode, "keep": 0.4, "scorer": "lexical" if SHORT_SIGHTED in name else "question", "stop": False}
-    plain, text, answer = ask(session, speculate="off", **how)
+    scorer = "lexical" if SLIDING_WINDOW_ONLY in name else "question"
+    common = {"mode": mode, "keep": 0.4, "scorer": scorer, "stop": False}
+    plain, text, answer = ask(session, speculate="off", **common)
     assert answer.speculation.state == "off"
     assert answer.acceptance_rate is None
     length = plain.request.prompt.length
@@ -61,9 +62,9 @@ def test_greedy_answers_are_those_of_plain_decoding(session, mode):
         {"speculate": 5},
         {"speculate": "auto"},
     ):
-        stream, again, answer = ask(session, **settings, **how)
+        stream, speculated_text, answer = ask(session, **settings, **common)
         assert stream.tokens == plain.tokens
-        assert again == text
+        assert speculated_text == text
         assert answer.generated_tokens == 24
         for state in (stream.prefilled.state, stream.prefilled.draft_state):
             if state is not None:
@@ -71,12 +72,12 @@ def test_greedy_answers_are_those_of_plain_decoding(session, mode):
         assert stream.prefilled.state.positions.tolist() == kept + list(range(length, length + 23))
         if settings.get("proposer") == "draft":
             assert answer.proposer == "draft"
-            # In `select` the draft has read what the target has not.
+            # In `select` the draft has read tokens that the target dropped.
             if mode == "full":
                 assert (answer.acceptance_rate == 1) == (session.pair.draft is session.pair.target)
 
 
-def test_the_draft_starts_from_the_cache_that_prefill_left(session):
+def test_the_draft_continues_from_its_prefill_cache(session):
     stream = session.ask(COLLECTION, "When?", Settings(mode="select", keep=0.5, speculate=3, proposer="draft"))
     state, length = stream.prefilled.draft_state, stream.request.prompt.length
     assert state.positions.tolist() == list(range(length))
@@ -88,14 +89,16 @@ def test_the_draft_starts_from_the_cache_that_prefill_left(session):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"speculate": "off"}, {"proposer": "lookup"}, {"max_new_tokens": 1}], ids=lambda one: next(iter(one))
+    "settings",
+    [{"speculate": "off"}, {"proposer": "lookup"}, {"max_new_tokens": 1}],
+    ids=lambda settings: next(iter(settings)),
 )
-def test_the_drafts_cache_is_let_go_where_nobody_wants_it(random_session, settings):
+def test_the_drafts_cache_is_freed_when_unused(random_session, settings):
     stream, _, _ = ask(random_session, mode="select", **settings)
     assert stream.prefilled.draft_state is None
 
 
-def test_without_a_drafts_cache_the_draft_reads_the_prompt_after_the_first_token(session):
+def test_a_draft_without_a_cache_prefills_the_prompt_while_decoding(session):
     stream = session.ask(COLLECTION, "When?", Settings(mode="full", speculate=3, proposer="draft", max_new_tokens=8))
     stream.stop_tokens = frozenset()
     assert stream.prefilled.draft_state is None
@@ -108,17 +111,17 @@ def test_without_a_drafts_cache_the_draft_reads_the_prompt_after_the_first_token
 
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.9}, {"top_k": 20}])
 @pytest.mark.parametrize("speculate", ["auto", 3])
-def test_a_seed_draws_the_same_answer_again(session, settings, speculate):
-    how = {"temperature": 1.2, "seed": 5, "speculate": speculate, "mode": "select", "keep": 0.5, **settings}
-    first, _, answer = ask(session, **how)
-    # What the session learns on the way must not change it.
+def test_a_seed_reproduces_the_answer(session, settings, speculate):
+    common = {"temperature": 1.2, "seed": 5, "speculate": speculate, "mode": "select", "keep": 0.5, **settings}
+    first, _, answer = ask(session, **common)
+    # What the session learns in between must not change the answer.
     ask(session, speculate="auto", mode="select", keep=0.5)
-    assert ask(session, **how)[0].tokens == first.tokens
+    assert ask(session, **common)[0].tokens == first.tokens
     if session.pair.draft is session.pair.target and speculate == 3:
         assert answer.acceptance_rate > 0.3
 
 
-def test_different_tokenizers_are_refused_by_name_and_lookup_works(two_tokenizers, random_session):
+def test_different_tokenizers_allow_only_the_lookup_proposer(two_tokenizers, random_session):
     target, draft = two_tokenizers
     session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
     with pytest.raises(
@@ -128,32 +131,32 @@ def test_different_tokenizers_are_refused_by_name_and_lookup_works(two_tokenizer
     plain, _, _ = ask(session, mode="select", keep=0.4, proposer="draft", speculate="off")
     for proposer in ("lookup", "auto"):
         stream, _, _ = ask(session, mode="select", keep=0.4, proposer=proposer, speculate=4)
-        assert [one.name for one in stream.speculator.proposers] == ["lookup"]
+        assert [active.name for active in stream.speculator.proposers] == ["lookup"]
         assert stream.tokens == plain.tokens
 
 
-def test_a_pair_without_a_draft_cannot_draft(random_pair):
+def test_rejects_the_draft_proposer_without_a_draft(random_pair):
     session = session_of(random_pair, draft=None)
     with pytest.raises(UsageError, match="--proposer draft: no draft is loaded"):
         ask(session, proposer="draft")
     assert ask(session)[2].generated_tokens > 0
 
 
-def test_an_unknown_proposer_is_named():
+def test_rejects_an_unknown_proposer():
     with pytest.raises(UsageError, match="--proposer oracle: unknown; use one of auto, draft, lookup"):
         check_names(Settings(proposer="oracle"))
 
 
 @pytest.fixture(scope="module")
 def quote(tiny_session):
-    """A document, and an answer that is made to begin as one of its sentences does."""
+    """Return a function that answers from a document, starting with a sentence quoted from it."""
     body = (packaged_folder("sample_docs") / "sources" / "orchard-report.md").read_text(encoding="utf-8")[:4_000]
     collection = Collection((one_page_document("doc", body, "text/plain"),))
     opening = " " + " ".join(body[body.index("The cooperative was founded") :].split()[:14])
 
     def answer(**settings):
-        wanted = Settings(**{"max_new_tokens": 64, "mode": "full", **settings})
-        stream = tiny_session.ask(collection, "Repeat the report.", wanted, opening=opening)
+        settings = Settings(**{"max_new_tokens": 64, "mode": "full", **settings})
+        stream = tiny_session.ask(collection, "Repeat the report.", settings, opening=opening)
         stream.stop_tokens = frozenset()
         text = "".join(stream)
         return stream.tokens, text, stream.result()
@@ -163,7 +166,7 @@ def quote(tiny_session):
 
 @pytest.mark.parametrize("mode", sorted(MODES))
 @pytest.mark.parametrize("proposer", ["draft", "lookup", "auto"])
-def test_the_bundled_pair_decodes_the_same_tokens(quote, mode, proposer):
+def test_the_bundled_pair_matches_plain_decoding(quote, mode, proposer):
     plain, _, _ = quote(mode=mode, keep=0.5, speculate="off")
     assert len(plain) == 64
     for speculate in (4, "auto"):
@@ -172,7 +175,7 @@ def test_the_bundled_pair_decodes_the_same_tokens(quote, mode, proposer):
         assert speculate == "auto" or answer.acceptance_rate > 0
 
 
-def test_figures_are_in_table_and_json(quote):
+def test_speculation_statistics_are_in_table_and_json(quote):
     _, _, answer = quote(speculate=4)
     record = answer_record(answer)
     assert set(record["proposer"].split(" and ")) <= {"lookup", "draft"}
@@ -186,7 +189,7 @@ def test_figures_are_in_table_and_json(quote):
     assert f"{record['acceptance_rate']:.2f} of the tokens that {record['proposer']} proposed" in rows["acceptance"]
 
 
-def test_turning_off_is_said(random_pair):
+def test_reports_when_speculation_turns_off(random_pair):
     session = session_of(random_pair)
     _, _, answer = ask(session, stop=False, max_new_tokens=100, mode="select", keep=0.5, proposer="draft")
     assert answer.speculation.state == "off"

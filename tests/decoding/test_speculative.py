@@ -1,4 +1,4 @@
-"""Rounds of proposing and verifying with scripted models: what comes out, and what stays in the caches."""
+"""Rounds of proposal and verification with scripted models: their output and their caches."""
 
 import pytest
 import torch
@@ -15,21 +15,21 @@ SCRIPT = [number % 40 for number in range(200)]
 STOP = frozenset({49})
 
 
-class Watched(Speculator):
-    """Checks both caches after every round: all tokens of the answer but the last, and nothing that was rejected."""
+class CheckedSpeculator(Speculator):
+    """Check after every round that both caches hold the answer without its last token, and no rejected token."""
 
     def __init__(self, proposers, pace, target, draft, script):
         super().__init__(proposers, pace)
         self.target, self.draft, self.script = target, draft, script
         self.answer = 1
 
-    def observe(self, one):
-        super().observe(one)
-        self.answer += one.accepted + 1
+    def observe(self, round_):
+        super().observe(round_)
+        self.answer += round_.accepted + 1
         assert self.target.tokens == self.script[: self.answer - 1]
-        if one.drafted:
-            # The last drafted token was chosen and not read.
-            assert self.draft.length == self.answer - 1 - (one.accepted == one.drafted)
+        if round_.drafted:
+            # The last drafted token was sampled but not read.
+            assert self.draft.length == self.answer - 1 - (round_.accepted == round_.drafted)
         assert self.draft.tokens == self.script[: self.draft.length]
         assert self.draft.length < self.answer
 
@@ -39,9 +39,9 @@ def speculator(draft, count, sampler=None, stop_tokens=STOP, longest_answer=10_0
     return Speculator([proposer], FixedPace(count))
 
 
-def watched(target, draft, count):
+def checked_speculator(target, draft, count):
     proposer = DraftProposer(lambda: draft, Sampler(), STOP, 50, 10_000)
-    return Watched([proposer], FixedPace(count), target, draft, SCRIPT)
+    return CheckedSpeculator([proposer], FixedPace(count), target, draft, SCRIPT)
 
 
 def wrong_at(places):
@@ -53,26 +53,27 @@ def wrong_at(places):
     [
         pytest.param((), [4] * 8, id="always right"),
         pytest.param(range(200), [0] * 40, id="never right"),
-        # The draft's third token of each round is wrong: every fourth place, a round's own token between them.
+        # The third draft token of each round is wrong, so each round accepts two and adds the target's own.
         pytest.param(range(3, 200, 3), [2] * 13, id="right in the middle"),
     ],
 )
-def test_the_output_is_the_targets_and_the_caches_hold_exactly_it(wrong, accepted):
+def test_output_and_caches_hold_exactly_the_targets_tokens(wrong, accepted):
     target, draft = ScriptReader(SCRIPT), ScriptReader(wrong_at(set(wrong)))
-    speculating = watched(target, draft, 4)
+    speculating = checked_speculator(target, draft, 4)
     assert list(decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeSpeed(), speculating)) == SCRIPT[:40]
-    counts = [one.accepted for one in speculating.log.rounds]
+    counts = [completed.accepted for completed in speculating.log.rounds]
     assert counts[: len(accepted) - 2] == accepted[: len(accepted) - 2]
     assert len(target.passes) < 40 or not any(counts)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16])
-@pytest.mark.parametrize("most", [1, 2, 3, 5, 9, 30])
-def test_never_more_tokens_than_wanted(count, most):
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5, 9, 30])
+def test_never_exceeds_the_token_limit(count, max_tokens):
     target = ScriptReader(SCRIPT)
-    speculating = watched(target, ScriptReader(SCRIPT), count)
-    assert list(decode(target, SCRIPT[0], STOP, most, Sampler(), DecodeSpeed(), speculating)) == SCRIPT[:most]
-    assert target.length == most - 1
+    speculating = checked_speculator(target, ScriptReader(SCRIPT), count)
+    tokens = list(decode(target, SCRIPT[0], STOP, max_tokens, Sampler(), DecodeSpeed(), speculating))
+    assert tokens == SCRIPT[:max_tokens]
+    assert target.length == max_tokens - 1
 
 
 @pytest.mark.parametrize("place", range(1, 12))
@@ -90,24 +91,24 @@ def test_a_stop_token_inside_an_accepted_run_ends_the_answer(place, draft_stops)
     assert speed.tokens == place
 
 
-def test_a_draft_drafts_no_further_than_its_own_stop_token():
+def test_a_draft_stops_at_its_own_stop_token():
     draft = ScriptReader([0, 1, 49, 3, 4, 5])
     proposal = speculator(draft, 5).propose([0], 10)
     assert proposal.tokens == (1, 49)
 
 
-def test_accepted_tokens_appear_at_once():
+def test_accepted_tokens_are_streamed_at_once():
     target = ScriptReader(SCRIPT)
     stream = decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeSpeed(), speculator(ScriptReader(SCRIPT), 4))
     assert next(stream) == SCRIPT[0]
-    # The first token waits for nothing.
+    # The first token needs no target pass.
     assert target.passes == []
     for _ in range(5):
         next(stream)
         assert target.passes == [5]
 
 
-def test_an_interrupted_round_is_forgotten():
+def test_an_interrupted_round_is_rolled_back():
     class Interrupted(ScriptReader):
         def read(self, tokens, rows=1):
             logits = super().read(tokens, rows)
@@ -117,14 +118,14 @@ def test_an_interrupted_round_is_forgotten():
 
     target, draft = Interrupted(SCRIPT), ScriptReader(SCRIPT)
     stream = decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeSpeed(), speculator(draft, 4))
-    got = []
+    received = []
     with pytest.raises(KeyboardInterrupt):
-        got.extend(iter(lambda: next(stream), None))
+        received.extend(iter(lambda: next(stream), None))
     assert target.tokens == SCRIPT[:10]
     assert draft.length <= 10
 
 
-def test_a_draft_at_the_end_of_its_context_proposes_nothing_more():
+def test_a_draft_at_the_end_of_its_context_stops_proposing():
     target, draft = ScriptReader(SCRIPT), ScriptReader(SCRIPT)
     speculating = speculator(draft, 4, longest_answer=12)
     assert list(decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeSpeed(), speculating)) == SCRIPT[:40]
@@ -132,13 +133,13 @@ def test_a_draft_at_the_end_of_its_context_proposes_nothing_more():
     assert target.passes[-1] == 1
 
 
-def test_figures_of_the_rounds():
+def test_round_statistics():
     target = ScriptReader(SCRIPT)
     speculating = speculator(ScriptReader(wrong_at(set(range(3, 200, 3)))), 4)
     assert speculating.log.acceptance_rate is None
     assert speculating.log.accepted_histogram == []
     list(decode(target, SCRIPT[0], STOP, 31, Sampler(), DecodeSpeed(), speculating))
-    # Two right, the third wrong, in each of ten rounds; the last ones have room for fewer.
+    # Ten rounds accept two tokens and reject the third; the last rounds have room for fewer proposals.
     assert speculating.log.accepted_histogram == [0, 0, 10]
     assert speculating.log.accepted_length_mean == 2
     assert speculating.log.acceptance_rate == pytest.approx(20 / (9 * 4 + 2))
@@ -146,7 +147,7 @@ def test_figures_of_the_rounds():
 
 
 @pytest.mark.parametrize("size", [48, 60])
-def test_a_draft_with_a_vocabulary_of_another_size(size):
+def test_accepts_a_draft_with_another_vocabulary_size(size):
     """Models that share a tokenizer may pad their vocabularies differently."""
     target, draft = ScriptReader(SCRIPT), ScriptReader(SCRIPT, vocabulary=size)
     for sampler in (Sampler(), Sampler(0.01)):
@@ -157,7 +158,7 @@ def test_a_draft_with_a_vocabulary_of_another_size(size):
         draft.rollback(0)
 
 
-def test_the_log_lets_go_of_the_distributions():
+def test_the_log_drops_proposal_distributions():
     log = RoundLog()
     log.add(Round(Proposal("draft", (3, 4), torch.ones(2, 9) / 9), 1))
     log.add(Round(NO_PROPOSAL, 0))

@@ -1,4 +1,4 @@
-"""Gates of draft KV on every architecture: injection, rotary embedding, recompute, maps, refusals."""
+"""Draft KV on every architecture: injection, rotary embedding, recompute, maps and rejected input."""
 
 import dataclasses
 import json
@@ -37,11 +37,15 @@ TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives 
 SCALINGS = {
     "default": {"rope_type": "default", "rope_theta": 10_000.0},
     "llama3": {
-        "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "rope_type": "llama3",
+        "rope_theta": 10_000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
         "original_max_position_embeddings": 512,
     },
     "yarn": {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 512},
-}  # fmt: skip
+}
 
 
 def tokens(count, seed=0):
@@ -55,7 +59,7 @@ def request_for(session, text=TEXT, question="When does the gate open?", **setti
 
 @torch.inference_mode()
 def native_keys_values(model, ids):
-    """Keys and values of every layer, built outside the model from the inputs of its attention."""
+    """Compute the keys and values of every layer outside the model, from the inputs of its attention."""
 
     class Loaded:
         pass
@@ -63,15 +67,16 @@ def native_keys_values(model, ids):
     loaded = Loaded()
     loaded.model = model
     positions = torch.arange(len(ids))
-    found = []
+    keys_values = []
     states = all_states(loaded, ids, range(layer_count(model)))
     for layer in range(layer_count(model)):
         keys, values = raw_keys_values(model, layer, states[layer])
-        found.append((finished_keys(model, layer, keys, positions), split_heads(values, *key_value_size(model, layer))))
-    return found
+        values = split_heads(values, *key_value_size(model, layer))
+        keys_values.append((finished_keys(model, layer, keys, positions), values))
+    return keys_values
 
 
-def test_native_keys_injected_give_the_same_logits(model):
+def test_injected_native_kv_reproduces_full_prefill_logits(model):
     ids = tokens(90)
     expected, whole = prefill(model, ids, torch.arange(90), 1_000)
     injected = native_keys_values(model, ids[:80])
@@ -84,7 +89,7 @@ def test_native_keys_injected_give_the_same_logits(model):
 
 @pytest.mark.parametrize("scaling", sorted(SCALINGS))
 @torch.inference_mode()
-def test_keys_are_rotated_as_the_model_does(scaling, monkeypatch):
+def test_finished_keys_match_the_models_rotary_embedding(scaling, monkeypatch):
     import transformers
 
     from tests.helpers.architectures import SIZES
@@ -101,20 +106,20 @@ def test_keys_are_rotated_as_the_model_does(scaling, monkeypatch):
     assert (wrong - layer_keys(state, 0)).abs().max() > 1e-2
 
 
-def test_recompute_in_the_middle_equals_a_dense_reference_and_never_looks_ahead(model):
-    """A spoilt cache is repaired in scattered slots; what lies behind them must not matter, what lies before must."""
+def test_recompute_of_scattered_slots_is_exact_and_causal(model):
+    """Corrupt scattered slots of a cache and recompute them: only the tokens before a slot may affect it."""
     ids = tokens(100)
     _, whole = prefill(model, ids, torch.arange(100), 1_000)
-    spoilt = [
+    corrupted = [
         (layer_keys(whole, number).clone(), whole.cache.layers[number].values[0].clone())
         for number in range(layer_count(model))
     ]
     slots = torch.cat([torch.arange(30, 50), torch.arange(70, 75)])
-    for keys, values in spoilt:
+    for keys, values in corrupted:
         keys[:, slots], values[:, slots] = 9.0, 9.0
-        # Everything behind the last recomputed token is garbage that none of them may see.
+        # Everything after the last recomputed token is garbage that no recomputed token may attend to.
         keys[:, 75:], values[:, 75:] = 1e4, 1e4
-    state = state_of(spoilt, torch.arange(100))
+    state = state_of(corrupted, torch.arange(100))
     logits = recompute(model, ids[slots], slots, state)
     for layer in range(layer_count(model)):
         torch.testing.assert_close(
@@ -135,8 +140,8 @@ def test_recomputing_everything_equals_full_prefill(random_session, mode):
 
 
 @pytest.mark.parametrize("mode", ["draft-kv", "hybrid"])
-def test_a_bad_map_changes_the_answer_and_its_risk_is_seen(random_session, mode):
-    """The same check as above must fail when nothing is repaired: else it would prove nothing."""
+def test_a_bad_map_changes_the_logits_and_reports_its_risk(random_session, mode):
+    """Control for the test above: with little recomputed, the logits must differ from full prefill."""
     request = request_for(random_session, mode=mode, scorer="question", recompute=0.1, keep=0.1, look_ahead=2)
     ours = MODES[mode].prefill(request)
     expected = MODES["full"].prefill(request_for(random_session))
@@ -153,32 +158,32 @@ def test_draft_kv_keeps_every_token(random_session):
     assert kept.state.positions.tolist() == list(range(kept.plan.prompt_tokens))
 
 
-def test_too_much_risk_falls_back_to_full_and_says_why(random_session):
+def test_falls_back_to_full_above_accept_risk(random_session):
     settings = {"mode": "draft-kv", "scorer": "question", "recompute": 0.05}
     ours = MODES["draft-kv"].prefill(request_for(random_session, **settings, accept_risk=0.0))
     assert "fell back to full prefill" in ours.warnings[0]
     assert ours.plan.kept_ratio == 1.0
-    lax = MODES["draft-kv"].prefill(request_for(random_session, **settings, accept_risk=1e9))
-    assert not lax.warnings
-    assert all(span.fate is Fate.ACCEPT for span in lax.plan.spans)
+    accepted = MODES["draft-kv"].prefill(request_for(random_session, **settings, accept_risk=1e9))
+    assert not accepted.warnings
+    assert all(span.fate is Fate.ACCEPT for span in accepted.plan.spans)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("random_pair", ["llama", "qwen3", "gemma3", "phi3"], indirect=True)
-def test_a_fitted_map_is_better_than_none_and_comes_back_from_its_files(random_pair, random_session, tmp_path):
+def test_fitted_map_beats_the_mean_and_survives_saving(random_pair, random_session, tmp_path):
     generator = torch.Generator().manual_seed(1)
     words = [
         random_pair.target.tokenizer.decode(ids) for ids in torch.randint(300, 8_000, (1_200, 12), generator=generator)
     ]
-    found = calibrate_kv(random_pair, [" ".join(words)], [1], lambda _: None)
-    assert set(found.maps) == {"exact-0-draft", "exact-1-draft", "exact-1"}
-    for one in found.maps.values():
-        assert all(0 < fit.key_error < 1.05 and 0 < fit.value_error < 1.05 for fit in one.fits)
-    assert max(fit.value_error for fit in found.maps["exact-1"].fits) < 0.9
-    found.save(tmp_path)
+    calibration = calibrate_kv(random_pair, [" ".join(words)], [1], lambda _: None)
+    assert set(calibration.maps) == {"exact-0-draft", "exact-1-draft", "exact-1"}
+    for kv_map in calibration.maps.values():
+        assert all(0 < fit.key_error < 1.05 and 0 < fit.value_error < 1.05 for fit in kv_map.fits)
+    assert max(fit.value_error for fit in calibration.maps["exact-1"].fits) < 0.9
+    calibration.save(tmp_path)
     loaded = load_calibration(tmp_path, random_pair)
     torch.testing.assert_close(
-        loaded.maps["exact-1"].weights[2].float(), found.maps["exact-1"].weights[2], atol=1e-2, rtol=1e-2
+        loaded.maps["exact-1"].weights[2].float(), calibration.maps["exact-1"].weights[2], atol=1e-2, rtol=1e-2
     )
     random_pair.kv_calibration = loaded
     request = request_for(random_session)
@@ -189,7 +194,7 @@ def test_a_fitted_map_is_better_than_none_and_comes_back_from_its_files(random_p
         torch.testing.assert_close(layer_keys(state, layer), layer_keys(native, layer), atol=1e-4, rtol=1e-4)
 
 
-def test_too_little_text_is_refused_with_the_numbers(random_pair, monkeypatch):
+def test_rejects_too_little_calibration_text(random_pair, monkeypatch):
     with pytest.raises(SpecprefillError, match="gives 0 sequences of 1024 tokens; draft KV needs at least 10"):
         calibrate_kv(random_pair, [TEXT * 2], [], lambda _: None)
     monkeypatch.setattr(kv_calibration, "ROWS_PER_INPUT", 1_000)
@@ -199,9 +204,9 @@ def test_too_little_text_is_refused_with_the_numbers(random_pair, monkeypatch):
         calibrate_kv(random_pair, [TEXT * 60], [], lambda _: None)
 
 
-def test_calibrations_of_other_pairs_and_damaged_files_are_refused(random_pair, tmp_path):
+def test_rejects_calibrations_of_other_pairs_and_damaged_files(random_pair, tmp_path):
     random_pair.kv_calibration.save(tmp_path)
-    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1, "whoever may read one file may read both"
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1, "both files have the same permissions"
     assert load_calibration(tmp_path, random_pair).identity == pair_identity(random_pair)
     assert load_calibration(tmp_path / "none", random_pair) is None
     other = dataclasses.replace(random_pair, draft=random_pair.target)
@@ -220,7 +225,7 @@ def test_calibrations_of_other_pairs_and_damaged_files_are_refused(random_pair, 
         load_calibration(tmp_path, random_pair)
 
 
-def test_without_a_map_or_a_draft_the_mode_says_what_is_missing(random_session):
+def test_rejects_missing_map_and_scorer_without_a_draft(random_session):
     with pytest.raises(
         SpecprefillError,
         match=r"with --exact-layers 2 yet.*calibrate --pair random --text FILES --exact 2",
@@ -233,7 +238,7 @@ def test_without_a_map_or_a_draft_the_mode_says_what_is_missing(random_session):
         MODES["hybrid"].prefill(request_for(random_session, scorer="question"))
 
 
-def test_ridge_regression_finds_a_linear_map_and_the_layers_that_carry_it():
+def test_ridge_regression_recovers_a_linear_map_and_its_draft_layer():
     generator = torch.Generator().manual_seed(3)
     inputs = torch.randn(600, 3 * 8, generator=generator)
     truth = torch.randn(8, 6, generator=generator)
@@ -241,14 +246,14 @@ def test_ridge_regression_finds_a_linear_map_and_the_layers_that_carry_it():
     fitted, held_out = Gram.empty(24, {4: 6}), Gram.empty(24, {4: 6})
     fitted.add(inputs[:400], {4: outputs[4][:400]})
     held_out.add(inputs[400:], {4: outputs[4][400:]})
-    found = fit_map(fitted, held_out, candidates=[1, 5, 7], draft_size=8, edge_size=0, exact_layers=0)
-    assert found.fits[0].draft_layers == (5,)
-    assert found.fits[0].key_error < 1e-4
-    keys, values = found.apply(4, {5: inputs[:10, 8:16]}, None)
+    kv_map = fit_map(fitted, held_out, candidates=[1, 5, 7], draft_size=8, edge_size=0, exact_layers=0)
+    assert kv_map.fits[0].draft_layers == (5,)
+    assert kv_map.fits[0].key_error < 1e-4
+    keys, values = kv_map.apply(4, {5: inputs[:10, 8:16]}, None)
     torch.testing.assert_close(torch.cat([keys, values], dim=1), outputs[4][:10], atol=1e-2, rtol=1e-2)
 
 
-def test_checkpoints_are_spread_and_errors_come_from_the_nearest():
+def test_checkpoints_are_spread_and_tokens_use_the_nearest_error():
     importance = torch.zeros(640)
     importance[100] = 1
     slots = checkpoint_slots((10, 650), importance)
@@ -259,7 +264,7 @@ def test_checkpoints_are_spread_and_errors_come_from_the_nearest():
 
 
 @pytest.mark.parametrize("window", [None, 40])
-def test_mapped_states_are_read_with_the_window_of_the_calibration(random_session, window):
+def test_mapping_uses_the_draft_window_of_the_calibration(random_session, window):
     pair = random_session.pair
     pair.kv_calibration = dataclasses.replace(pair.kv_calibration, window=window)
     request = request_for(random_session, mode="draft-kv", scorer="question", draft_window="off")
@@ -274,7 +279,7 @@ def test_mapped_states_are_read_with_the_window_of_the_calibration(random_sessio
 
 
 @pytest.mark.parametrize("tokens", [1, 31, 33, 500])
-def test_a_short_document_has_checkpoints_too(tokens):
+def test_short_documents_have_checkpoints(tokens):
     slots = checkpoint_slots((7, 7 + tokens), torch.rand(tokens))
     assert len(slots)
     assert 7 <= int(slots.min()) <= int(slots.max()) < 7 + tokens

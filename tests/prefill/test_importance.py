@@ -1,4 +1,4 @@
-"""Scores against a naive implementation that materialises all attention, and their transfer between tokenizers."""
+"""Importance scores against a naive implementation with full attention matrices, and transfer between tokenizers."""
 
 import itertools
 
@@ -31,9 +31,9 @@ def request_for(session, text=TEXT, question="When does the gate open?", **setti
 
 @torch.no_grad()
 def naive_importance(request, query_indices, decoded):
-    """Everything in one eager pass over prompt and decoded tokens, with S x S attention, then the paper's formula.
+    """Score with one eager pass over prompt and decoded tokens, full attention matrices and the paper's formula.
 
-    A query's attention to all prompt tokens, BOS included, sums to 1; it is pooled over the prompt, and then cut.
+    Each query's attention over the prompt, BOS included, is normalised to 1 and pooled before the document is sliced.
     """
     model, prompt = request.pair.draft.model, request.draft_prompt
     model.set_attn_implementation("eager")
@@ -72,13 +72,13 @@ def test_question_scores_equal_the_naive_implementation(random_session):
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_heads_that_rest_on_bos_count_little():
-    """Head 0 gives BOS nearly everything and the rest to token 20; head 1 gives tokens 60 to 72 half of its attention."""
+def test_heads_that_attend_mostly_to_bos_count_little():
+    """Head 0 attends almost only to BOS and otherwise to token 20; head 1 attends to BOS and tokens 60 to 72 equally."""
     tokens, document = 100, (10, 90)
     logits = torch.full((2, tokens), -30.0)
     logits[0, 0], logits[0, 20] = 10.0, 3.0
     logits[1, 0] = logits[1, 60:73] = 0.0
-    # One-dimensional keys that equal the logits, seen by one query of 1 in each of two key-value heads.
+    # One-dimensional keys equal to the logits, with a query of 1 in each of the two key-value heads.
     keys = logits[None, :, :, None]
     state = state_of([(keys[0], keys[0])], torch.arange(tokens))
     capture = QueryCapture(torch.tensor([tokens - 1]))
@@ -89,14 +89,14 @@ def test_heads_that_rest_on_bos_count_little():
 
 
 @pytest.mark.parametrize("random_pair", ["mistral"], indirect=True)
-def test_a_draft_whose_layers_all_have_a_short_window_is_refused(random_session):
+def test_rejects_a_draft_with_only_short_window_layers(random_session):
     request = request_for(random_session)
     assert request.prompt.length > WINDOW
     with pytest.raises(SpecprefillError, match=r"window shorter than this prompt.*--scorer lexical"):
         SCORERS["question"].score(request)
 
 
-def test_scores_that_are_not_finite_are_an_error(random_session):
+def test_rejects_scores_that_are_not_finite(random_session):
     with torch.no_grad():
         random_session.pair.draft.model.model.layers[1].self_attn.k_proj.weight[0, 0] = float("nan")
     with pytest.raises(SpecprefillError, match="not finite"):
@@ -104,7 +104,7 @@ def test_scores_that_are_not_finite_are_an_error(random_session):
 
 
 @pytest.mark.parametrize("name", sorted(SCORERS))
-def test_scores_are_deterministic_and_one_a_document_token(random_session, name):
+def test_scores_are_deterministic_with_one_per_document_token(random_session, name):
     request = request_for(random_session)
     first, second = (SCORERS[name].score(request).importance for _ in range(2))
     assert torch.equal(first, second)
@@ -112,11 +112,11 @@ def test_scores_are_deterministic_and_one_a_document_token(random_session, name)
 
 
 @pytest.mark.parametrize("name", ["paper", "random"])
-def test_published_scorer_and_control_rank_each_chunk_alone(random_session, name):
+def test_paper_and_random_scorers_use_no_neighbour_weight(random_session, name):
     assert SCORERS[name].score(request_for(random_session)).neighbours == 0
 
 
-def test_lexical_scores_prefer_the_passage_with_the_questions_rare_words(random_session):
+def test_lexical_scores_favour_the_passage_with_rare_question_words(random_session):
     text = "Trees grow in rows. " * 40 + "The keeper of the lighthouse is Ana Rossi. " + "Rain fell all day. " * 40
     request = request_for(random_session, text, "Who is the keeper of the lighthouse?")
     importance = SCORERS["lexical"].score(request).importance
@@ -124,9 +124,9 @@ def test_lexical_scores_prefer_the_passage_with_the_questions_rare_words(random_
     assert abs(text.index("keeper") - best) < 200
 
 
-def test_bm25_matches_the_formula_by_hand():
+def test_bm25_matches_values_computed_by_hand():
     text = "red RED dog, blue cat reddish fox"
-    # Words are tokens here, three, two and two to a chunk.
+    # Each word is a token; the chunks hold three, two and two words.
     offsets = np.array([[0, 3], [4, 7], [8, 11], [13, 17], [18, 21], [21, 22], [22, 29], [30, 33]])
     scores = chunk_bm25("The red fox, a fox?", text, offsets, 3)
     idf = np.log(1 + 2.5 / 1.5)
@@ -136,7 +136,7 @@ def test_bm25_matches_the_formula_by_hand():
     assert scores[2] == pytest.approx(idf * 2.2 / (1 + norms[2]))
 
 
-def test_a_character_is_a_word_where_none_are_set_apart():
+def test_bm25_treats_characters_as_words_in_unspaced_scripts():
     text = "会議は月曜日です。" * 30 + "家賃は五万円です。" + "天気は晴れです。" * 30
     offsets = np.array([[place, place + 1] for place in range(len(text))])
     scores = chunk_bm25("家賃はいくらですか", text, offsets, 8)
@@ -149,32 +149,32 @@ def spans_of_text(cuts, length):
 
 
 @given(st.lists(st.integers(0, 99), max_size=20), st.lists(st.integers(0, 99), max_size=20), st.randoms())
-def test_transfer_keeps_the_mass_of_characters(from_cuts, to_cuts, random):
-    source, wanted = spans_of_text(from_cuts, 100), spans_of_text(to_cuts, 100)
+def test_transfer_preserves_total_importance_over_characters(from_cuts, to_cuts, random):
+    source, destination = spans_of_text(from_cuts, 100), spans_of_text(to_cuts, 100)
     importance = torch.tensor([random.random() for _ in source])
-    moved = transfer(importance, source, wanted)
+    moved = transfer(importance, source, destination)
     before = (importance.double().numpy() * (source[:, 1] - source[:, 0])).sum()
-    after = (moved.double().numpy() * (wanted[:, 1] - wanted[:, 0])).sum()
+    after = (moved.double().numpy() * (destination[:, 1] - destination[:, 0])).sum()
     assert after == pytest.approx(before, rel=1e-5)
 
 
-def test_transfer_to_the_same_tokens_changes_nothing():
+def test_transfer_between_identical_tokens_changes_nothing():
     offsets = spans_of_text([3, 17, 40], 60)
     importance = torch.tensor([0.1, 0.7, 0.2, 0.4])
     torch.testing.assert_close(transfer(importance, offsets, offsets), importance)
 
 
-def test_tokens_that_split_one_character_do_not_add_up():
-    """Byte-level tokens of one character share its range."""
+def test_transfer_averages_tokens_that_share_a_character():
+    """Byte-level tokens of one character share its character range."""
     importance = torch.tensor([0.2, 0.4, 0.6])
     moved = transfer(importance, np.array([[0, 1], [1, 2], [1, 2]]), np.array([[0, 2]]))
     torch.testing.assert_close(moved, torch.tensor([(0.2 + 0.5) / 2]))
 
 
-def test_random_chunks_differ_from_question_to_question(random_session):
-    one, again, other = (
+def test_random_scores_depend_only_on_the_question(random_session):
+    first, repeated, other = (
         SCORERS["random"].score(request_for(random_session, question=question)).importance
         for question in ("When?", "When?", "Where?")
     )
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
+    assert torch.equal(first, repeated)
+    assert not torch.equal(first, other)

@@ -1,4 +1,4 @@
-"""Memory on long prompts: nothing as large as the square of the prompt's length, and peaks that belong to one row."""
+"""Memory on long prompts: no allocation quadratic in the prompt length, and independent peak measurements."""
 
 import sys
 
@@ -19,7 +19,7 @@ LENGTH, CHUNK = 8_192, 2_048
 
 
 def largest_allocation(work):
-    """Bytes of the largest tensor that was made, temporary ones inside torch included."""
+    """Return the bytes of the largest allocation, including temporaries inside torch."""
     with torch.profiler.profile(profile_memory=True) as trace:
         work()
     events = trace.profiler.kineto_results.events()
@@ -36,23 +36,23 @@ def ids():
     return torch.randint(3, 8_000, (LENGTH,), generator=torch.Generator().manual_seed(0))
 
 
-def test_the_measure_sees_a_square():
+def test_largest_allocation_detects_a_quadratic_tensor():
     assert largest_allocation(lambda: torch.zeros(LENGTH, LENGTH, dtype=torch.bool).any()) >= LENGTH**2
 
 
-def test_target_prefill_makes_no_square(long_model, ids):
+def test_target_prefill_allocates_nothing_quadratic(long_model, ids):
     assert largest_allocation(lambda: prefill(long_model, ids, torch.arange(LENGTH), CHUNK)) < LENGTH**2
 
 
-def test_sparse_prefill_makes_no_square_of_what_it_keeps(ids):
+def test_sparse_prefill_allocates_nothing_quadratic_in_kept_tokens(ids):
     spans = [Span(start, start + 32, Fate.RECOMPUTE if start % 64 else Fate.DROP) for start in range(0, LENGTH, 32)]
     plan = Plan(LENGTH, (0, LENGTH), tuple(spans))
     model = build_model("llama")
-    # Half of the tokens, in passes so small that every one but the first needs a mask.
+    # Keep half of the tokens, in passes small enough that all but the first need a mask.
     assert largest_allocation(lambda: sparse_prefill(model, ids, plan, 256)) < (LENGTH // 2) ** 2
 
 
-def test_draft_and_scoring_make_no_square(ids):
+def test_draft_prefill_and_scoring_allocate_nothing_quadratic(ids):
     model = build_model("llama")
     document = (100, LENGTH - 100)
 
@@ -65,8 +65,8 @@ def test_draft_and_scoring_make_no_square(ids):
     assert largest_allocation(score) < LENGTH**2
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak can be reset on Linux alone")
-def test_a_peak_belongs_to_its_own_row():
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak can only be reset on Linux")
+def test_peak_memory_excludes_earlier_measurements():
     large, small = PeakMemory(), None
     torch.zeros(2**26).sum()
     after_large = large.bytes()
@@ -74,8 +74,8 @@ def test_a_peak_belongs_to_its_own_row():
     small = PeakMemory()
     torch.zeros(2**22).sum()
     if after_large is None or small.bytes() is None:
-        pytest.skip("this system does not let the peak be reset")
-    # The first took 256 MiB, the second 16 MiB: nothing of the first is left in the second's peak.
+        pytest.skip("this system cannot reset the peak")
+    # The first allocates 256 MiB and the second 16 MiB; the second peak must not include the first.
     assert after_large - small.bytes() > 150 * 2**20
     assert 10 * 2**20 < small.growth() < 60 * 2**20
     assert large.before + 250 * 2**20 < after_large

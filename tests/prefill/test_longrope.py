@@ -1,4 +1,4 @@
-"""Answers of `longrope` models end before the rotary embedding of the prompt's keys would change."""
+"""Answers of `longrope` models end before the threshold at which the rotary embedding changes."""
 
 from types import SimpleNamespace
 
@@ -34,7 +34,7 @@ def test_answer_ends_at_the_longrope_threshold(length, max_new_tokens, expected)
     assert all("it reaches 100" in warning for warning in warnings)
 
 
-def test_other_rotary_embeddings_have_no_threshold():
+def test_other_rope_types_have_no_threshold():
     plain = LlamaConfig(max_position_embeddings=100)
     assert longrope_threshold(plain) is None
     assert cap_answer(90, request(plain, 60)) == (90, ())

@@ -1,4 +1,4 @@
-"""Reuse of document states: the same logits, plans and answers as cold, and a file cache that survives damage."""
+"""Document state reuse: same logits, plans and answers as without a cache, and a disk cache that survives damage."""
 
 import os
 
@@ -17,7 +17,7 @@ TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives 
 COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
 OTHER = Collection((one_page_document("other", TEXT.replace("nine", "ten"), "text/plain"),))
 QUESTIONS = ("When does it open?", "What do tickets cost, and where does the keeper live?", "Who?")
-SHORT_SIGHTED = "mistral"
+SLIDING_WINDOW_ONLY = "mistral"
 
 
 def ask(session, question, collection=COLLECTION, **settings):
@@ -32,51 +32,55 @@ def pair_of_sessions(session, store=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("random_pair", sorted(ARCHITECTURES), indirect=True)
-@pytest.mark.parametrize("how", [{"mode": "full"}, {"mode": "select", "scorer": "question"}], ids=["full", "select"])
-def test_answers_are_those_without_reuse(random_session, how):
-    if SHORT_SIGHTED in random_session.pair.target.name and how["mode"] == "select":
-        how = {**how, "scorer": "lexical"}
+@pytest.mark.parametrize(
+    "settings", [{"mode": "full"}, {"mode": "select", "scorer": "question"}], ids=["full", "select"]
+)
+def test_reuse_does_not_change_answers(random_session, settings):
+    if SLIDING_WINDOW_ONLY in random_session.pair.target.name and settings["mode"] == "select":
+        settings = {**settings, "scorer": "lexical"}
     cold, shared = pair_of_sessions(random_session)
     expected = (
-        {"full": [TARGET_PREFIX], "select": [DRAFT_PREFIX]}[how["mode"]] if how.get("scorer") != "lexical" else []
+        {"full": [TARGET_PREFIX], "select": [DRAFT_PREFIX]}[settings["mode"]]
+        if settings.get("scorer") != "lexical"
+        else []
     )
     for number, question in enumerate(QUESTIONS):
-        first, text = ask(cold, question, **how)
-        second, again = ask(shared, question, **how)
+        first, text = ask(cold, question, **settings)
+        second, reused_text = ask(shared, question, **settings)
         torch.testing.assert_close(first.prefilled.logits, second.prefilled.logits, atol=1e-4, rtol=1e-4)
         assert first.prefilled.plan == second.prefilled.plan
-        assert text == again
+        assert text == reused_text
         assert first.result().reused == []
         assert second.result().reused == ([TOKENS, *expected] if number else [])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scorer", ["question", "heads", "paper"])
-def test_speculation_behind_a_kept_state_gives_the_same_answer(random_session, scorer):
+def test_speculation_from_a_cached_state_gives_the_same_answer(random_session, scorer):
     cold, shared = pair_of_sessions(random_session)
-    how = {"mode": "select", "scorer": scorer, "speculate": 4, "proposer": "draft", "max_new_tokens": 16}
+    settings = {"mode": "select", "scorer": scorer, "speculate": 4, "proposer": "draft", "max_new_tokens": 16}
     for question in QUESTIONS:
-        first, text = ask(cold, question, **how)
-        second, again = ask(shared, question, **how)
+        first, text = ask(cold, question, **settings)
+        second, reused_text = ask(shared, question, **settings)
         torch.testing.assert_close(first.prefilled.importance, second.prefilled.importance, atol=1e-5, rtol=1e-4)
-        assert text == again
+        assert text == reused_text
 
 
-def test_a_state_of_fewer_layers_is_refused_for_a_use_of_more(random_session):
+def test_a_state_with_fewer_layers_is_not_reused_when_more_are_needed(random_session):
     _, shared = pair_of_sessions(random_session)
     ask(shared, "Who?", mode="select", scorer="heads")
     later = [ask(shared, "When?", mode="select", scorer=scorer)[0] for scorer in ("heads", "question", "heads")]
     assert [DRAFT_PREFIX in stream.result().reused for stream in later] == [True, False, True]
 
 
-def test_another_document_is_no_hit_and_the_first_is_still_there(random_session):
+def test_another_document_misses_and_does_not_evict_the_first(random_session):
     _, shared = pair_of_sessions(random_session)
     used = [ask(shared, "Who?", document, mode="full")[0].result().reused for document in (COLLECTION, OTHER, OTHER)]
     assert used == [[], [], [TOKENS, TARGET_PREFIX]]
     assert TARGET_PREFIX in ask(shared, "When?", mode="full")[0].result().reused
 
 
-def test_a_rotation_that_depends_on_the_length_is_never_reused(random_session):
+def test_length_dependent_rope_is_never_reused(random_session):
     _, shared = pair_of_sessions(random_session)
     config = random_session.pair.target.model.config
     config.rope_parameters = {**config.rope_parameters, "rope_type": "dynamic"}
@@ -84,7 +88,7 @@ def test_a_rotation_that_depends_on_the_length_is_never_reused(random_session):
     assert used == [[], [TOKENS], [TOKENS]]
 
 
-def test_kept_states_are_bounded_by_bytes(random_session):
+def test_cached_states_are_bounded_by_bytes(random_session):
     _, shared = pair_of_sessions(random_session)
     shared.cache.target = PrefixCache(capacity_bytes=1)
     for document in (COLLECTION, OTHER):
@@ -95,13 +99,13 @@ def test_kept_states_are_bounded_by_bytes(random_session):
     hook = layer.register_forward_hook(lambda *_: seen.append(len(shared.cache.target.prefixes.entries)))
     ask(shared, "Who?", COLLECTION, mode="full")
     hook.remove()
-    # The old state went before the new one was computed.
+    # The old state is evicted before the new state is computed.
     assert seen[0] == 0
     ask(shared, "Who?", OTHER, mode="full")
     assert TARGET_PREFIX not in ask(shared, "Who?", mode="full")[0].result().reused
 
 
-def test_an_interrupted_prefill_leaves_the_kept_state_usable(random_session, monkeypatch):
+def test_an_interrupted_prefill_leaves_the_cached_state_usable(random_session, monkeypatch):
     cold, shared = pair_of_sessions(random_session)
     ask(shared, "Who?", mode="full")
     layer = random_session.pair.target.model.model.layers[1].mlp
@@ -115,7 +119,7 @@ def test_an_interrupted_prefill_leaves_the_kept_state_usable(random_session, mon
 @pytest.fixture
 def disk(tmp_path):
     warnings = []
-    return lambda most=2**30: DiskCache(tmp_path, most, warnings.append), tmp_path, warnings
+    return lambda limit=2**30: DiskCache(tmp_path, limit, warnings.append), tmp_path, warnings
 
 
 def select(session, store, question="Who?", collection=COLLECTION):
@@ -123,7 +127,7 @@ def select(session, store, question="Who?", collection=COLLECTION):
     return ask(shared, question, collection, mode="select", scorer="question")[0]
 
 
-def test_a_state_outlives_the_session_on_disk(random_session, disk):
+def test_a_state_on_disk_is_reused_by_the_next_session(random_session, disk):
     store, folder, warnings = disk
     first = select(random_session, store())
     assert first.result().reused == []
@@ -144,7 +148,7 @@ def flip(data):
     [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"something else", flip],
     ids=["truncated", "empty", "foreign", "one bit"],
 )
-def test_a_damaged_file_is_found_and_made_again(random_session, disk, damage):
+def test_a_damaged_file_is_detected_and_rewritten(random_session, disk, damage):
     store, folder, warnings = disk
     first = select(random_session, store())
     (path,) = folder.iterdir()
@@ -158,7 +162,7 @@ def test_a_damaged_file_is_found_and_made_again(random_session, disk, damage):
     assert path.read_bytes() == whole
 
 
-def test_other_weights_under_the_same_name_are_no_hit(random_session, disk):
+def test_different_weights_under_the_same_name_miss(random_session, disk):
     store, folder, warnings = disk
     select(random_session, store())
     with torch.no_grad():
@@ -168,7 +172,7 @@ def test_other_weights_under_the_same_name_are_no_hit(random_session, disk):
     assert warnings == []
 
 
-def test_a_file_renamed_to_another_document_is_refused(random_session, disk):
+def test_rejects_a_file_of_another_document(random_session, disk):
     store, folder, warnings = disk
     select(random_session, store())
     (first,) = folder.iterdir()
@@ -179,17 +183,17 @@ def test_a_file_renamed_to_another_document_is_refused(random_session, disk):
     assert "belongs to another document" in warnings[0]
 
 
-def test_the_folder_is_bounded_and_forgets_the_least_recently_used(random_session, disk):
+def test_the_folder_evicts_the_least_recently_used_file(random_session, disk):
     store, folder, _ = disk
     select(random_session, store())
     (first,) = folder.iterdir()
     room = store(int(2.5 * first.stat().st_size))
     select(random_session, room, collection=OTHER)
     (second,) = set(folder.iterdir()) - {first}
-    # The clock of files may be too coarse to tell the two apart.
+    # File timestamps may be too coarse to order the two files.
     os.utime(first, ns=(1, 1))
     os.utime(second, ns=(2, 2))
-    assert select(random_session, room).result().reused != [], "now the first is the one that was used last"
+    assert select(random_session, room).result().reused != [], "this makes the first file the most recently used"
     third = Collection(
         (one_page_document("third", OTHER.text.replace(" is ", " was ").replace("The ", "A "), "text/plain"),)
     )
@@ -199,7 +203,7 @@ def test_the_folder_is_bounded_and_forgets_the_least_recently_used(random_sessio
     assert all(load_file(path) for path in folder.iterdir())
 
 
-def test_a_state_above_the_limit_is_not_stored(random_session, disk):
+def test_a_state_above_the_cache_limit_is_not_stored(random_session, disk):
     store, folder, warnings = disk
     select(random_session, store(1_000))
     assert list(folder.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Which chunks of draft KV are recomputed, dropped or always exact, and when a pair is refused."""
+"""Which chunks of draft KV are recomputed, dropped or always exact, and which pairs are rejected."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ RISKS = torch.tensor([0.1, 0.5, 0.0, 0.3, 0.1])
 
 
 def recomputed(prompt_tokens, share, chunk_size=32, risks=RISKS, accept_risk=None):
-    """Indices of the chunks that a budget recomputes."""
+    """Return the indices of the chunks recomputed within a budget."""
     fates = fates_by_risk(
         risks, prompt_tokens=prompt_tokens, chunk_size=chunk_size, share=share, accept_risk=accept_risk
     )
@@ -30,7 +30,7 @@ def recomputed(prompt_tokens, share, chunk_size=32, risks=RISKS, accept_risk=Non
     return (fates == RECOMPUTE).nonzero()[:, 0].tolist()
 
 
-def test_the_riskiest_chunks_are_recomputed_first_and_ties_go_to_the_earlier():
+def test_recomputes_riskiest_chunks_first_and_breaks_ties_by_position():
     assert recomputed(200, 0.16) == [1]
     assert recomputed(200, 0.32) == [1, 3]
     assert recomputed(200, 0.48) == [0, 1, 3]
@@ -39,16 +39,16 @@ def test_the_riskiest_chunks_are_recomputed_first_and_ties_go_to_the_earlier():
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.15, 0.159, 0.5, 0.99])
 @pytest.mark.parametrize("size", [8, 32, 512])
-def test_never_more_than_the_share_of_the_prompt_is_recomputed(share, size):
+def test_recomputes_up_to_the_requested_share_of_the_prompt(share, size):
     chosen = recomputed(4_149, share, size, torch.rand(4_000 // size))
     assert len(chosen) * size <= share * 4_149
     assert (len(chosen) + 1) * size > share * 4_149 or len(chosen) == 4_000 // size
 
 
-def test_a_limit_of_risk_stops_as_soon_as_it_is_held():
+def test_stops_recomputing_once_accept_risk_is_met():
     assert [chunks_to_recompute(RISKS, limit) for limit in (1.1, 1.0, 0.5, 0.4, 0.1, 0.0)] == [0, 0, 1, 2, 3, 4]
     assert recomputed(200, 1.0, accept_risk=0.25) == [1, 3]
-    assert recomputed(200, 0.16, accept_risk=0.25) == [1], "the budget holds whatever risk remains"
+    assert recomputed(200, 0.16, accept_risk=0.25) == [1], "the budget holds even if the remaining risk is too high"
 
 
 def prefilled(session, text, mode, **settings):
@@ -64,15 +64,15 @@ def prefilled(session, text, mode, **settings):
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
 
 
-def test_hybrid_drops_what_is_worse_than_nothing(random_session, monkeypatch):
-    """With a map whose KV is useless everywhere, all that is not computed is dropped; with a perfect one nothing is."""
+def test_hybrid_drops_chunks_with_useless_mapped_kv(random_session, monkeypatch):
+    """With a useless map, everything not recomputed is dropped; with a perfect map, nothing is."""
     monkeypatch.setattr(draft_kv, "USELESS_ERROR", 0.0)
     request, useless = prefilled(random_session, TEXT, "hybrid", keep=0.3)
     spans = useless.plan.spans
     dropped = sum(span.length for span in spans if span.fate is Fate.DROP)
     assert dropped > 0
     assert not any(span.fate is Fate.ACCEPT for span in spans)
-    # Checkpoints inside dropped chunks were computed already, and stay.
+    # Checkpoint tokens inside dropped chunks are already computed and stay in the cache.
     assert useless.state.length == request.prompt.length - dropped + useless.plan.checkpoints
     monkeypatch.setattr(draft_kv, "USELESS_ERROR", float("inf"))
     request, perfect = prefilled(random_session, TEXT, "hybrid", keep=0.3)
@@ -80,7 +80,7 @@ def test_hybrid_drops_what_is_worse_than_nothing(random_session, monkeypatch):
     assert perfect.state.length == request.prompt.length
 
 
-def test_the_first_tokens_are_exact_whatever_the_map_says(random_session):
+def test_the_first_tokens_are_always_exact(random_session):
     from specprefill_cli.models.adapter import prefill
     from specprefill_cli.models.cache import layer_keys
 
@@ -95,7 +95,7 @@ def test_the_first_tokens_are_exact_whatever_the_map_says(random_session):
 
 
 @pytest.mark.parametrize("mode", ["draft-kv", "hybrid"])
-def test_two_tokenizers_are_refused_by_name(two_tokenizers, random_session, mode):
+def test_rejects_different_tokenizers(two_tokenizers, random_session, mode):
     target, draft = two_tokenizers
     session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
     with pytest.raises(SpecprefillError, match=f"--mode {mode}: draft and target have different tokenizers"):
@@ -103,7 +103,7 @@ def test_two_tokenizers_are_refused_by_name(two_tokenizers, random_session, mode
 
 
 @pytest.mark.parametrize("kind", ["longrope", "dynamic"])
-def test_keys_that_turn_with_the_length_are_refused(random_session, kind):
+def test_rejects_length_dependent_rope(random_session, kind):
     target = random_session.pair.target
     target.model.config.rope_parameters = {"rope_type": kind, "rope_theta": 1e4}
     request = SimpleNamespace(pair=random_session.pair, scorer="question")
@@ -111,14 +111,14 @@ def test_keys_that_turn_with_the_length_are_refused(random_session, kind):
         find_map(request, "draft-kv")
 
 
-def test_the_fall_back_shows_chunks_as_the_scorer_ranked_them(random_session):
+def test_fallback_to_full_keeps_the_scorers_neighbour_weight(random_session):
     _, ours = prefilled(random_session, TEXT, "draft-kv", recompute=0.0, accept_risk=0.0)
     _, kept = prefilled(random_session, TEXT, "draft-kv", recompute=0.0)
     assert "fell back" in ours.warnings[0]
     assert ours.neighbours == kept.neighbours > 0
 
 
-def test_a_draft_that_is_too_short_leaves_auto_with_full(random_session):
+def test_auto_uses_full_when_the_drafts_context_is_too_short(random_session):
     draft = random_session.pair.draft
     random_session.pair = replace(random_session.pair, draft=replace(draft, context=100))
     request, _ = prefilled(random_session, TEXT, "full")
@@ -127,7 +127,7 @@ def test_a_draft_that_is_too_short_leaves_auto_with_full(random_session):
 
 
 @pytest.mark.parametrize("random_pair", ["mistral"], indirect=True)
-def test_a_draft_that_sees_too_little_leaves_auto_with_full(random_session):
+def test_auto_uses_full_when_all_draft_layers_have_short_windows(random_session):
     request, _ = prefilled(random_session, TEXT, "full")
     mode, reason = automatic_mode(request)
     assert (mode, "every layer of the draft sees less" in reason) == ("full", True)

@@ -1,4 +1,4 @@
-"""Scoring heads: their scores against eager attention, their search, and the files they are kept in."""
+"""Scoring heads: scores against eager attention, the search for heads, and their files."""
 
 import json
 from dataclasses import replace
@@ -37,7 +37,7 @@ def request_for(session, text=TEXT, question="When does the gate open?", **setti
 
 @pytest.mark.parametrize("random_pair", ["llama", "qwen3", "gemma3", "phi3"], indirect=True)
 @pytest.mark.parametrize("chunk", [10_000, 64])
-def test_scores_equal_the_attention_of_the_chosen_heads(random_session, chunk):
+def test_scores_match_eager_attention_of_the_chosen_heads(random_session, chunk):
     pair = random_session.pair
     pair.scoring_heads = heads_of(pair.draft, (1, 3, 0.75), (1, 0, 0.25))
     request = request_for(random_session, prefill_chunk=chunk)
@@ -47,14 +47,14 @@ def test_scores_equal_the_attention_of_the_chosen_heads(random_session, chunk):
     with torch.no_grad():
         attention = model(prompt.tokens[None], use_cache=False, output_attentions=True).attentions[1][0]
     rows = [*range(*prompt.question), prompt.length - 1]
-    shares = attention[:, rows, prompt.document[0] : prompt.document[1]].mean(1)
-    expected = F.avg_pool1d(0.75 * shares[3][None] + 0.25 * shares[0][None], 13, stride=1, padding=6)[0]
+    attention_mass = attention[:, rows, prompt.document[0] : prompt.document[1]].mean(1)
+    expected = F.avg_pool1d(0.75 * attention_mass[3][None] + 0.25 * attention_mass[0][None], 13, stride=1, padding=6)[0]
     assert window_layers(model.config)[1] is None
     torch.testing.assert_close(ours.importance, expected, atol=1e-5, rtol=1e-4)
     assert ours.auto_mass == 0.7
 
 
-def test_the_draft_stops_at_the_highest_layer_it_needs(random_session):
+def test_the_draft_runs_only_the_layers_below_its_scoring_heads(random_session):
     pair = random_session.pair
     pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0))
     reached = []
@@ -67,7 +67,7 @@ def test_the_draft_stops_at_the_highest_layer_it_needs(random_session):
     assert reached == [0, 1]
 
 
-def test_auto_takes_heads_only_where_they_were_found_to_be_better(random_session):
+def test_auto_uses_heads_only_when_calibrated_as_default(random_session):
     pair = random_session.pair
     pair.scoring_heads = None
     assert resolve_scorer("auto", random_session.pair) == "question"
@@ -78,13 +78,13 @@ def test_auto_takes_heads_only_where_they_were_found_to_be_better(random_session
     assert resolve_scorer("paper", random_session.pair) == "paper"
 
 
-def test_without_known_heads_the_scorer_says_how_to_find_them(random_session):
+def test_rejects_missing_heads_and_names_the_calibration_command(random_session):
     random_session.pair.scoring_heads = None
     with pytest.raises(SpecprefillError, match=r"no heads are known .*calibrate --heads"):
         SCORERS["heads"].score(request_for(random_session))
 
 
-def test_attention_that_is_no_number_is_an_error_not_a_score(random_session):
+def test_rejects_attention_that_is_not_finite(random_session):
     with torch.no_grad():
         random_session.pair.draft.model.model.layers[0].self_attn.q_proj.weight.fill_(float("nan"))
     with pytest.raises(SpecprefillError, match=r"not finite \(NaN or Inf\)"):
@@ -92,14 +92,14 @@ def test_attention_that_is_no_number_is_an_error_not_a_score(random_session):
 
 
 @pytest.mark.parametrize("random_pair", ["gemma3"], indirect=True)
-def test_heads_in_a_short_window_are_refused(random_session):
+def test_rejects_heads_in_short_window_layers(random_session):
     pair = random_session.pair
     pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0))
     with pytest.raises(SpecprefillError, match=r"window shorter than this prompt.*--scorer question"):
         SCORERS["heads"].score(request_for(random_session))
 
 
-def test_a_file_of_heads_comes_back_and_is_refused_for_another_draft(random_pair, tmp_path):
+def test_heads_file_round_trips_and_rejects_other_drafts_and_damage(random_pair, tmp_path):
     draft = random_pair.draft
     heads = heads_of(draft, (1, 3, 0.75), (1, 0, 0.25))
     path = heads.save(tmp_path)
@@ -117,16 +117,16 @@ def test_a_file_of_heads_comes_back_and_is_refused_for_another_draft(random_pair
         load_heads(tmp_path, draft)
 
 
-def test_gold_rank_counts_the_chunks_before_the_worst_gold_one():
+def test_gold_rank_counts_chunks_ranked_above_the_last_gold_chunk():
     scores = np.array([[0.1, 0.5, 0.3, 0.2], [0.9, 0.1, 0.1, 0.1]])
     assert gold_rank(scores, np.array([2])).tolist() == [1, 3]
     assert gold_rank(scores, np.array([1, 2])).tolist() == [1, 3]
 
 
 def sightings(good, count=60, heads=6, chunks=40, seed=0, lexical=False):
-    """Heads are noise, but each of `good` sees the gold chunk in its own share of the cases; words in every other one."""
+    """Make cases with noisy heads; those in `good` rank the gold chunk first in a range of cases, words in every second."""
     generator = np.random.default_rng(seed)
-    found = []
+    cases = []
     for number in range(count):
         scores = generator.random((heads, chunks)).astype(np.float32)
         gold = int(generator.integers(chunks))
@@ -134,26 +134,26 @@ def sightings(good, count=60, heads=6, chunks=40, seed=0, lexical=False):
             if low <= number / count < high:
                 scores[head, gold] = 5
         words = np.eye(chunks)[gold if lexical and number % 2 else 0]
-        found.append(Sighting(scores, np.array([gold]), scores[0], words))
-    return found
+        cases.append(Sighting(scores, np.array([gold]), scores[0], words))
+    return cases
 
 
-def test_the_search_finds_the_head_that_points_at_answers_and_no_noise():
+def test_search_finds_the_informative_head_and_ignores_noise():
     assert search_heads(sightings({4: (0, 1)}), heads=2) == (Head(2, 0, 1.0),)
 
 
-def test_the_search_joins_heads_that_complete_each_other():
+def test_search_combines_complementary_heads():
     chosen = search_heads(sightings({1: (0, 0.5), 5: (0.5, 1)}), heads=3)
     assert chosen == (Head(0, 1, 0.5), Head(1, 2, 0.5))
 
 
-def test_words_get_a_weight_where_they_find_what_the_heads_miss():
+def test_lexical_weight_is_positive_only_where_it_helps_the_heads():
     blind, chosen = {3: (0, 0.4)}, (Head(1, 1, 1.0),)
     assert search_lexical(sightings(blind, lexical=True), chosen, heads=2) > 0
     assert search_lexical(sightings(blind), chosen, heads=2) == 0
 
 
-def test_words_are_mixed_into_the_importance_at_their_weight(random_session):
+def test_lexical_scores_are_added_with_their_weight(random_session):
     pair = random_session.pair
     alone = SCORERS["heads"].score(request_for(random_session)).importance
     lexical = SCORERS["lexical"].score(request_for(random_session)).importance
@@ -162,50 +162,50 @@ def test_words_are_mixed_into_the_importance_at_their_weight(random_session):
     torch.testing.assert_close(mixed, alone / alone.sum() + 0.5 * lexical / lexical.sum())
 
 
-def test_the_smallest_mass_keeps_the_answer_as_often_as_asked():
+def test_smallest_mass_reaches_the_requested_recall():
     scores = [np.array([6.0, 3.0, 1.0]), np.array([2.0, 7.0, 1.0])]
     assert smallest_mass(scores, [np.array([0]), np.array([1])], 0.98) == pytest.approx(0.7, abs=1e-4)
     assert smallest_mass(scores, [np.array([1]), np.array([1])], 0.98) == pytest.approx(0.9, abs=1e-4)
 
 
-def test_calibration_needs_questions_whose_answers_stand_in_their_documents(random_session):
+def test_calibration_rejects_answers_missing_from_the_documents(random_session):
     collection = Collection((one_page_document("doc", TEXT, "text/plain"),))
     missing = [Item("1", "Who?", ("a zebra",), collection, (0, len(TEXT)))] * 30
     with pytest.raises(SpecprefillError, match="only 0 of 30 questions"):
         calibrate_heads(random_session, missing, Settings(), lambda _: None)
     present = [Item("1", "When does the gate open?", ("nine",), collection, (0, len(TEXT)))] * 20
-    found = calibrate_heads(random_session, present, Settings(look_ahead=1), lambda _: None)
-    assert found.evidence["questions"] == 20
-    assert found.weights == draft_identity(random_session.pair.draft)["weights"]
-    # The prompt is shorter than four of the smallest windows: nothing could be learnt about them.
-    assert found.window is None
-    assert "mean_recall_window_off" in found.evidence
+    calibrated = calibrate_heads(random_session, present, Settings(look_ahead=1), lambda _: None)
+    assert calibrated.evidence["questions"] == 20
+    assert calibrated.weights == draft_identity(random_session.pair.draft)["weights"]
+    # The prompt is shorter than four of the smallest windows, so no window could be evaluated.
+    assert calibrated.window is None
+    assert "mean_recall_window_off" in calibrated.evidence
 
 
-def test_the_window_taken_is_the_smallest_that_loses_no_answers(random_session, monkeypatch):
+def test_smallest_window_is_the_smallest_without_recall_loss(random_session, monkeypatch):
     collection = Collection((one_page_document("doc", TEXT * 15, "text/plain"),))
     items = [Item("1", "When does the gate open?", ("nine",), collection, (0, len(TEXT)))]
     cases = list(head_calibration.usable_cases(random_session, items, Settings(look_ahead=1)))
     chunks = -(-len(cases[0].request.prompt.offsets) // 32)
     gold = Sighting(np.zeros((12, chunks), np.float32), np.array([0]), np.zeros(chunks), np.zeros(chunks))
     whole = [np.arange(chunks, 0, -1.0)]
-    asked = []
+    tried = []
 
     def scores(request, heads, window):
-        asked.append(window)
+        tried.append(window)
         return whole[0] if window >= 256 else whole[0][::-1]
 
     monkeypatch.setattr(head_calibration, "windowed_scores", scores)
     monkeypatch.setattr(head_calibration, "WINDOWS", (64, 128, 256, 512, 1_024))
     window, recalls, seen = head_calibration.smallest_window(cases, [gold], (Head(1, 0, 1.0),), 0.0, whole)
     assert window == 256
-    # Of 1,024 tokens the prompt holds too few.
-    assert asked == [512, 256, 128]
+    # The prompt is too short to try a window of 1,024 tokens.
+    assert tried == [512, 256, 128]
     assert seen[0].argmax() == 0
     assert recalls == {"off": 1.0, "512": 1.0, "256": 1.0, "128": 0.0}
 
 
-def test_a_window_changes_what_the_draft_reads_and_is_kept_apart(random_session):
+def test_draft_window_changes_scores_and_explicit_value_overrides_calibration(random_session):
     pair = random_session.pair
     heads = SCORERS["heads"]
     assert heads.window(pair, "auto") is None
