@@ -1,4 +1,4 @@
-"""The documentation against the code: links, paths, commands, JSON keys, and the example of the Python API."""
+"""The documentation checked against the code: links, paths, commands, JSON keys, and the Python API example."""
 
 import json
 import re
@@ -15,7 +15,7 @@ ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
     (ROOT / "docs").glob("*.md")
 )
-# A call stands at a line's beginning, behind a pipe or an assignment, or in a command substitution.
+# A call starts a line, or follows a pipe, an assignment or the start of a command substitution.
 CALL = re.compile(r"(?:^|[\s(])specprefill ([^|<>)]*)")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
 CODE_PATH = re.compile(r"`((?:specprefill_cli|tests|docs|prompts|sample_docs)/[\w./-]+)`")
@@ -26,7 +26,7 @@ def read(page):
 
 
 def commands(page):
-    """Arguments of each `specprefill` call in the page's shell blocks and in its inline code."""
+    """Return the arguments of each `specprefill` call in the page's shell blocks and inline code."""
     lines = [
         line
         for block in re.findall(r"```sh\n(.*?)```", read(page), re.DOTALL)
@@ -39,13 +39,13 @@ def commands(page):
 
 
 def heading_anchors(text):
-    """The anchors that GitHub gives to a page's headings."""
+    """Return the anchors that GitHub generates for a page's headings."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files_and_headings(page):
+def test_links_point_to_existing_files_and_headings(page):
     for target, anchor in LINK.findall(read(page)):
         path = (page.parent / target).resolve() if target else page
         assert path.exists(), target
@@ -53,13 +53,13 @@ def test_links_lead_to_files_and_headings(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_paths_in_code_exist(page):
+def test_paths_in_inline_code_exist(page):
     assert [name for name in CODE_PATH.findall(read(page)) if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize(("page", "call"), [(page.name, call) for page in PAGES for call in commands(page)])
 def test_commands_and_their_options_exist(page, call):
-    # What a shell would put together (`"$file"`) is one word here.
+    # Shell variables stay unexpanded; shlex only splits the call into words.
     words = shlex.split(call.replace("...", ""), comments=True)
     command = typer.main.get_command(app)
     options = {"--install-completion", "--help"}
@@ -71,7 +71,7 @@ def test_commands_and_their_options_exist(page, call):
     assert {word for word in words if word.startswith("--")} <= options
 
 
-def test_shell_commands_are_found():
+def test_pages_contain_shell_commands():
     assert len(commands(ROOT / "README.md")) > 10
     assert len(commands(ROOT / "docs" / "pipes.md")) > 10
 
@@ -81,7 +81,7 @@ def test_pages_are_linked_from_the_readme():
     assert {page.name for page in PAGES} - {"README.md"} <= linked
 
 
-def test_every_key_of_an_answer_is_documented(call):
+def test_every_answer_key_is_documented(call):
     handbook = str(ROOT / "sample_docs" / "harbour-handbook.pdf")
     code, out, _ = call("ask", handbook, "What mileage allowance does the company pay?", "--json")
     assert code == 0

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Files are written atomically, and unwritable paths are rejected."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import check_can_write, make_folder, write_whole
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path, monkeypatch):
     file = tmp_path / "a.toml"
     write_whole(file, "old\n")
 
@@ -23,8 +23,8 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["a.toml"]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="links and devices as on Unix")
-def test_links_are_followed_and_devices_are_written_to(tmp_path):
+@pytest.mark.skipif(os.name == "nt", reason="needs Unix links and devices")
+def test_writes_through_links_and_to_devices(tmp_path):
     file, link = tmp_path / "real.toml", tmp_path / "link.toml"
     file.write_text("old")
     link.symlink_to(file)
@@ -35,8 +35,8 @@ def test_links_are_followed_and_devices_are_written_to(tmp_path):
     assert not Path(os.devnull).is_file()
 
 
-@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="pipes with names as on Unix")
-def test_a_pipe_with_a_name_is_written_to():
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="needs /dev/fd")
+def test_writes_to_named_pipe():
     reader, writer = os.pipe()
     path = Path(f"/dev/fd/{writer}")
     check_can_write(path, "--html")
@@ -46,11 +46,11 @@ def test_a_pipe_with_a_name_is_written_to():
         assert stream.read() == b"page"
 
 
-def test_unwritable_paths_are_refused_before_any_work(tmp_path, monkeypatch):
+def test_rejects_unwritable_paths(tmp_path, monkeypatch):
     file = tmp_path / "page.html"
     file.write_text("old")
     check_can_write(file, "--html")
-    # A file is replaced by one beside it, so that the folder matters even where the file can be written.
+    # The file is replaced by a temporary file in the same folder, so the folder must be writable too.
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path)
     with pytest.raises(UsageError, match=r"--html .*: no permission to write there"):
         check_can_write(file, "--html")

@@ -1,4 +1,4 @@
-"""What ships: prompts, samples, the bundled pair; modules that import with little."""
+"""Packaged files (prompts, samples, the bundled pair), and modules that must not import torch."""
 
 import json
 import subprocess
@@ -41,26 +41,26 @@ def test_light_modules_do_not_load_torch(module):
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 0
 
 
-def test_prompts_and_samples_are_found():
+def test_prompts_and_samples_are_packaged():
     assert (packaged_folder("prompts") / "tiny.toml").is_file()
     assert (packaged_folder("sample_docs") / "harbour-handbook.pdf").is_file()
 
 
-def test_the_wheel_carries_prompts_and_samples():
+def test_wheel_includes_prompts_and_samples():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    carried = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert carried == {name: f"specprefill_cli/_data/{name}" for name in ("prompts", "sample_docs")}
-    assert all((ROOT / name).is_dir() for name in carried)
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert included == {name: f"specprefill_cli/_data/{name}" for name in ("prompts", "sample_docs")}
+    assert all((ROOT / name).is_dir() for name in included)
 
 
-def test_the_bundled_pair_is_small_and_whole():
+def test_bundled_pair_is_complete_and_at_most_32_mib():
     folder = ROOT / "specprefill_cli" / "bundled" / "tiny"
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 32 * 2**20
     for name in ("target", "draft"):
         assert (folder / name / "model.safetensors").is_file()
 
 
-def test_sample_questions_have_their_answers_on_the_named_pages():
+def test_sample_answers_appear_on_their_stated_pages():
     from specprefill_cli.documents import read_documents
 
     folder = packaged_folder("sample_docs")

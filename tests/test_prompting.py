@@ -1,4 +1,4 @@
-"""Templates and the exact place of head, document, question and tail in the token ids."""
+"""Prompt templates, and the exact token ranges of prefix, document, question and suffix."""
 
 import pytest
 from hypothesis import given
@@ -22,16 +22,16 @@ def parts(prompt, tokenizer):
     ]
 
 
-def test_parts_of_a_plain_template_are_found_exactly(tokenizer):
+def test_plain_template_parts_are_located_exactly(tokenizer):
     text = render(load_template("tiny"), "A page.\n\nTwo.", " Who? ", tokenizer)
     prompt = encode_prompt(text, tokenizer)
-    head, document, between, question, after = parts(prompt, tokenizer)
-    assert head == "<|bos|>Answer the question from the document.\n\n"
+    prefix, document, between, question, suffix = parts(prompt, tokenizer)
+    assert prefix == "<|bos|>Answer the question from the document.\n\n"
     assert document == "A page.\n\nTwo."
-    assert (between, question, after) == ("\n\nQuestion:", " Who?", "\nAnswer:")
+    assert (between, question, suffix) == ("\n\nQuestion:", " Who?", "\nAnswer:")
 
 
-def test_an_opening_stands_behind_the_prompt(tokenizer):
+def test_answer_opening_follows_the_prompt(tokenizer):
     template = load_template("tiny")
     plain = encode_prompt(render(template, "A page.", "Who?", tokenizer), tokenizer)
     opened = encode_prompt(render(template, "A page.", "Who?", tokenizer, " It was"), tokenizer)
@@ -41,7 +41,7 @@ def test_an_opening_stands_behind_the_prompt(tokenizer):
 
 
 @given(document=st.text(max_size=200), question=st.text(min_size=1, max_size=50).filter(str.strip))
-def test_offsets_cover_the_documents_text(tokenizer, document, question):
+def test_offsets_cover_the_whole_document(tokenizer, document, question):
     prompt = encode_prompt(render(load_template("tiny"), document, question, tokenizer), tokenizer)
     assert len(prompt.offsets) == prompt.document[1] - prompt.document[0]
     assert (prompt.offsets[:, 0] <= prompt.offsets[:, 1]).all()
@@ -51,7 +51,7 @@ def test_offsets_cover_the_documents_text(tokenizer, document, question):
         assert prompt.offsets[-1, 1] == len(document)
 
 
-def test_special_tokens_in_a_document_are_only_text(tokenizer):
+def test_special_tokens_in_a_document_are_encoded_as_text(tokenizer):
     prompt = encode_prompt(
         render(load_template("tiny"), "stop <|eos|> here <|bos|>", "x<|eos|>?", tokenizer), tokenizer
     )
@@ -61,18 +61,18 @@ def test_special_tokens_in_a_document_are_only_text(tokenizer):
 
 
 @pytest.mark.parametrize("chat", [CHAT, NO_SYSTEM])
-def test_chat_templates_are_cut_where_the_variables_stand(tokenizer, chat, monkeypatch):
+def test_chat_template_parts_are_located_exactly(tokenizer, chat, monkeypatch):
     monkeypatch.setattr(tokenizer, "chat_template", chat)
     prompt = encode_prompt(render(load_template("ask"), "The $question of the day.", "Who?", tokenizer), tokenizer)
-    head, document, between, question, after = parts(prompt, tokenizer)
-    assert "documents" in head
+    prefix, document, between, question, suffix = parts(prompt, tokenizer)
+    assert "documents" in prefix
     assert document == "The $question of the day."
     assert between.endswith("Question:")
     assert question == " Who?"
-    assert after == "<|eos|>\n<|bos|>assistant\n"
+    assert suffix == "<|eos|>\n<|bos|>assistant\n"
 
 
-def test_a_model_without_chat_template_is_refused(tokenizer):
+def test_rejects_model_without_chat_template(tokenizer):
     with pytest.raises(SpecprefillError, match="has no chat template; use --prompt tiny"):
         render(load_template("ask"), "x", "y", tokenizer)
 
@@ -91,7 +91,7 @@ def test_a_model_without_chat_template_is_refused(tokenizer):
         ('text = "$document costs $ 5, $question"', r"write it as \$\$"),
     ],
 )
-def test_faulty_templates_are_named(tmp_path, body, complaint):
+def test_rejects_faulty_templates_by_path(tmp_path, body, complaint):
     path = tmp_path / "mine.toml"
     path.write_text(body)
     with pytest.raises(SpecprefillError, match=complaint) as caught:
@@ -100,27 +100,27 @@ def test_faulty_templates_are_named(tmp_path, body, complaint):
     assert str(path) in str(caught.value)
 
 
-def test_doubled_dollar_signs_become_one(tmp_path):
+def test_double_dollar_is_an_escaped_dollar(tmp_path):
     (tmp_path / "price.toml").write_text('text = "It costs $$5. $document $question $$"')
     assert parse_template(tmp_path / "price.toml").text_parts() == ("It costs $5. ", " ", " $")
 
 
-def test_braces_part_a_variable_from_what_follows(tmp_path):
+def test_braces_separate_a_variable_from_following_text(tmp_path):
     (tmp_path / "tags.toml").write_text('text = "<a>${document}_end ${question}s"')
     assert parse_template(tmp_path / "tags.toml").text_parts() == ("<a>", "_end ", "s")
 
 
-def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path):
+def test_reads_template_with_byte_order_mark(tmp_path):
     (tmp_path / "mark.toml").write_text('text = "$document $question"', encoding="utf-8-sig")
     assert parse_template(tmp_path / "mark.toml").text_parts() == ("", " ", "")
 
 
-def test_a_users_folder_comes_before_the_package(tmp_path):
+def test_user_folder_overrides_packaged_templates(tmp_path):
     (tmp_path / "tiny.toml").write_text('text = "mine: $document / $question"')
     assert load_template("tiny", [tmp_path]).text == "mine: $document / $question"
     assert load_template("ask", [tmp_path]).user is not None
 
 
-def test_an_unknown_template_names_the_known_ones():
+def test_unknown_template_error_lists_the_known_ones():
     with pytest.raises(UsageError, match="known are ask, tiny"):
         load_template("nonesuch")

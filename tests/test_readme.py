@@ -1,4 +1,4 @@
-"""The README: short, with a test command that CI can find and an example that prints what is shown."""
+"""The README is short, marks its test command for CI, and shows the real output of its first example."""
 
 import re
 import shlex
@@ -14,14 +14,14 @@ def test_readme_is_at_most_8_kib():
     assert len(README.encode()) <= 8_192
 
 
-def test_command_that_ci_runs_is_marked():
+def test_marks_the_test_command_for_ci():
     (block,) = re.findall(r"<!-- test command -->\n```sh\n(.*?)```", README, re.DOTALL)
     assert block.strip().endswith("-m pytest")
 
 
-def test_first_example_prints_what_is_shown(call, monkeypatch):
-    command, shown = re.findall(r"```(?:sh|text)\n(.*?)```", README, re.DOTALL)[:2]
-    answer, *table = shown.splitlines()
+def test_first_example_prints_the_shown_output(call, monkeypatch):
+    command, expected_output = re.findall(r"```(?:sh|text)\n(.*?)```", README, re.DOTALL)[:2]
+    answer, *table = expected_output.splitlines()
     arguments = shlex.split(command.split("specprefill", 1)[1])
     monkeypatch.chdir(ROOT)
     code, out, err = call(*arguments)
@@ -29,5 +29,5 @@ def test_first_example_prints_what_is_shown(call, monkeypatch):
     labels = [re.split(r"\s{2,}", line.strip())[0] for line in table if not line.startswith(" " * 10)]
     printed = [re.split(r"\s{2,}", line.strip())[0] for line in err.splitlines()]
     assert [label for label in printed if label in labels] == labels
-    source = " ".join(shown.split("source", 1)[1].split())
+    source = " ".join(expected_output.split("source", 1)[1].split())
     assert source in " ".join(err.split())

@@ -1,4 +1,4 @@
-"""Settings merge in the order defaults < file < environment < flags, and bad values are named where they stand."""
+"""Settings merge in the order defaults < file < environment < flags; errors name the source of a bad value."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import SETTINGS, Settings
 
 
-def test_each_source_overrides_the_one_before(tmp_path):
+def test_flags_override_environment_and_file(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text('keep = 0.5\nlook_ahead = 4\nmode = "full"\n')
     environment = {"SPECPREFILL_LOOK_AHEAD": "6", "SPECPREFILL_MODE": "select"}
@@ -21,7 +21,7 @@ def test_keep_auto_means_none():
     assert merge_settings({"keep": "0.25"}, {}).keep == 0.25
 
 
-def test_speculate_is_a_word_or_a_number():
+def test_speculate_accepts_keywords_and_numbers():
     assert merge_settings({"speculate": "off"}, {}).speculate == "off"
     assert merge_settings({}, {"SPECPREFILL_SPECULATE": "auto"}).speculate == "auto"
     assert merge_settings({"speculate": "5"}, {}).speculate == 5
@@ -101,7 +101,7 @@ def test_reads_config_file_with_byte_order_mark(tmp_path):
     assert read_config(path) == {"keep": 0.4}
 
 
-def test_named_pair_replaces_models_of_lower_sources(tmp_path):
+def test_pair_overrides_models_of_lower_priority_sources(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text('pair = "qwen3-8b"\ndraft = "a"\ntarget = "b"\n')
     assert merge_settings({}, {}, file).draft == "a"
@@ -115,7 +115,7 @@ def test_named_pair_replaces_models_of_lower_sources(tmp_path):
     assert merge_settings({"pair": "tiny"}, environment, file).target is None
 
 
-def test_names_the_place_of_a_value_out_of_range(tmp_path):
+def test_out_of_range_error_names_the_source(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text("keep = 7\n")
     with pytest.raises(UsageError, match=r"config\.toml: keep 7: must be above 0"):
@@ -140,15 +140,15 @@ def test_variations_are_validated_copies():
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_default_is_valid_and_documented(name):
-    known = SETTINGS[name]
-    known.check(known.default, known.flag)
-    assert known.help
-    assert not known.help.endswith(".")
-    if known.default is not None:
-        assert known.parse(known.default, "test") == known.default
+    setting = SETTINGS[name]
+    setting.check(setting.default, setting.flag)
+    assert setting.help
+    assert not setting.help.endswith(".")
+    if setting.default is not None:
+        assert setting.parse(setting.default, "test") == setting.default
 
 
-def test_choices_are_those_of_the_models_package():
+def test_choices_match_the_models_package():
     from specprefill_cli.models.placement import DTYPES
     from specprefill_cli.models.quantization import QUANTIZATIONS
 

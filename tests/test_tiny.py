@@ -1,6 +1,6 @@
-"""The bundled trained pair on the sample documents: meaning, not mechanics.
+"""Answer quality of the bundled pair on the sample documents.
 
-The bounds lie a little below what this version of the pair was measured to do.
+The bounds are slightly below the measured results of the bundled pair.
 """
 
 import json
@@ -28,13 +28,13 @@ def answerable():
 
 @pytest.fixture(scope="module")
 def answered(tiny_session, answerable):
-    wanted = [Configuration("full"), Configuration("select", 0.3, "question")]
-    results = run(tiny_session, answerable, wanted, Settings(max_new_tokens=24), lambda *_: None).complete()
+    compared = [Configuration("full"), Configuration("select", 0.3, "question")]
+    results = run(tiny_session, answerable, compared, Settings(max_new_tokens=24), lambda *_: None).complete()
     return results, rows(results)
 
 
-def share_of_chunks_before_the_answer(session, item, page_number, scorer):
-    """How far down the ranking of chunks the one with the answer stands: 0 is first."""
+def relative_rank_of_answer_chunk(session, item, page_number, scorer):
+    """Return the rank of the chunk with the answer, as a fraction of all chunks: 0 is first."""
     request = session.request(item.collection, item.question, Settings(scorer=scorer))
     (document,) = item.collection.documents
     page = next(page for page in document.pages if page.number == page_number)
@@ -44,32 +44,32 @@ def share_of_chunks_before_the_answer(session, item, page_number, scorer):
     return order.index(chunk) / len(order)
 
 
-def test_the_draft_finds_the_chunk_with_the_answer(tiny_session, answerable):
+def test_draft_ranks_the_answer_chunk_in_the_top_tenth(tiny_session, answerable):
     pages = {row["id"]: row["pages"] for row in map(json.loads, QUESTIONS.read_text(encoding="utf-8").splitlines())}
-    found = {
+    hits = {
         scorer: sum(
-            share_of_chunks_before_the_answer(tiny_session, item, pages[item.identifier][0], scorer) < 0.1
+            relative_rank_of_answer_chunk(tiny_session, item, pages[item.identifier][0], scorer) < 0.1
             for item in answerable
         )
         for scorer in ("question", "heads", "random")
     }
-    assert found["question"] >= 20
-    assert found["heads"] >= 20
-    assert found["random"] <= 8
+    assert hits["question"] >= 20
+    assert hits["heads"] >= 20
+    assert hits["random"] <= 8
 
 
-def test_the_target_answers_some_questions_about_facts_in_a_document(answered):
+def test_target_answers_at_least_14_questions(answered):
     _, (full, _) = answered
     assert full.right >= 14
 
 
-def test_selection_keeps_the_right_answers(answered):
+def test_select_answers_about_as_well_as_full(answered):
     _, (full, select) = answered
     assert select.right >= max(14, full.right - 2)
     assert select.kept_ratio < 0.32
 
 
-def test_an_answer_that_stands_in_the_document_is_cited(answered):
+def test_correct_answers_are_cited(answered):
     results, _ = answered
     cited = [answer.citations for item, answer in results[Configuration("full")] if answer.answer in item.answers]
     assert cited

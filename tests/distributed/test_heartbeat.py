@@ -1,4 +1,4 @@
-"""Which rank counts as lost, and when; and what is refused before any rank is started."""
+"""When a rank counts as lost, and what is rejected before any rank starts."""
 
 import time
 
@@ -18,7 +18,7 @@ from specprefill_cli.models.placement import Placement, place_of_rank, roomiest
 
 
 class ProcessEnded(Exception):
-    """Stands for the end of the process."""
+    """Raised instead of ending the process."""
 
 
 def end_process(code):
@@ -27,7 +27,7 @@ def end_process(code):
 
 @pytest.fixture
 def heartbeat(monkeypatch):
-    """Rank 0's heartbeat in a run of two, of which rank 1 has sent one."""
+    """Heartbeat of rank 0 in a run of two ranks, after one heartbeat from rank 1."""
     monkeypatch.setattr(module, "BEAT", 0.001)
     monkeypatch.setattr(module, "SILENCE", 0.05)
     monkeypatch.setattr(module.os, "_exit", end_process)
@@ -55,7 +55,7 @@ def test_rank_that_sends_heartbeats_is_not_lost(heartbeat):
         assert heartbeat.reason_to_end() is None
 
 
-def test_rank_has_longer_to_start_than_between_heartbeats(monkeypatch):
+def test_starting_rank_gets_a_longer_timeout(monkeypatch):
     starting = Heartbeat(0, 2, HashStore())
     starting.last_beats[1] = (0, time.monotonic() - module.SILENCE - 1)
     assert starting.reason_to_end() is None
@@ -63,14 +63,14 @@ def test_rank_has_longer_to_start_than_between_heartbeats(monkeypatch):
     assert starting.reason_to_end().startswith("rank 1 stopped answering")
 
 
-def test_failed_rank_ends_the_run_with_its_reason(heartbeat, capsys):
+def test_failed_rank_ends_the_run_with_its_error(heartbeat, capsys):
     heartbeat.store.set(END, "rank 1 failed: no room\x1b[31m left")
     with pytest.raises(ProcessEnded, match="1"):
         heartbeat.run()
     assert capsys.readouterr().err.startswith("specprefill: rank 1 failed: no room [31m left; the run has ended")
 
 
-def test_other_ranks_end_with_rank_0_and_print_nothing(heartbeat, capsys):
+def test_other_ranks_end_quietly_with_rank_0(heartbeat, capsys):
     worker = Heartbeat(1, 2, heartbeat.store)
     heartbeat.start()
     ConnectedRanks(0, 2, heartbeat=heartbeat).finish()
@@ -79,7 +79,7 @@ def test_other_ranks_end_with_rank_0_and_print_nothing(heartbeat, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_failure_of_rank_0_alone_ends_the_run(heartbeat, monkeypatch, capsys):
+def test_failure_on_rank_0_alone_ends_the_run(heartbeat, monkeypatch, capsys):
     monkeypatch.setattr(ConnectedRanks, "agree", lambda _ranks, value: value)
     with pytest.raises(ProcessEnded), ConnectedRanks(0, 2, heartbeat=heartbeat).together(Rollback(1)):
         raise MemoryError("no room left")
@@ -103,7 +103,7 @@ def test_last_log_lines_of_a_dead_process_are_shown(tmp_path, monkeypatch):
     assert not workers.logs.exists()
 
 
-def test_one_process_leads_itself():
+def test_single_process_has_no_other_ranks():
     assert not in_run({})
     assert not in_run({"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1"})
     assert in_run({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"})
@@ -112,20 +112,20 @@ def test_one_process_leads_itself():
         assert ALONE.agree("value") == ALONE.from_leader(lambda: "value") == "value"
 
 
-def test_work_for_one_process_is_refused():
+def test_rejects_ranks_for_single_process_commands():
     refuse_ranks(1, "calibrate")
     with pytest.raises(UsageError, match="calibrate runs in one process"):
         refuse_ranks(2, "calibrate")
 
 
-def test_devices_by_name_are_refused_with_ranks():
+def test_rejects_named_devices_with_tensor_parallelism():
     with pytest.raises(UsageError, match="--devices cuda:1: with tensor parallel"):
         place_of_rank("cuda:1", Ranks(0, 2))
-    place = place_of_rank("auto", Ranks(0, 2))
-    assert place.shards == 2
-    assert roomiest(place).shards == 1
+    placement = place_of_rank("auto", Ranks(0, 2))
+    assert placement.shards == 2
+    assert roomiest(placement).shards == 1
 
 
-def test_heads_that_cannot_be_divided_are_refused():
+def test_rejects_more_shards_than_key_value_heads():
     with pytest.raises(SpecprefillError, match=r"2 key-value heads cannot be divided among 4 ranks; use .* 1 or 2"):
         load_model("tiny:target", Placement(None, shards=4), "auto", offline=True)

@@ -1,4 +1,4 @@
-"""Tensor parallelism over two gloo processes: the tokens of one process, and a clear end when a rank is lost."""
+"""Tensor parallelism over two gloo processes: the same tokens as one process, and a clear error when a rank is lost."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from tests.helpers.rank_answers import QUESTION, TEXT, answers, collection, othe
 pytestmark = pytest.mark.slow
 
 HELPERS = Path(__file__).parent.with_name("helpers")
-# Only against a hang: nothing is asserted about time.
-PATIENCE = 300
+# In seconds; guards against a hang only.
+TIMEOUT = 300
 CLI = ("-m", "specprefill_cli")
 ASK = ("ask", "-", QUESTION, "--mode", "select", "--keep", "0.3", "--max-new-tokens", "8")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -33,73 +33,73 @@ def run(*arguments, **environment):
             input=TEXT,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
 
 
-def our_lines(text):
+def specprefill_lines(text):
     return [line for line in text.splitlines() if line.startswith("specprefill:")]
 
 
 @pytest.fixture(scope="module")
-def answers_of_one(tiny_session):
+def single_process_answers(tiny_session):
     return json.loads(json.dumps(answers(tiny_session)))
 
 
 @pytest.fixture(scope="module")
-def answers_of_two():
-    done = run(HELPERS / "rank_answers.py", 2, "all")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def two_rank_answers():
+    result = run(HELPERS / "rank_answers.py", 2, "all")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
 
 
-def test_two_ranks_give_the_tokens_and_fates_of_one_process(answers_of_one, answers_of_two):
-    assert set(answers_of_two) == set(answers_of_one)
-    for name in set(answers_of_one) - {"interrupted"}:
-        assert len(answers_of_one[name]["tokens"]) == 8, name
-        assert answers_of_two[name] == answers_of_one[name], name
-    fates = {fate for name in answers_of_one for _, _, fate in answers_of_one[name]["spans"]}
+def test_two_ranks_match_tokens_and_fates_of_one_process(single_process_answers, two_rank_answers):
+    assert set(two_rank_answers) == set(single_process_answers)
+    for name in set(single_process_answers) - {"interrupted"}:
+        assert len(single_process_answers[name]["tokens"]) == 8, name
+        assert two_rank_answers[name] == single_process_answers[name], name
+    fates = {fate for name in single_process_answers for _, _, fate in single_process_answers[name]["spans"]}
     assert fates == {"recompute", "accept", "drop"}
 
 
-def test_every_architecture_gives_the_tokens_of_one_process(tokenizer, tmp_path):
+def test_every_architecture_matches_one_process(tokenizer, tmp_path):
     for name in ARCHITECTURES:
         build_model(name).save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
-    done = run(HELPERS / "rank_answers.py", 2, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == json.loads(json.dumps(other_architectures(1, tmp_path)))
+    result = run(HELPERS / "rank_answers.py", 2, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == json.loads(json.dumps(other_architectures(1, tmp_path)))
 
 
-def test_ctrl_c_ends_the_answer_on_all_ranks_and_not_the_session(answers_of_one, answers_of_two):
-    for results in (answers_of_one, answers_of_two):
+def test_ctrl_c_stops_the_answer_on_all_ranks_but_not_the_session(single_process_answers, two_rank_answers):
+    for results in (single_process_answers, two_rank_answers):
         interrupted = results["interrupted"]
         assert interrupted["interrupted"]
         assert 1 < len(interrupted["tokens"]) < 8
         assert results["first of two"]["tokens"][: len(interrupted["tokens"])] == interrupted["tokens"]
 
 
-def test_ranks_keep_their_shard_of_a_documents_cache(answers_of_two):
-    assert answers_of_two["first of two"]["reused"] == []
-    assert answers_of_two["second of two"]["reused"] == ["target document KV"]
+def test_second_question_reuses_the_sharded_document_cache(two_rank_answers):
+    assert two_rank_answers["first of two"]["reused"] == []
+    assert two_rank_answers["second of two"]["reused"] == ["target document KV"]
 
 
 @pytest.mark.parametrize(
     ("name", "words"), [("SIGKILL", "rank 1 stopped answering: its process"), ("SIGSTOP", "no heartbeat for")]
 )
 def test_lost_rank_ends_the_run_with_one_line(name, words):
-    done = run(HELPERS / "rank_answers.py", 2, name)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    result = run(HELPERS / "rank_answers.py", 2, name)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
     assert line.startswith("specprefill: rank 1 stopped answering")
     assert words in line
 
 
 @pytest.mark.parametrize("start", [(*CLI, *ASK, "--tensor-parallel", "2"), (*TORCHRUN, *CLI, *ASK)])
 def test_rank_0_reads_standard_input_and_prints_the_answer(start, tiny_session):
-    done = run(*start, "--json")
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout)
+    result = run(*start, "--json")
+    assert result.returncode == 0, result.stderr
+    record = json.loads(result.stdout)
     stream = tiny_session.ask(collection(), QUESTION, Settings(mode="select", keep=0.3, max_new_tokens=8))
     assert record["answer"] == "".join(stream).strip()
     assert [span["start"] for span in record["spans"]] == [span.start for span in stream.prefilled.plan.spans]
@@ -114,9 +114,9 @@ def test_rank_0_keeps_its_exit_codes():
     assert json.loads(interrupted.stdout)["generated_tokens"] >= 1
 
 
-def test_busy_rank_does_not_hold_up_the_end():
-    done = run(*TORCHRUN, HELPERS / "busy_rank.py")
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+def test_busy_rank_does_not_delay_exit():
+    result = run(*TORCHRUN, HELPERS / "busy_rank.py")
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_busy_rank_does_not_hold_up_the_end():
     ],
 )
 def test_rank_lost_under_torchrun_ends_the_run_with_one_line(fate, words):
-    done = run(*TORCHRUN, HELPERS / "dying_rank.py", *ASK, RANK_1=fate)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    (line,) = our_lines(done.stderr)
+    result = run(*TORCHRUN, HELPERS / "dying_rank.py", *ASK, RANK_1=fate)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    (line,) = specprefill_lines(result.stderr)
     assert words in line

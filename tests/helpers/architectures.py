@@ -1,4 +1,4 @@
-"""Small random models: one of each architecture that specprefill supports."""
+"""Small random models, one for each supported architecture."""
 
 import torch
 import transformers
@@ -36,7 +36,7 @@ ARCHITECTURES = {
 
 
 def build_model(name, seed=0, attention=ATTENTION):
-    """A random model; weights are larger than usual, so that attention is not close to uniform."""
+    """Build a random model with larger weights than usual, so that attention is far from uniform."""
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(ARCHITECTURES[name](), attn_implementation=attention).eval()
     with torch.no_grad():

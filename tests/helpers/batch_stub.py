@@ -1,4 +1,4 @@
-"""A batch with an answerer that needs no model: `stub.py INPUT OUTPUT`, with resume; it must not import torch."""
+"""Script that tests run as `batch_stub.py INPUT OUTPUT`: a resumable batch without a model; it must not import torch."""
 
 import hashlib
 import sys
@@ -18,8 +18,8 @@ def answer(row):
 
 
 def main(source, out):
-    with open(source, "rb") as lines, open_output(Path(out), resume=True) as sink:
-        run_batch(lines, True, answer, RowWriter(sink), finished_rows(Path(out)))
+    with open(source, "rb") as lines, open_output(Path(out), resume=True) as stream:
+        run_batch(lines, True, answer, RowWriter(stream), finished_rows(Path(out)))
 
 
 if __name__ == "__main__":

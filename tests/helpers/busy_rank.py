@@ -1,4 +1,4 @@
-"""Run by the tests under torchrun: rank 1 never takes a command."""
+"""Script that tests run under torchrun: rank 1 blocks and never takes a command."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Run by the tests under torchrun: the command line, whose rank 1 dies or fails where it should prefill."""
+"""Script that tests run under torchrun: the CLI, with a rank 1 that dies or fails at prefill."""
 
 import os
 import signal

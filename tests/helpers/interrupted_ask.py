@@ -1,4 +1,4 @@
-"""Run by the tests: the command line, which gets Ctrl-C at its first decode step."""
+"""Script that tests run: the CLI, interrupted by Ctrl-C at its first decode step."""
 
 import os
 import signal

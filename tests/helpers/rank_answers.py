@@ -1,7 +1,7 @@
-"""Run by the tests: the bundled pair answers in every mode; the answers are printed as JSON.
+"""Script that tests run: the bundled pair answers in every mode and prints the answers as JSON.
 
-Arguments: number of ranks; and `all`, or a folder of other models that answer instead, or the name of a signal that rank 1
-gets before a question.
+Arguments: the number of ranks; then `all`, or a folder of models to use instead, or the name of a signal to send to rank 1
+before a question.
 """
 
 import json
@@ -29,9 +29,9 @@ def collection():
 
 
 def answer(session, settings):
-    """Tokens, fates and what else must not depend on the number of ranks."""
+    """Return everything that must not depend on the number of ranks, such as tokens and fates."""
     stream = session.ask(collection(), QUESTION, settings)
-    # A small model ends its answers soon.
+    # Small models stop early otherwise.
     stream.stop_tokens = frozenset()
     for _ in stream:
         pass
@@ -45,15 +45,15 @@ def answer(session, settings):
 
 
 def interrupted_answer(session, settings):
-    """An answer that Ctrl-C ends in the middle of its third decode step."""
+    """Return an answer that Ctrl-C interrupts during the third decode step."""
     passes = []
 
-    def press(_model, _arguments):
+    def interrupt_fourth_pass(_model, _arguments):
         passes.append(1)
         if len(passes) == 4:
             os.kill(os.getpid(), signal.SIGINT)
 
-    hook = session.pair.target.model.register_forward_pre_hook(press)
+    hook = session.pair.target.model.register_forward_pre_hook(interrupt_fourth_pass)
     try:
         return answer(session, settings)
     finally:
@@ -61,7 +61,7 @@ def interrupted_answer(session, settings):
 
 
 def answers(session):
-    """Every mode, with and without speculation; a sampled answer; an interrupted one; two with a common cache."""
+    """Return answers of every mode with and without speculation, sampled, interrupted, and from a shared cache."""
     from specprefill_cli.prefill.prefix_cache import DocumentCache
     from specprefill_cli.settings import Settings
 
@@ -82,7 +82,7 @@ def answers(session):
 
 
 def other_architectures(ranks, folder):
-    """The answers of each model in a folder, without a draft, because not every architecture can be one."""
+    """Return the answers of each model in a folder, without a draft: not every architecture can serve as one."""
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.settings import Settings
 
@@ -96,21 +96,21 @@ def other_architectures(ranks, folder):
     return results
 
 
-def main(ranks, what):
+def main(ranks, task):
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.distributed import heartbeat
     from specprefill_cli.settings import Settings
 
-    if os.path.isdir(what):
-        print(json.dumps(other_architectures(ranks, what)))
+    if os.path.isdir(task):
+        print(json.dumps(other_architectures(ranks, task)))
         return
     heartbeat.SILENCE = 2.0
     session = open_session(Settings(tensor_parallel=ranks), draft=True)
-    if what == "all":
+    if task == "all":
         print(json.dumps(answers(session)))
         return
     (rank_1,) = session.pair.ranks.heartbeat.workers.context.pids().values()
-    os.kill(rank_1, getattr(signal, what))
+    os.kill(rank_1, getattr(signal, task))
     answer(session, Settings(mode="full", max_new_tokens=4))
 
 

@@ -1,4 +1,4 @@
-"""A session at a terminal whose answers never come: for tests of keys. It loads no model."""
+"""Script that tests run in a terminal: an interactive session that never answers and loads no model."""
 
 import sys
 import threading
@@ -9,7 +9,7 @@ from specprefill_cli.cli.prompt_line import open_history, prompted_lines
 from specprefill_cli.cli.repl import Repl, run_repl
 
 
-class Endless:
+class NeverAnswers:
     collection = SimpleNamespace(documents=())
 
     def ask(self, question, *_):
@@ -18,6 +18,6 @@ class Endless:
 
 
 if __name__ == "__main__":
-    repl = Repl(Endless(), settings=None, modes=("full",), read=lambda _names: None)
+    repl = Repl(NeverAnswers(), settings=None, modes=("full",), read=lambda _names: None)
     run_repl(repl, prompted_lines(open_history()), console(sys.stdout), Notes(quiet=True))
     print("left")

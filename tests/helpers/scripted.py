@@ -1,10 +1,10 @@
-"""Stub models for decoding: scripted logits, a cache of token ids, and a clock that only they move."""
+"""Stub readers for decoding: scripted logits, a cache of token ids, and a clock that only they advance."""
 
 import torch
 
 
 class Clock:
-    """Time in target passes."""
+    """A clock that counts target passes."""
 
     def __init__(self):
         self.now = 0.0
@@ -14,7 +14,7 @@ class Clock:
 
 
 class StubReader:
-    """A reader whose cache is a list of tokens; `cost` moves the clock at each pass: (tokens) -> passes."""
+    """A reader whose cache is a list of tokens; each pass advances the clock by `cost(number of tokens)`."""
 
     def __init__(self, clock=None, cost=lambda tokens: 1.0):
         self.tokens = []
@@ -38,10 +38,10 @@ class StubReader:
 
 
 class TableReader(StubReader):
-    """The next token depends on the last two in the cache: logits from a table [V, V, V]."""
+    """A reader whose logits depend on the last two tokens: rows of a table [V, V, V]."""
 
-    def __init__(self, table, **others):
-        super().__init__(**others)
+    def __init__(self, table, **options):
+        super().__init__(**options)
         self.table = table
 
     def logits(self, rows):
@@ -50,10 +50,10 @@ class TableReader(StubReader):
 
 
 class ScriptReader(StubReader):
-    """Wants to say a script, whatever it reads: token i + 1 of it has the largest logit after i + 1 tokens."""
+    """A reader that predicts a fixed script whatever it reads: after n tokens, `script[n]` has the largest logit."""
 
-    def __init__(self, script, vocabulary=50, **others):
-        super().__init__(**others)
+    def __init__(self, script, vocabulary=50, **options):
+        super().__init__(**options)
         self.script = torch.tensor(script)
         self.vocabulary = vocabulary
 

@@ -1,4 +1,4 @@
-"""Plots: well-formed SVG, deterministic, opaque, with all text in it; and the error without matplotlib."""
+"""Plots are well-formed, deterministic, opaque SVG that keeps its text; and the error without matplotlib."""
 
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -16,11 +16,11 @@ def texts(svg):
     return [node.text for node in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
-def line(name="a", **others):
-    return Series(name, [(1, 1.0), (2, 3.0)], **others)
+def line(name="a", **options):
+    return Series(name, [(1, 1.0), (2, 3.0)], **options)
 
 
-def test_plots_show_their_text_as_text():
+def test_plot_text_is_kept_as_svg_text():
     svg = line_plot(
         "Title", "x label", "y label", [line(bound=[(1, 2), (2, 4)])], bound_name="limit", baseline=("b", 1)
     )
@@ -28,31 +28,31 @@ def test_plots_show_their_text_as_text():
     assert ElementTree.fromstring(svg).get("aria-label") == "Title"
 
 
-def test_the_same_data_gives_the_same_file_without_a_date():
+def test_plots_are_deterministic_and_undated():
     first, second = (line_plot("T", "x", "y", [line(intervals=[(0, 2), (2, 4)])]) for _ in range(2))
     assert first == second
     assert "date" not in first.lower()
 
 
-def test_the_background_is_white():
+def test_background_is_white():
     background = next(ElementTree.fromstring(line_plot("T", "x", "y", [line()])).iter(f"{SVG}path"))
     assert "fill: #ffffff" in background.get("style")
 
 
-def test_ratios_are_shown_in_percent():
+def test_ratios_are_shown_as_percentages():
     assert {"5%", "15%"} <= set(texts(line_plot("T", "x", "y", [Series("a", [(0.05, 1), (0.15, 2)])], x_percent=True)))
 
 
-def test_a_single_point_can_be_drawn():
+def test_draws_a_single_point():
     assert "4,096" in texts(line_plot("T", "x", "y", [Series("a", [(4_096, 0.4)])], x_log=True))
 
 
-def test_unknown_cells_are_marked():
+def test_heat_map_marks_missing_values():
     assert {"0.50", "-"} <= set(texts(heat_map("T", [[0.0, 0.5], [1.0, None]], "layer", "depth")))
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "$x_1$ and $", "a & b", "\u202e\x1b[2J", "\u6a21\u578b"])
-def test_names_are_shown_and_not_obeyed(name, recwarn):
+def test_hostile_names_are_shown_but_inert(name, recwarn):
     svg = line_plot("T", "x", "y", [line(name)])
     shown = [text for text in texts(svg) if text not in ("T", "x", "y")]
     if name.isprintable():
@@ -62,14 +62,14 @@ def test_names_are_shown_and_not_obeyed(name, recwarn):
     assert not list(recwarn)
 
 
-def test_a_missing_matplotlib_is_named_with_its_remedy(monkeypatch):
+def test_missing_matplotlib_error_names_the_remedy(monkeypatch):
     monkeypatch.setattr(plots, "find_spec", lambda _: None)
     with pytest.raises(SpecprefillError, match=r"--plot needs .* matplotlib; .*pip install 'specprefill\[lab\]'"):
         require_matplotlib("--plot")
 
 
 @pytest.mark.slow
-def test_matplotlib_is_imported_only_to_draw():
+def test_matplotlib_is_imported_only_when_drawing():
     import subprocess
 
     script = "import sys, specprefill_cli.lab.benchmarks.plot; sys.exit('matplotlib' in sys.modules)"

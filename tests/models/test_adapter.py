@@ -1,4 +1,4 @@
-"""Prefill through our attention function against transformers' own and against dense masks by position."""
+"""Prefill with our attention function, compared with transformers' attention and with dense masks built from positions."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def dense_mask(positions, window):
 
 @torch.no_grad()
 def dense_logits(model, ids, positions):
-    """All logits from one pass of transformers' eager attention under explicit 4D masks, without a cache."""
+    """Logits [T, V] of one pass of transformers' eager attention with explicit 4D masks and no cache."""
     windows = window_layers(model.config)
     if len(set(windows)) > 1:
         mask = {"full_attention": dense_mask(positions, None), "sliding_attention": dense_mask(positions, WINDOW)}
@@ -37,7 +37,7 @@ def dense_logits(model, ids, positions):
 
 
 @pytest.mark.parametrize("length", [40, 120])
-def test_whole_prompt_equals_transformers_own_prefill(model, length):
+def test_full_prefill_matches_transformers(model, length):
     ids = tokens(length)
     ours, _ = prefill(model, ids, torch.arange(length), chunk=1_000)
     model.set_attn_implementation("sdpa")
@@ -45,12 +45,12 @@ def test_whole_prompt_equals_transformers_own_prefill(model, length):
         plain = model(ids[None], past_key_values=DynamicCache(config=model.config), logits_to_keep=1).logits[0, -1]
     torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-5)
     if length == 40 and all(window is None for window in window_layers(model.config)):
-        # Too short for a last layer of its own: the very same operations.
+        # Too short for the last-layer shortcut: exactly the same operations.
         assert torch.equal(ours, plain)
 
 
 @pytest.mark.parametrize("chunk", [1_000, 37, 16])
-def test_gapped_prefill_equals_dense_mask_by_position(model, chunk):
+def test_gapped_prefill_matches_dense_mask(model, chunk):
     positions = torch.cat([torch.arange(10), torch.arange(60, 100), torch.arange(140, 150)])
     ids = tokens(150)[positions]
     ours, state = prefill(model, ids, positions, chunk)
@@ -58,27 +58,27 @@ def test_gapped_prefill_equals_dense_mask_by_position(model, chunk):
     assert state.positions.tolist() == positions.tolist()
 
 
-def local_masks(length, until, reach, windows):
-    """Dense masks by kind of layer: a document's tokens see `reach` back and the first SINKS, the tail everything."""
+def local_window_masks(length, until, reach, windows):
+    """Dense masks by layer window: document tokens see the last `reach` tokens and the first SINKS, the suffix sees all."""
     query, key = torch.arange(length)[:, None], torch.arange(length)[None]
     near = (key > query - reach) | (key < SINKS) | (query >= until)
-    found = {}
+    masks = {}
     for window in set(windows):
         seen = (key <= query) & (near if window is None or reach < window else key > query - window)
         if window is not None:
             seen &= (key > query - window) | ((query < until) & (key < SINKS) & (reach < window))
-        found[window] = torch.zeros(length, length).masked_fill(~seen, float("-inf"))[None, None]
-    return found
+        masks[window] = torch.zeros(length, length).masked_fill(~seen, float("-inf"))[None, None]
+    return masks
 
 
-# With passes of 70 tokens and 64 to look back on, the second one's window begins among the sinks.
+# With chunks of 70 tokens and a window of 64, the second chunk's window begins inside the sinks.
 @pytest.mark.parametrize("chunk", [1_000, 90, 70])
 @pytest.mark.parametrize("reach", [20, 64])
-def test_local_reading_equals_a_dense_mask_and_leaves_the_tail_alone(model, reach, chunk):
+def test_local_window_matches_dense_mask_and_spares_the_suffix(model, reach, chunk):
     ids, until = tokens(300), 280
     ours, _ = prefill(model, ids, torch.arange(300), chunk, local_window=LocalWindow(reach, until))
     windows = window_layers(model.config)
-    masks = local_masks(300, until, reach, windows)
+    masks = local_window_masks(300, until, reach, windows)
     kinds = {"full_attention": masks.get(None), "sliding_attention": masks.get(WINDOW)}
     model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -95,13 +95,13 @@ def test_local_reading_equals_a_dense_mask_and_leaves_the_tail_alone(model, reac
     }
 
 
-def test_a_window_as_long_as_the_prompt_changes_nothing(model):
+def test_window_as_long_as_the_prompt_changes_nothing(model):
     ids = tokens(200)
     plain, _ = prefill(model, ids, torch.arange(200), 1_000)
     assert torch.equal(prefill(model, ids, torch.arange(200), 1_000, local_window=LocalWindow(200, 190))[0], plain)
 
 
-def test_decoding_after_gapped_prefill_goes_on_at_the_full_prompts_length(model):
+def test_decoding_after_gapped_prefill_continues_at_full_prompt_length(model):
     positions = torch.cat([torch.arange(10), torch.arange(60, 100)])
     ids = tokens(150)[positions]
     _, state = prefill(model, ids, positions, 1_000)
@@ -113,17 +113,17 @@ def test_decoding_after_gapped_prefill_goes_on_at_the_full_prompts_length(model)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_position_matters(model):
-    """The check above could pass with wrong positions if the models ignored them."""
+def test_logits_depend_on_positions(model):
+    """Without this, the tests above could pass with wrong positions."""
     ids = tokens(60)
-    near, _ = prefill(model, ids, torch.arange(60), 1_000)
+    contiguous_logits, _ = prefill(model, ids, torch.arange(60), 1_000)
     gapped = torch.cat([torch.arange(30), torch.arange(70, 100)])
-    far, _ = prefill(model, ids, gapped, 1_000)
-    assert (near - far).abs().max() > 1e-3
+    gapped_logits, _ = prefill(model, ids, gapped, 1_000)
+    assert (contiguous_logits - gapped_logits).abs().max() > 1e-3
 
 
-def test_captured_queries_and_keys_give_the_models_own_attention(model):
-    """Contract: queries after norm and rotary, keys from the cache, scaling; they rebuild eager attention weights."""
+def test_captured_queries_and_keys_reproduce_eager_attention(model):
+    """Queries are captured after normalization and RoPE; with cached keys and the scaling they give the attention weights."""
     ids = tokens(40)
     capture = QueryCapture(torch.tensor([5, 20, 39]))
     _, state = prefill(model, ids, torch.arange(40), 16, capture)
@@ -135,12 +135,12 @@ def test_captured_queries_and_keys_give_the_models_own_attention(model):
         keys = layer_keys(state, layer).repeat_interleave(queries.shape[0] // layer_keys(state, layer).shape[0], 0)
         scores = queries @ keys.transpose(1, 2) * capture.scaling[layer]
         later = torch.arange(40)[None, :] > capture.positions[:, None]
-        shares = scores.masked_fill(later, float("-inf")).softmax(-1)
-        torch.testing.assert_close(shares, expected[0][:, capture.positions], atol=1e-5, rtol=1e-4)
+        probabilities = scores.masked_fill(later, float("-inf")).softmax(-1)
+        torch.testing.assert_close(probabilities, expected[0][:, capture.positions], atol=1e-5, rtol=1e-4)
 
 
-def test_no_mask_is_built_and_context_reaches_every_layer(model):
-    """Contract: transformers passes our keyword to each attention call, and None as mask."""
+def test_every_layer_receives_the_context_and_no_mask(model):
+    """Transformers must pass our keyword argument, and None as the mask, to every attention call."""
     seen = []
     import specprefill_cli.models.attention as attention
 
@@ -156,7 +156,7 @@ def test_no_mask_is_built_and_context_reaches_every_layer(model):
     assert all(mask is None and given for _, mask, given in seen)
 
 
-def test_a_cache_grows_and_crops_without_losing_tokens(model):
+def test_cache_grows_and_crops_without_losing_tokens(model):
     ids = tokens(700)
     whole, _ = prefill(model, ids, torch.arange(700), 1_000)
     state = new_state()
@@ -169,8 +169,8 @@ def test_a_cache_grows_and_crops_without_losing_tokens(model):
     torch.testing.assert_close(again, whole, atol=1e-4, rtol=1e-4)
 
 
-def test_a_pass_over_several_tokens_gives_the_logits_of_passes_over_one(model):
-    """Behind a cache with gaps, as a verifying pass is; longer than the sliding windows."""
+def test_multi_token_pass_matches_single_token_passes(model):
+    """On a gapped cache longer than the sliding windows, as in speculative verification."""
     positions = torch.cat([torch.arange(10), torch.arange(60, 100)])
     _, state = prefill(model, tokens(150)[positions], positions, 1_000)
     more = tokens(9, seed=1)
@@ -184,7 +184,7 @@ def test_a_pass_over_several_tokens_gives_the_logits_of_passes_over_one(model):
     )
 
 
-def test_a_rolled_back_cache_is_the_cache_before(model):
+def test_rollback_restores_the_cache(model):
     ids = tokens(80)
     _, state = prefill(model, ids, torch.arange(80), 1_000)
     before = [layer.keys.clone() for layer in state.cache.layers]
@@ -197,7 +197,7 @@ def test_a_rolled_back_cache_is_the_cache_before(model):
     assert state.positions.tolist() == list(range(80))
 
 
-def test_rolling_back_mends_a_pass_that_was_broken_off(model, monkeypatch):
+def test_rollback_recovers_from_an_interrupted_pass(model, monkeypatch):
     ids = tokens(40)
     _, state = prefill(model, ids, torch.arange(40), 1_000)
     expected = run(model, ids[:1], torch.tensor([40]), state)
@@ -219,13 +219,13 @@ def test_rolling_back_mends_a_pass_that_was_broken_off(model, monkeypatch):
 
 def test_decoding_does_not_copy_the_cache(model):
     _, state = prefill(model, tokens(100), torch.arange(100), 1_000)
-    place = state.cache.layers[0].keys.data_ptr()
+    address = state.cache.layers[0].keys.data_ptr()
     for step in range(5):
         run(model, torch.tensor([5]), torch.tensor([100 + step]), state)
-    assert state.cache.layers[0].keys.data_ptr() == place
+    assert state.cache.layers[0].keys.data_ptr() == address
 
 
-def test_prompt_logits_are_not_computed_for_earlier_chunks(model, monkeypatch):
+def test_logits_are_computed_for_the_last_token_only(model, monkeypatch):
     calls = []
     head = model.get_output_embeddings()
     head.register_forward_hook(lambda _module, inputs, _output: calls.append(inputs[0].shape[1]))
@@ -233,7 +233,7 @@ def test_prompt_logits_are_not_computed_for_earlier_chunks(model, monkeypatch):
     assert calls == [1]
 
 
-def test_a_pass_that_ends_early_leaves_lower_layers_as_a_whole_pass_does(model):
+def test_early_exit_pass_matches_full_pass_in_lower_layers(model):
     ids = tokens(40)
     capture, whole_capture = QueryCapture(torch.arange(30, 40)), QueryCapture(torch.arange(30, 40))
     state = new_state()

@@ -1,4 +1,4 @@
-"""Attention plans for CPU, CUDA and MPS, made without a device; their masks are checked against visibility by position."""
+"""Attention plans for CPU, CUDA and MPS without the device; masks are checked against visibility by position."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ FLASH = ("sm_80", "sm_90")
 CUDA = (*FLASH, "sm_75", "sm_90, float32", "sm_90, head 512")
 
 GAPPED = torch.arange(400)[torch.arange(400) % 7 != 3]
-# Name of a pass: its queries' positions, its keys', the layer's window, and the pass's local window.
+# Pass name: query positions, key positions, the layer's sliding window, and the pass's local window.
 PASSES = {
     "whole prompt": (torch.arange(400), torch.arange(400), None, None),
     "kept tokens": (GAPPED, GAPPED, None, None),
@@ -61,20 +61,20 @@ PASSES = {
 
 EVERY = tuple(DEVICES)
 TABLE = [
-    # One call for all queries, no tensor for a mask.
+    # One call for all queries, without a mask tensor.
     *(("whole prompt", name, [Mask.CAUSAL]) for name in EVERY if name != "mps"),
     *(("kept tokens", name, [Mask.CAUSAL]) for name in EVERY if name != "mps"),
     *(("window that reaches all", name, [Mask.CAUSAL]) for name in EVERY if name != "mps"),
     *(("draft window that reaches all", name, [Mask.CAUSAL]) for name in EVERY if name != "mps"),
     *(("decoding", name, [Mask.NONE]) for name in EVERY),
     *(("second pass", name, [Mask.LOWER_RIGHT]) for name in FLASH),
-    # Otherwise a tensor: one for the whole pass where the queries are the last keys, else one for each segment.
+    # Otherwise a mask tensor: shared by the whole pass if the queries are the last keys, else one per segment.
     ("whole prompt", "mps", [Mask.TRAILING]),
     *(("second pass", name, [Mask.TRAILING]) for name in EVERY if name not in FLASH),
     *(("recompute", name, [Mask.EXPLICIT]) for name in EVERY),
     *(("sliding window", name, [Mask.EXPLICIT]) for name in EVERY),
     *(("decoding with a window", name, [Mask.EXPLICIT]) for name in EVERY),
-    # Queries in front of the band, the band, its rest, and the suffix, which sees everything.
+    # Queries before the band, the band in full blocks, its remainder, and the suffix, which sees everything.
     *(("draft window", name, [Mask.EXPLICIT, Mask.BANDED, Mask.EXPLICIT, Mask.TRAILING]) for name in EVERY),
     *(("draft window, second pass", name, [Mask.BANDED, Mask.EXPLICIT, Mask.TRAILING]) for name in EVERY),
     *(("draft window, gaps", name, [Mask.EXPLICIT] * 3 + [Mask.TRAILING]) for name in EVERY),
@@ -109,14 +109,14 @@ def test_plans_the_fastest_kernel_that_is_exact(attention_pass, name, masks):
         ("draft window", ("cpu",), Heads.GROUPED),
     ],
 )
-def test_repeats_heads_only_for_kernels_that_cannot_share_them(attention_pass, names, heads):
+def test_repeats_kv_heads_only_for_kernels_without_grouped_queries(attention_pass, names, heads):
     queries, keys, window, local_window = PASSES[attention_pass]
     for name in names:
         assert plan_attention(queries, keys, DEVICES[name], window, local_window).heads is heads, name
 
 
 def expected_visibility(queries, keys, window, local_window):
-    """Boolean [Q, K] in the words of the definition."""
+    """Return visibility [Q, K] (boolean), straight from the definition."""
     distance = queries[:, None] - keys[None]
     seen = distance >= 0
     near = distance < window if window is not None else torch.ones_like(seen)
@@ -128,7 +128,7 @@ def expected_visibility(queries, keys, window, local_window):
 
 
 def planned_visibility(queries, keys, plan, context):
-    """Boolean [Q, K]: what each segment's kernel and mask let its queries see."""
+    """Return visibility [Q, K] (boolean) as given by each segment's kernel and mask."""
     seen = torch.zeros(len(queries), len(keys), dtype=torch.bool)
     for segment in plan.segments:
         (first, last), (start, end) = segment.queries, segment.keys
@@ -139,7 +139,7 @@ def planned_visibility(queries, keys, plan, context):
         elif segment.mask in (Mask.CAUSAL, Mask.LOWER_RIGHT):
             rows = torch.ones(last - first, end - start, dtype=torch.bool).tril(end - start - (last - first))
         elif segment.mask is Mask.BANDED:
-            # Equal blocks: checked through the outputs of models, and here by position.
+            # The equal blocks themselves are checked through model outputs.
             rows = visible(queries, keys, segment)
         else:
             rows = context.mask(segment, plan, torch.zeros(1)) == 0
@@ -149,7 +149,7 @@ def planned_visibility(queries, keys, plan, context):
 
 @pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize("attention_pass", PASSES)
-def test_segments_cover_all_queries_and_show_exactly_what_they_may_see(attention_pass, name):
+def test_segments_cover_all_queries_with_exact_visibility(attention_pass, name):
     queries, keys, window, local_window = PASSES[attention_pass]
     context = PositionContext(queries, keys, local_window=local_window)
     plan = context.plan(window, DEVICES[name])
@@ -163,8 +163,8 @@ def test_segments_cover_all_queries_and_show_exactly_what_they_may_see(attention
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3"])
-def test_every_devices_plan_gives_the_same_logits(architecture, name, monkeypatch):
-    """The plans of other devices, executed on the CPU: only which kernel they would take there stays unchecked."""
+def test_plans_of_all_devices_give_the_same_logits(architecture, name, monkeypatch):
+    """Run the plans of other devices on the CPU; only the kernel choice on those devices stays untested."""
     model = build_model(architecture)
     ids = torch.randint(3, 8_000, (300,), generator=torch.Generator().manual_seed(0))
     positions = torch.arange(300) + (torch.arange(300) > 120) * 50
@@ -172,9 +172,9 @@ def test_every_devices_plan_gives_the_same_logits(architecture, name, monkeypatc
     def outputs():
         whole, state = prefill(model, ids, positions, 1_000)
         recomputed = recompute(model, ids[50:290:3], torch.arange(50, 290, 3), state)
-        passes, _ = prefill(model, ids, positions, 90)
+        chunked, _ = prefill(model, ids, positions, 90)
         local, _ = prefill(model, ids, torch.arange(300), 170, local_window=LocalWindow(64, 280), state=new_state())
-        return torch.stack([whole, recomputed, passes, local])
+        return torch.stack([whole, recomputed, chunked, local])
 
     expected = outputs()
     monkeypatch.setattr(attention, "describe", lambda *_: DEVICES[name])
@@ -182,8 +182,8 @@ def test_every_devices_plan_gives_the_same_logits(architecture, name, monkeypatc
 
 
 @pytest.mark.parametrize("queries", [1, 300, QUERY_BLOCK, 2_500])
-def test_trailing_segments_share_one_mask_that_equals_their_own(queries):
-    """Keys with gaps, as after a sparse prefill, and fewer queries than keys."""
+def test_trailing_segments_share_one_exact_mask(queries):
+    """Gapped keys, as after a sparse prefill, and fewer queries than keys."""
     positions = torch.arange(3_000)[torch.arange(3_000) % 7 != 3]
     context = PositionContext(positions[-queries:], positions)
     plan = context.plan(None, DEVICES["mps"])
@@ -201,7 +201,7 @@ def test_layers_with_the_same_window_share_a_plan():
     assert context.plan(None, DEVICES["cpu"]) != context.plan(48, DEVICES["cpu"])
 
 
-def test_blocks_get_smaller_where_the_keys_are_many():
+def test_query_blocks_shrink_as_keys_grow():
     assert query_block(1_000) == query_block(16_384) == QUERY_BLOCK
     assert query_block(131_072) == QUERY_BLOCK // 8
     assert query_block(10**9) == 1

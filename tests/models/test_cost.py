@@ -1,4 +1,4 @@
-"""The cost model against operations counted by torch while the models run."""
+"""The cost model compared with the operations that torch counts while the models run."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -32,10 +32,10 @@ def model(request):
     return AutoModelForCausalLM.from_config(CONFIGS[request.param](), attn_implementation=ATTENTION).eval()
 
 
-def counted(work):
-    """Operations that torch counts: those of linear layers, and those of attention, as batched products of all pairs."""
+def count_flops(work):
+    """Return the FLOPs torch counts: in linear layers, and in attention (as batched products over all pairs)."""
     counter = FlopCounterMode(display=False)
-    # The fused kernel for CPUs has no count of its own.
+    # Torch has no FLOP formula for the fused CPU kernel.
     with counter, sdpa_kernel(SDPBackend.MATH):
         work()
     by_kind = counter.get_flop_counts()["Global"]
@@ -44,28 +44,28 @@ def counted(work):
 
 
 @pytest.mark.parametrize("tokens", [100, 900])
-def test_prefill_is_counted_within_two_percent(model, tokens):
+def test_prefill_flops_match_torch_within_two_percent(model, tokens):
     ids = torch.randint(3, 8_000, (tokens,))
-    linear, attention = counted(lambda: prefill(model, ids, torch.arange(tokens), 10_000))
+    linear, attention = count_flops(lambda: prefill(model, ids, torch.arange(tokens), 10_000))
     cost = ModelCost.of(model.config)
-    every_pair = cost.prefill_flops(tokens) - without_attention(cost).prefill_flops(tokens)
+    attention_cost = cost.prefill_flops(tokens) - without_attention(cost).prefill_flops(tokens)
     assert without_attention(cost).prefill_flops(tokens) == pytest.approx(linear, rel=0.02)
-    # In the last layer one query reads all keys.
+    # In the last layer a single query attends to all keys.
     last = 4.0 * tokens * cost.heads * cost.head_size
-    assert every_pair == pytest.approx(causal(attention - last, tokens) + last, rel=0.001)
+    assert attention_cost == pytest.approx(causal_part(attention - last, tokens) + last, rel=0.001)
 
 
-def test_a_pass_that_ends_early_is_counted_within_two_percent(model):
+def test_early_exit_flops_match_torch_within_two_percent(model):
     ids = torch.randint(3, 8_000, (300,))
-    linear, attention = counted(lambda: read_keys(model, ids, torch.arange(300), 10_000, 1, None, new_state()))
+    linear, attention = count_flops(lambda: read_keys(model, ids, torch.arange(300), 10_000, 1, None, new_state()))
     cost = ModelCost.of(model.config)
     assert without_attention(cost).reading_flops(300, 1) == pytest.approx(linear, rel=0.02)
-    every_pair = cost.reading_flops(300, 1) - without_attention(cost).reading_flops(300, 1)
-    assert every_pair == pytest.approx(causal(attention, 300), rel=0.001)
+    attention_cost = cost.reading_flops(300, 1) - without_attention(cost).reading_flops(300, 1)
+    assert attention_cost == pytest.approx(causal_part(attention, 300), rel=0.001)
 
 
-def causal(square, tokens):
-    """What causality leaves of the operations that torch counts, those of all pairs of `tokens` queries and keys."""
+def causal_part(square, tokens):
+    """Return the FLOPs of pairs at or below the diagonal, from those that torch counts for all pairs of `tokens`."""
     return square * (tokens + 1) / (2 * tokens)
 
 
@@ -77,7 +77,7 @@ def without_attention(cost):
     return Linear(**vars(cost))
 
 
-def test_the_limit_ignores_overhead_and_grows_with_what_is_dropped():
+def test_compute_limit_grows_with_dropped_tokens_and_shrinks_with_scoring():
     cost = ModelCost.of(LlamaConfig(**SIZES))
     assert compute_limit(cost, 0.0, 4_000, 4_000) == 1
     assert compute_limit(cost, 0.0, 4_000, 400) > compute_limit(cost, 0.0, 4_000, 800) > 5
@@ -87,10 +87,10 @@ def test_the_limit_ignores_overhead_and_grows_with_what_is_dropped():
 
 @pytest.mark.parametrize("own", [None, 48, 200])
 @pytest.mark.parametrize(("tokens", "window", "until"), [(500, 64, 460), (500, 64, 500), (60, 64, 50), (500, 480, 460)])
-def test_local_reading_is_counted_pair_by_pair(tokens, window, until, own):
+def test_attended_pairs_with_local_window_are_exact(tokens, window, until, own):
     query, key = torch.arange(tokens)[:, None], torch.arange(tokens)[None]
     near = (key > query - window) | (key < SINKS)
-    # A layer's own window, where it is the narrower one, is all there is.
+    # A layer's sliding window applies alone where it is narrower than the local window.
     reads_locally = (query < until) if own is None or window < own else torch.zeros_like(query, dtype=torch.bool)
     inside = torch.ones_like(near) if own is None else key > query - own
     seen = (key <= query) & torch.where(reads_locally & (min(tokens, until) > window), near, inside)
@@ -98,13 +98,13 @@ def test_local_reading_is_counted_pair_by_pair(tokens, window, until, own):
 
 
 @pytest.mark.parametrize(("tokens", "past"), [(100, 0), (30, 20), (30, 100), (200, 10)])
-def test_a_window_is_counted_pair_by_pair(tokens, past):
+def test_attended_pairs_with_sliding_window_are_exact(tokens, past):
     query, key = torch.arange(past, past + tokens)[:, None], torch.arange(past + tokens)[None]
     seen = (key <= query) & (key > query - 50)
     assert attended_pairs(tokens, past, 50) == int(seen.sum())
 
 
-def test_layers_with_windows_cost_less():
+def test_sliding_window_layers_cost_less():
     sizes = SIZES | {"num_hidden_layers": 6}
     whole, windowed = (
         ModelCost.of(Gemma3TextConfig(**sizes, sliding_window=64, layer_types=[kind] * 5 + ["full_attention"]))
@@ -115,18 +115,16 @@ def test_layers_with_windows_cost_less():
     assert windowed.reading_flops(2_000, 5) < whole.reading_flops(2_000, 5)
 
 
-def test_a_draft_that_every_rank_runs_counts_for_each(random_session):
+def test_draft_run_on_every_rank_counts_once_per_rank(random_session):
     collection = Collection((one_page_document("doc", "The gate is green. " * 40, "text/plain"),))
     settings = Settings(mode="select", scorer="question")
     request = random_session.request(collection, "Which colour?", settings)
-    scorer = SCORERS["question"]
-    scorer = SCORERS["question"]
     scorer = SCORERS["question"]
     shared = replace(request, pair=replace(request.pair, ranks=SimpleNamespace(size=4)))
     assert scorer.cost(shared) == 4 * scorer.cost(request) > 0
 
 
-def test_a_mixture_of_experts_costs_what_a_token_passes_through():
+def test_mixture_of_experts_costs_only_active_experts():
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
     mixtral = transformers.MixtralConfig(**sizes, num_experts_per_tok=2, num_local_experts=8)
     qwen = transformers.Qwen3MoeConfig(**sizes, num_experts_per_tok=3, moe_intermediate_size=32)

@@ -1,4 +1,4 @@
-"""The last layer of a pass computes one token's output, whatever the architecture, and leaves everything else as it is."""
+"""The last layer computes only the last token's output on every architecture; everything else stays the same."""
 
 import pytest
 import torch
@@ -19,35 +19,35 @@ def tokens(count):
     return torch.randint(3, 8_000, (count,), generator=torch.Generator().manual_seed(7))
 
 
-def rows_of(model, work):
-    """How many tokens the MLPs of the first and of the last layer computed."""
-    seen = {}
+def mlp_token_counts(model, work):
+    """Return the token counts of each pass through the first and the last layer's MLP."""
+    counts = {}
     layers = model.get_decoder().layers
     handles = [
         layers[number].mlp.register_forward_pre_hook(
-            lambda _module, states, number=number: seen.setdefault(number, []).append(states[0].shape[1])
+            lambda _module, states, number=number: counts.setdefault(number, []).append(states[0].shape[1])
         )
         for number in (0, -1)
     ]
     work()
     for handle in handles:
         handle.remove()
-    return seen
+    return counts
 
 
-def whole(model, ids, positions, **others):
-    """The pass with all tokens in all layers: the logits of the last two are asked for."""
+def full_pass(model, ids, positions, **options):
+    """Run all tokens through all layers, which asking for the logits of two tokens enforces."""
     state = new_state()
-    return run(model, ids, positions, state, rows=2, **others)[-1], state
+    return run(model, ids, positions, state, rows=2, **options)[-1], state
 
 
 @pytest.mark.parametrize("gapped", [False, True])
-def test_only_the_last_token_runs_through_the_last_layer(model, gapped):
+def test_last_layer_computes_only_the_last_token(model, gapped):
     positions = torch.arange(LENGTH) + (torch.arange(LENGTH) > 50) * 30 * gapped
-    ids, found = tokens(LENGTH), []
-    seen = rows_of(model, lambda: found.append(prefill(model, ids, positions, 1_000)))
-    assert seen == {0: [LENGTH], -1: [1]}
-    (logits, state), (expected, reference) = found[0], whole(model, ids, positions)
+    ids, results = tokens(LENGTH), []
+    counts = mlp_token_counts(model, lambda: results.append(prefill(model, ids, positions, 1_000)))
+    assert counts == {0: [LENGTH], -1: [1]}
+    (logits, state), (expected, reference) = results[0], full_pass(model, ids, positions)
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
     for layer in range(len(state.cache.layers)):
         torch.testing.assert_close(layer_keys(state, layer), layer_keys(reference, layer), atol=1e-5, rtol=1e-5)
@@ -55,34 +55,34 @@ def test_only_the_last_token_runs_through_the_last_layer(model, gapped):
     assert not any(layer.slots is not None for layer in state.cache.layers)
 
 
-def test_passes_before_the_last_one_stop_below_the_last_layers_output(model):
-    seen = rows_of(model, lambda: prefill(model, tokens(LENGTH), torch.arange(LENGTH), 50))
-    # The last 20 tokens are too few to be worth a pass of their own through that layer.
-    assert seen == {0: [50, 50, 20], -1: [20]}
+def test_earlier_chunks_skip_the_last_layers_mlp(model):
+    counts = mlp_token_counts(model, lambda: prefill(model, tokens(LENGTH), torch.arange(LENGTH), 50))
+    # The last 20 tokens are too few for the shortcut to pay off.
+    assert counts == {0: [50, 50, 20], -1: [20]}
 
 
-def test_queries_of_the_last_layer_are_captured_once():
+def test_last_layer_queries_are_captured():
     model, ids = build_model("llama"), tokens(LENGTH)
     capture, reference = (QueryCapture(torch.tensor([5, 60, LENGTH - 1])) for _ in range(2))
     prefill(model, ids, torch.arange(LENGTH), 1_000, capture)
-    whole(model, ids, torch.arange(LENGTH), capture=reference)
+    full_pass(model, ids, torch.arange(LENGTH), capture=reference)
     last = model.config.num_hidden_layers - 1
     torch.testing.assert_close(capture.layer(last), reference.layer(last), atol=1e-5, rtol=1e-5)
 
 
-def test_a_last_token_that_reads_locally_keeps_its_window():
+def test_last_token_respects_the_local_window():
     model, ids = build_model("llama"), tokens(LENGTH)
     local_window = LocalWindow(20, LENGTH)
     logits = run(model, ids, torch.arange(LENGTH), new_state(), local_window=local_window)
     torch.testing.assert_close(
-        logits, whole(model, ids, torch.arange(LENGTH), local_window=local_window)[0], atol=1e-5, rtol=1e-5
+        logits, full_pass(model, ids, torch.arange(LENGTH), local_window=local_window)[0], atol=1e-5, rtol=1e-5
     )
-    assert (logits - whole(model, ids, torch.arange(LENGTH))[0]).abs().max() > 1e-3
+    assert (logits - full_pass(model, ids, torch.arange(LENGTH))[0]).abs().max() > 1e-3
 
 
-def test_tokens_computed_anew_in_a_filled_cache_end_in_the_last_one():
+def test_recomputing_in_a_filled_cache_gives_the_last_tokens_logits():
     model, ids = build_model("llama"), tokens(LENGTH)
-    expected, state = whole(model, ids, torch.arange(LENGTH))
+    expected, state = full_pass(model, ids, torch.arange(LENGTH))
     slots = torch.arange(40, LENGTH)
     for layer in state.cache.layers:
         layer.slots = slots
@@ -91,7 +91,7 @@ def test_tokens_computed_anew_in_a_filled_cache_end_in_the_last_one():
     assert state.length == LENGTH
 
 
-def test_a_broken_pass_leaves_neither_hook_nor_slots():
+def test_interrupted_pass_removes_hook_and_slots():
     model, state = build_model("llama"), new_state()
     last = model.get_decoder().layers[-1]
 
@@ -106,40 +106,40 @@ def test_a_broken_pass_leaves_neither_hook_nor_slots():
     assert not any(layer.slots is not None for layer in state.cache.layers)
 
 
-def test_a_hook_that_was_left_behind_does_not_touch_another_pass():
-    model, ids, left = build_model("llama"), tokens(LENGTH), new_state()
-    with only_last_token(model, left, torch.arange(LENGTH)):
-        logits, state = whole(model, ids, torch.arange(LENGTH))
-    torch.testing.assert_close(logits, whole(model, ids, torch.arange(LENGTH))[0])
+def test_stale_hook_does_not_affect_another_state():
+    model, ids, stale = build_model("llama"), tokens(LENGTH), new_state()
+    with only_last_token(model, stale, torch.arange(LENGTH)):
+        logits, state = full_pass(model, ids, torch.arange(LENGTH))
+    torch.testing.assert_close(logits, full_pass(model, ids, torch.arange(LENGTH))[0])
     assert state.length == state.cache.layers[-1].get_seq_length() == LENGTH
 
 
-def test_slots_that_were_left_behind_go_with_what_is_taken_back():
+def test_rollback_clears_stale_slots():
     _, state = prefill(build_model("llama"), tokens(LENGTH), torch.arange(LENGTH), 1_000)
     state.cache.layers[-1].slots = torch.tensor([3])
     rollback(state, 100)
     assert not any(layer.slots is not None for layer in state.cache.layers)
 
 
-def test_a_model_that_names_its_layers_otherwise_runs_whole():
+def test_model_with_unknown_layer_names_runs_every_layer_in_full():
     torch.manual_seed(0)
     config = transformers.GPT2Config(vocab_size=8_192, n_embd=32, n_layer=2, n_head=2, n_positions=256)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION).eval()
     ids = tokens(LENGTH)
     logits, state = prefill(model, ids, torch.arange(LENGTH), 50)
-    torch.testing.assert_close(logits, whole(model, ids, torch.arange(LENGTH))[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits, full_pass(model, ids, torch.arange(LENGTH))[0], atol=1e-5, rtol=1e-5)
     assert state.length == LENGTH
 
 
-def test_a_layer_that_is_given_other_tensors_runs_whole():
-    usual = {
+def test_layer_with_extra_tensor_arguments_is_not_shortened():
+    standard = {
         "context": object(),
         "past_key_values": object(),
         "position_ids": torch.zeros(1, 3),
         "attention_mask": None,
     }
-    assert can_shorten(usual)
-    assert not can_shorten({**usual, "per_layer_input": torch.zeros(1, 3, 2)})
+    assert can_shorten(standard)
+    assert not can_shorten({**standard, "per_layer_input": torch.zeros(1, 3, 2)})
     assert not can_shorten({"use_cache": True})
     cosine = torch.arange(6.0).view(1, 3, 2)
     assert last_row((cosine, cosine))[1].tolist() == [[[4.0, 5.0]]]

@@ -1,4 +1,4 @@
-"""Loading from folders, and the named reasons for refusing."""
+"""Loading models from folders, and the errors for models that are not supported."""
 
 import types
 
@@ -6,7 +6,7 @@ import psutil
 import pytest
 import torch
 import transformers
-from safetensors.torch import load as load_file_of
+from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config
 
@@ -30,7 +30,7 @@ def folder(tokenizer, tmp_path):
     return tmp_path
 
 
-def test_a_folder_loads_with_our_attention(folder):
+def test_folder_loads_with_our_attention(folder):
     loaded = load_model(str(folder), CPU, "auto", offline=True)
     assert loaded.model.config._attn_implementation == ATTENTION
     assert (loaded.context, loaded.dtype, loaded.device) == (4_096, "float32", "cpu")
@@ -40,9 +40,16 @@ def test_a_folder_loads_with_our_attention(folder):
     torch.testing.assert_close(logits, expected)
 
 
-def test_models_that_also_see_load_as_language_models(tokenizer, tmp_path):
-    vision = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
-              "num_attention_heads": 2, "image_size": 28, "patch_size": 14}  # fmt: skip
+def test_vision_language_models_load_as_language_models(tokenizer, tmp_path):
+    vision = {
+        "model_type": "pixtral",
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
     text = transformers.MistralConfig(**SIZES, sliding_window=None).to_dict()
     config = transformers.Mistral3Config(text_config=text, vision_config=vision)
     torch.manual_seed(0)
@@ -54,7 +61,7 @@ def test_models_that_also_see_load_as_language_models(tokenizer, tmp_path):
     assert state.length == 27
 
 
-def test_pickled_weights_are_refused(folder):
+def test_rejects_pickled_weights(folder):
     weights = folder / "model.safetensors"
     torch.save(build_model("llama").state_dict(), folder / "pytorch_model.bin")
     weights.unlink()
@@ -62,13 +69,13 @@ def test_pickled_weights_are_refused(folder):
         load_model(str(folder), CPU, "auto", offline=True)
 
 
-def test_soft_capped_attention_is_refused_by_name(tmp_path):
+def test_rejects_soft_capped_attention(tmp_path):
     transformers.Gemma2Config(**SIZES).save_pretrained(tmp_path)
     with pytest.raises(SpecprefillError, match="soft-capping"):
         load_model(str(tmp_path), CPU, "auto", offline=True)
 
 
-def test_layers_without_plain_cache_are_refused_by_name(tmp_path):
+def test_rejects_layers_without_their_own_plain_cache(tmp_path):
     config = transformers.Qwen2Config(**SIZES)
     config.layer_types = ["linear_attention"] * 3
     with pytest.raises(SpecprefillError, match="m: layers of type 'linear_attention'"):
@@ -79,7 +86,7 @@ def test_layers_without_plain_cache_are_refused_by_name(tmp_path):
         check_config(config, "m")
 
 
-def test_learnt_sinks_are_refused_by_name(tokenizer, tmp_path):
+def test_rejects_learnt_sinks(tokenizer, tmp_path):
     config = transformers.GptOssConfig(**SIZES, head_dim=16, num_local_experts=2, num_experts_per_tok=1)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
@@ -87,7 +94,7 @@ def test_learnt_sinks_are_refused_by_name(tokenizer, tmp_path):
         load_model(str(tmp_path), CPU, "float32", offline=True)
 
 
-def test_weights_that_a_checkpoint_lacks_are_not_drawn_at_random(folder, capfd):
+def test_rejects_checkpoint_with_missing_weights(folder, capfd):
     weights = load_file(folder / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if "layers.1." not in name}
     save_file(kept | {"\x1b[31mmore": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
@@ -96,19 +103,19 @@ def test_weights_that_a_checkpoint_lacks_are_not_drawn_at_random(folder, capfd):
     assert "\x1b" not in "".join(capfd.readouterr())
 
 
-def test_damaged_weights_are_one_line(folder):
+def test_rejects_damaged_weights(folder):
     path = folder / "model.safetensors"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
     with pytest.raises(SpecprefillError, match=r"cannot be loaded .* check the name|cannot be loaded .* leave out"):
         load_model(str(folder), CPU, "auto", offline=True)
-    weights = load_file_of(whole)
+    weights = load_bytes(content)
     save_file(weights | {"model.norm.weight": torch.ones(7)}, path, {"format": "pt"})
     with pytest.raises(SpecprefillError, match="cannot be loaded"):
         load_model(str(folder), CPU, "auto", offline=True)
 
 
-def test_a_model_larger_than_memory_is_refused_before_it_is_read(folder, monkeypatch):
+def test_rejects_model_larger_than_memory(folder, monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(available=1_000))
     with pytest.raises(
         SpecprefillError, match=r"its weights take 0\.0 GiB in float32, and 0\.0 GiB of memory are free"
@@ -116,19 +123,19 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_read(folder, monkeyp
         load_model(str(folder), CPU, "float32", offline=True)
 
 
-def test_an_absent_model_names_the_remedy():
+def test_missing_model_error_names_the_remedy():
     with pytest.raises(SpecprefillError, match=r"nobody/nothing: cannot be loaded .* leave out --offline"):
         load_model("nobody/nothing", CPU, "auto", offline=True)
 
 
-def test_the_bundled_models_share_a_tokenizer_and_their_ids_are_tiktokens(tiny_session):
+def test_bundled_models_share_tokenizer_and_context_length(tiny_session):
     pair = tiny_session.pair
     assert pair.same_tokenizer
     assert fingerprint(pair.draft.tokenizer) == fingerprint(pair.target.tokenizer)
     assert pair.target.context == pair.draft.context == 16_384
 
 
-def test_tiktoken_gives_the_bundled_tokenizers_ids(tokenizer):
+def test_tiktoken_matches_the_bundled_tokenizer(tokenizer):
     from specprefill_cli.documents import read_documents
     from specprefill_cli.resources import packaged_folder
 
@@ -152,23 +159,23 @@ def test_draft_and_target_can_be_replaced():
 
 
 @pytest.mark.parametrize(("capability", "dtype"), [((9, 0), torch.bfloat16), ((7, 5), torch.float16)])
-def test_dtype_of_a_gpu_is_one_that_its_fused_attention_takes(monkeypatch, capability, dtype):
+def test_auto_dtype_suits_the_gpus_fused_attention(monkeypatch, capability, dtype):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     assert choose_dtype("auto", Placement({"": "cuda:0"}), 64) is dtype
     assert choose_dtype("auto", Placement({"": "cuda:0"}), 64, "gemma3_text") is torch.bfloat16
 
 
-def test_yarn_stretches_the_context():
+def test_yarn_extends_the_context():
     rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32_768}
     assert context_length(Qwen2Config(max_position_embeddings=32_768, rope_parameters=rope)) == 131_072
     assert context_length(Qwen2Config(max_position_embeddings=32_768)) == 32_768
 
 
-def test_dtype_and_devices():
+def test_dtype_and_devices_are_chosen_or_rejected():
     assert choose_dtype("float16", CPU, 64) is torch.float16
     assert choose_dtype("auto", CPU, 64) is torch.float32
     assert choose_dtype("auto", Placement({"": "mps"}), 64) is torch.bfloat16
     assert choose_placement("cpu").device_map is None
-    for wrong in ("cuda:77", "gpu", "", "cuda"):
+    for devices in ("cuda:77", "gpu", "", "cuda"):
         with pytest.raises(UsageError, match="--devices"):
-            choose_placement(wrong)
+            choose_placement(devices)

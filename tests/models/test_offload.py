@@ -1,6 +1,6 @@
-"""What accelerate does not get onto the devices: main memory is allowed and said, the disk is refused.
+"""Models that do not fit the devices: offloading to CPU memory warns, offloading to disk is an error.
 
-On a CPU alone, layers on disk stand for layers in main memory: the same hooks bring their weights for each pass.
+Without a GPU, layers on disk stand in for layers in CPU memory: the same hooks load their weights for each pass.
 """
 
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from specprefill_cli.models.raw_kv import embedded_states, finished_keys, raw_ke
 from specprefill_cli.models.validation import check_model
 from tests.helpers.architectures import build_model
 
-PLACES = {
+DEVICE_MAP = {
     "model.embed_tokens": "disk",
     "model.layers.0": "disk",
     "model.layers.1": "cpu",
@@ -35,11 +35,11 @@ PLACES = {
 def offloaded(tmp_path):
     build_model("llama").save_pretrained(tmp_path / "model")
     return transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path / "model", device_map=PLACES, offload_folder=tmp_path / "rest", attn_implementation=ATTENTION
+        tmp_path / "model", device_map=DEVICE_MAP, offload_folder=tmp_path / "rest", attn_implementation=ATTENTION
     ).eval()
 
 
-def test_weights_that_lie_elsewhere_compute_the_same(offloaded):
+def test_offloaded_model_computes_the_same(offloaded):
     whole = build_model("llama")
     assert any(parameter.is_meta for parameter in offloaded.parameters())
     assert devices(offloaded) == {torch.device("cpu")}
@@ -54,14 +54,14 @@ def test_weights_that_lie_elsewhere_compute_the_same(offloaded):
     assert restore_state(offloaded, layer_tensors(ours, 20, 3)).length == 20
 
 
-def test_a_module_computes_where_its_weights_are_brought():
+def test_module_device_is_where_its_hook_executes():
     module = torch.nn.Linear(2, 2)
     assert device_of(module) == torch.device("cpu")
     module._hf_hook = SimpleNamespace(execution_device=1)
     assert device_of(module) == torch.device("cuda", 1)
 
 
-def test_main_memory_is_a_warning_and_the_disk_an_error():
+def test_cpu_offload_warns_and_disk_offload_is_rejected():
     model = build_model("llama")
     loaded = LoadedModel("big", model, None, 4_096, frozenset())
     model.hf_device_map = {"": "cpu"}
@@ -73,13 +73,13 @@ def test_main_memory_is_a_warning_and_the_disk_an_error():
     check_model(model, "big")
     (warning,) = loaded.warnings
     assert warning.startswith("big: 1 of 3 parts do not fit the GPUs")
-    for places in ({"model.layers.0": 0, "model.layers.1": "disk"}, {"": "disk"}):
-        model.hf_device_map = places
+    for device_map_with_disk in ({"model.layers.0": 0, "model.layers.1": "disk"}, {"": "disk"}):
+        model.hf_device_map = device_map_with_disk
         with pytest.raises(SpecprefillError, match="big: does not fit the devices given"):
             check_model(model, "big")
 
 
-def test_auto_counts_main_memory_and_a_list_of_gpus_does_not(monkeypatch):
+def test_only_auto_placement_includes_cpu_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: ((gpu + 1) * 1_000, 10_000))
     assert spread([0, 1]).max_memory == {0: 800, 1: 1_600}
     auto = spread([0, 1], with_cpu=True)

@@ -1,4 +1,4 @@
-"""A text in pieces gives the same tokens as the whole text, for every family of tokenizers that allows pieces."""
+"""A text encoded in pieces has the same tokens as the whole text, for every tokenizer family that can be split."""
 
 import random
 
@@ -46,7 +46,7 @@ def families():
 @given(
     st.lists(st.sampled_from([*"aZ7 /.\n\r\t\u00e9\u0301\U0001f980", "\n\n", "open\n", "'s"]), max_size=60).map("".join)
 )
-def test_pieces_give_the_tokens_of_the_whole(families, text):
+def test_pieces_give_the_same_tokens_as_the_whole_text(families, text):
     for tokenizer in families.values():
         assert splits_at_lines(tokenizer)
         whole = tokenizer.encode(text, add_special_tokens=False)
@@ -55,15 +55,15 @@ def test_pieces_give_the_tokens_of_the_whole(families, text):
         assert offsets.tolist() == [list(pair) for pair in whole.offsets]
 
 
-def test_pieces_are_correct_where_normalisation_changes_the_text(families):
-    """NFC makes one character of two, and two of one (a Devanagari letter)."""
+def test_pieces_are_correct_when_normalisation_changes_the_text(families):
+    """NFC merges two characters into one, and splits one (a Devanagari letter) into two."""
     text = "e\u0301 \u0958 \u0344 \u212a\n"
     whole = families["qwen2"].encode(text, add_special_tokens=False)
     ids, offsets = encode_in_pieces(families["qwen2"], text)
     assert (ids, offsets.tolist()) == (whole.ids, [list(pair) for pair in whole.offsets])
 
 
-def test_splits_long_texts_only(tokenizer):
+def test_splits_only_long_texts(tokenizer):
     rng = random.Random(5)
     words = ["open ", "9 ", "gate\n", "\n", " fee, ", "\u00fcber\n\n"]
     text = "".join(rng.choice(words) for _ in range(5_000))
@@ -88,7 +88,7 @@ def test_splits_long_texts_only(tokenizer):
         ),
     ],
 )
-def test_other_tokenizers_get_the_text_whole(pre_tokenizer):
+def test_other_tokenizers_are_not_split(pre_tokenizer):
     tokenizer = Tokenizer(models.BPE())
     if pre_tokenizer is not None:
         tokenizer.pre_tokenizer = pre_tokenizer

@@ -1,4 +1,4 @@
-"""Quantised targets: what reaches transformers, and the one line where something is missing."""
+"""Quantised targets: the configuration passed to transformers, and errors for missing requirements."""
 
 import pytest
 import torch
@@ -16,31 +16,31 @@ from tests.helpers.architectures import SIZES, build_model
 CPU, GPU = Placement(None), Placement({"": "cuda:0"})
 
 
-def present(monkeypatch, available=True):
-    """Pretend that the packages of all schemes are installed, or none."""
+def set_packages_available(monkeypatch, available=True):
+    """Pretend that the packages of all schemes are installed, or that none is."""
     monkeypatch.setattr(quantization, "is_usable", lambda _package: available)
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMES))
-def test_what_is_missing_is_named(name, monkeypatch):
+def test_error_names_the_missing_device_or_package(name, monkeypatch):
     with pytest.raises(SpecprefillError, match=rf"^--quantization {name} needs a CUDA device, .* would run on cpu; "):
         check_quantization(name, CPU)
-    present(monkeypatch, available=False)
+    set_packages_available(monkeypatch, available=False)
     package = SCHEMES[name].package
     with pytest.raises(SpecprefillError, match=rf"needs the package {package} .* 'specprefill\[quantization\]'$"):
         check_quantization(name, GPU)
 
 
-def test_unknown_names_are_refused_and_none_needs_nothing():
+def test_rejects_unknown_scheme_and_none_has_no_requirements():
     with pytest.raises(UsageError, match=r"--quantization int3: unknown; use one of none, int8, nf4, fp8"):
         check_quantization("int3", GPU)
     check_quantization("none", CPU)
 
 
-def test_fp8_is_refused_on_gpus_that_cannot_multiply_it(monkeypatch):
-    present(monkeypatch)
-    found = {0: (9, 0), 1: (8, 6)}
-    monkeypatch.setattr(torch.cuda, "get_device_capability", found.get)
+def test_rejects_fp8_on_gpus_without_fp8_support(monkeypatch):
+    set_packages_available(monkeypatch)
+    capabilities = {0: (9, 0), 1: (8, 6)}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.get)
     check_quantization("fp8", GPU)
     with pytest.raises(SpecprefillError, match=r"capability 8\.9 or newer, cuda:1 has 8\.6; use int8 or nf4"):
         check_quantization("fp8", Placement("auto", {0: 1, 1: 1}))
@@ -55,8 +55,8 @@ def folder(tokenizer, tmp_path):
 
 
 @pytest.fixture
-def given(monkeypatch):
-    """What `from_pretrained` was given, by folder; the model is loaded without a quantisation."""
+def load_calls(monkeypatch):
+    """Quantisation config and dtype of each `from_pretrained` call; the model itself is loaded unquantised."""
     seen = []
     real = transformers.AutoModelForCausalLM.from_pretrained
 
@@ -68,10 +68,10 @@ def given(monkeypatch):
     return seen
 
 
-def test_the_target_alone_is_quantised(folder, given, monkeypatch):
-    present(monkeypatch)
+def test_only_the_target_is_quantised(folder, load_calls, monkeypatch):
+    set_packages_available(monkeypatch)
     loading.load_pair(Pair("p", str(folder), str(folder)), GPU, "bfloat16", True, True, "nf4")
-    (target, dtype), (draft, _) = given
+    (target, dtype), (draft, _) = load_calls
     assert draft is None
     assert (target.load_in_4bit, target.bnb_4bit_quant_type) == (True, "nf4")
     assert target.bnb_4bit_compute_dtype is dtype is torch.bfloat16
@@ -84,49 +84,49 @@ def test_the_target_alone_is_quantised(folder, given, monkeypatch):
         ("fp8", transformers.FineGrainedFP8Config, lambda config: not config.dequantize),
     ],
 )
-def test_each_scheme_reaches_transformers(folder, given, name, kind, holds):
+def test_each_scheme_reaches_transformers(folder, load_calls, name, kind, holds):
     loading.load_model(str(folder), CPU, "float32", True, name)
-    config = given[0][0]
+    config = load_calls[0][0]
     assert isinstance(config, kind)
     assert holds(config)
 
 
-def test_a_pair_that_cannot_be_quantised_is_refused_before_it_is_loaded():
+def test_rejects_quantisation_without_gpu_before_loading():
     with pytest.raises(SpecprefillError, match="needs a CUDA device"):
         loading.load_pair(Pair("p", "no/draft", "no/target"), CPU, "auto", True, True, "int8")
 
 
-def quantised(**stored):
+def quantised_config(**stored):
     config = transformers.LlamaConfig(**SIZES)
     config.quantization_config = stored
     return config
 
 
 @pytest.mark.parametrize("stored", [{"quant_method": "gptq", "bits": 4}, {"quant_method": "awq", "bits": 4}])
-def test_a_quantised_checkpoint_names_the_packages_it_needs(monkeypatch, stored):
+def test_error_names_packages_that_a_quantised_checkpoint_needs(monkeypatch, stored):
     monkeypatch.setattr(quantization, "find_spec", lambda module: None)
     method = stored["quant_method"]
     with pytest.raises(SpecprefillError, match=rf"^m: a checkpoint quantised with {method} needs .*gptqmodel; install"):
-        quantization_config("none", quantised(**stored), "m", torch.float16)
+        quantization_config("none", quantised_config(**stored), "m", torch.float16)
     monkeypatch.setattr(quantization, "find_spec", lambda module: module)
-    assert quantization_config("none", quantised(**stored), "m", torch.float16) is None
+    assert quantization_config("none", quantised_config(**stored), "m", torch.float16) is None
 
 
-def test_a_quantised_checkpoint_is_not_quantised_again():
+def test_rejects_quantising_a_quantised_checkpoint():
     with pytest.raises(SpecprefillError, match=r"m: quantised already \(gptq\); leave out --quantization nf4"):
-        quantization_config("nf4", quantised(quant_method="gptq", bits=4), "m", torch.float16)
-    assert quantization.checkpoint_method(quantised(load_in_4bit=True)) == "bitsandbytes"
+        quantization_config("nf4", quantised_config(quant_method="gptq", bits=4), "m", torch.float16)
+    assert quantization.checkpoint_method(quantised_config(load_in_4bit=True)) == "bitsandbytes"
     assert quantization.checkpoint_method(transformers.LlamaConfig(**SIZES)) is None
 
 
-def test_a_gptq_folder_without_its_packages_is_one_clear_line(folder, monkeypatch):
-    quantised(quant_method="gptq", bits=4, group_size=128).save_pretrained(folder)
+def test_rejects_gptq_folder_without_its_packages(folder, monkeypatch):
+    quantised_config(quant_method="gptq", bits=4, group_size=128).save_pretrained(folder)
     monkeypatch.setattr(quantization, "find_spec", lambda module: None)
     with pytest.raises(SpecprefillError, match="gptq needs optimum and gptqmodel; install with pip install optimum"):
         loading.load_model(str(folder), CPU, "auto", offline=True)
 
 
-def test_memory_counts_packed_projections_and_whole_embeddings():
+def test_memory_estimate_packs_projections_but_not_embeddings():
     config = transformers.LlamaConfig(**SIZES)
     projections = sum(
         module.weight.numel()
@@ -139,5 +139,5 @@ def test_memory_counts_packed_projections_and_whole_embeddings():
     assert weight_bytes(config, torch.bfloat16) == 2 * (projections + others)
 
 
-def test_the_setting_is_none_unless_it_is_given():
+def test_quantization_defaults_to_none():
     assert Settings().quantization == quantization.NONE

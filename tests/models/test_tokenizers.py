@@ -1,4 +1,4 @@
-"""Untrusted text, tokenizers that add blanks, and counting."""
+"""Untrusted text, and tokenizers that prepend a space."""
 
 import json
 
@@ -11,8 +11,8 @@ from specprefill_cli.prompting import PromptText, encode_prompt
 
 
 @pytest.fixture(scope="module")
-def blank_adding():
-    """A tokenizer in the manner of Llama 2: each text gets a blank before it."""
+def space_adding():
+    """A tokenizer that prepends a space to every text, as Llama 2's does."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
@@ -21,33 +21,33 @@ def blank_adding():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def test_pieces_of_a_prompt_join_without_stray_blanks(blank_adding):
-    assert anchor_tokens(blank_adding)
+def test_prompt_parts_join_without_extra_spaces(space_adding):
+    assert anchor_tokens(space_adding)
     text = PromptText("Question:", "The fee is four euros.", "\nQuestion:", " What is the fee?", "\nAnswer:")
-    prompt = encode_prompt(text, blank_adding)
-    whole = blank_adding.convert_ids_to_tokens(prompt.tokens.tolist())
+    prompt = encode_prompt(text, space_adding)
+    whole = space_adding.convert_ids_to_tokens(prompt.tokens.tolist())
     expected = text.prefix + text.document + text.before_question + text.question + text.suffix
     assert "".join(whole).replace("\u2581", " ") == expected
-    _, offsets = encode_text(blank_adding, text.document)
+    _, offsets = encode_text(space_adding, text.document)
     assert (offsets[0, 0], offsets[-1, 1]) == (0, len(text.document))
-    assert encode_template(blank_adding, "") == []
+    assert encode_template(space_adding, "") == []
 
 
 def test_byte_level_tokenizers_need_no_anchor(tokenizer):
     assert anchor_tokens(tokenizer) == []
 
 
-def test_added_tokens_that_are_not_special_are_text_too(tokenizer):
+def test_non_special_added_tokens_in_text_are_encoded_as_text(tokenizer):
     state = json.loads(tokenizer.backend_tokenizer.to_str())
-    number = len(tokenizer)
-    state["added_tokens"].append(state["added_tokens"][0] | {"id": number, "content": "<think>", "special": False})
+    token_id = len(tokenizer)
+    state["added_tokens"].append(state["added_tokens"][0] | {"id": token_id, "content": "<think>", "special": False})
     other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(state)))
-    assert encode_template(other, "a<think>b").count(number) == 1
+    assert encode_template(other, "a<think>b").count(token_id) == 1
     ids, offsets = encode_text(other, "a<think>b")
-    assert number not in ids
+    assert token_id not in ids
     assert other.decode(ids) == "a<think>b"
     assert offsets[-1, 1] == len("a<think>b")
 
 
-def test_fingerprints_differ_where_ids_would(tokenizer, blank_adding):
-    assert fingerprint(tokenizer) != fingerprint(blank_adding)
+def test_different_tokenizers_have_different_fingerprints(tokenizer, space_adding):
+    assert fingerprint(tokenizer) != fingerprint(space_adding)

@@ -1,4 +1,4 @@
-"""Peers read the same tokens, by themselves, and are measured like a mode."""
+"""Peers read the same tokens with their own code and are measured like a mode."""
 
 import sys
 import types
@@ -24,8 +24,8 @@ BASE = Settings(max_new_tokens=1, speculate="off", scorer="question", keep=0.3)
 
 
 @pytest.mark.parametrize("random_pair", ["llama", "mistral", "gemma3", "phi3"], indirect=True)
-def test_transformers_reads_with_its_own_attention_and_leaves_ours_behind(random_pair, monkeypatch):
-    """The peer's token is that of a model which never knew specprefill, and our attention function does not run."""
+def test_transformers_peer_uses_its_own_attention_and_restores_ours(random_pair, monkeypatch):
+    """The peer gives the token of an untouched model, without running our attention function."""
     name = random_pair.target.name.split("-")[1]
     plain = build_model(name, seed=1, attention="sdpa")
     tokens = torch.arange(3, 140)
@@ -38,7 +38,7 @@ def test_transformers_reads_with_its_own_attention_and_leaves_ours_behind(random
     assert random_pair.target.model.config._attn_implementation == attention.ATTENTION
 
 
-def test_our_attention_comes_back_after_a_failure(random_pair, monkeypatch):
+def test_our_attention_is_restored_after_a_failure(random_pair, monkeypatch):
     model = random_pair.target.model
 
     def fail(**_):
@@ -51,12 +51,12 @@ def test_our_attention_comes_back_after_a_failure(random_pair, monkeypatch):
     assert model.config._attn_implementation == attention.ATTENTION
 
 
-def test_a_peer_reads_the_tokens_of_full_in_every_round_and_gets_a_row(random_session):
+def test_peer_reads_the_full_prompt_in_every_round_and_gets_a_row(random_session):
     seen = []
     peer = Peer("other", lambda tokens: seen.append(tokens) or 0)
-    asked = [Configuration("full"), Configuration("select", 0.3, "question")]
+    requested = [Configuration("full"), Configuration("select", 0.3, "question")]
     steps = []
-    rows = bench_prefill(random_session, [300], asked, 2, BASE, steps.append, [peer])
+    rows = bench_prefill(random_session, [300], requested, 2, BASE, steps.append, [peer])
     assert [row.mode for row in rows] == ["full", "select", "other"]
     collection = prompt_of_length(random_session, 300, BASE)
     expected = random_session.request(collection, QUESTION, BASE).prompt.tokens
@@ -68,18 +68,18 @@ def test_a_peer_reads_the_tokens_of_full_in_every_round_and_gets_a_row(random_se
     assert row.phases["tokenize"] > 0
     assert row.phases["target_prefill"] > 0
     assert row.ttft_low <= row.ttft_seconds <= row.ttft_high
-    # In turns: no configuration has its rounds in one block.
+    # Configurations take turns; none has its rounds in one block.
     assert [step.split(", ")[1] for step in steps] == ["full", "select", "other"] * 3
 
 
-def test_a_length_that_does_not_fit_is_refused_before_any_is_measured(random_session):
+def test_rejects_too_long_prompts_before_measuring(random_session):
     steps = []
     with pytest.raises(SpecprefillError, match="does not fit"):
         bench_prefill(random_session, [300, 9_000], [Configuration("full")], 1, BASE, steps.append)
     assert steps == []
 
 
-def test_transformers_is_no_peer_of_several_ranks(random_pair, capsys):
+def test_transformers_peer_is_skipped_with_several_ranks(random_pair, capsys):
     assert [peer.name for peer in baselines(random_pair, Notes(quiet=True))] == ["transformers"]
     shared = replace(random_pair, ranks=replace(random_pair.ranks, size=2))
     assert baselines(shared, Notes(quiet=False)) == []
@@ -87,7 +87,7 @@ def test_transformers_is_no_peer_of_several_ranks(random_pair, capsys):
 
 
 class StubLlama:
-    """llama-cpp-python's Llama as far as it is used."""
+    """The part of llama-cpp-python's `Llama` that is used."""
 
     def __init__(self, **arguments):
         self.arguments, self.held = arguments, [1, 2, 3]
@@ -123,14 +123,14 @@ def test_llama_cpp_starts_cold_with_the_same_threads(stub_llama, tmp_path):
     assert (arguments["n_ctx"], arguments["n_gpu_layers"]) == (512, 0)
 
 
-def test_without_llama_cpp_the_package_is_named(monkeypatch, tmp_path):
+def test_missing_llama_cpp_error_names_the_package(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(SpecprefillError, match=r"llama-cpp-python; install it with pip install 'specprefill\[peer\]'"):
         llama_cpp_peer(tmp_path / "a.gguf", 512, 1)
 
 
 @pytest.mark.slow
-def test_the_target_of_a_gguf_file_gives_the_targets_answers(tmp_path, tiny_session):
+def test_gguf_target_matches_the_bundled_target(tmp_path, tiny_session):
     session = open_session(Settings(), True, load=load_draft_side)
     file = gguf_target.bundled_gguf("tiny:target", tmp_path)
     gguf_target.with_gguf_target(session.pair, file, "float32")
@@ -139,12 +139,12 @@ def test_the_target_of_a_gguf_file_gives_the_targets_answers(tmp_path, tiny_sess
     tokens = torch.arange(100, 164)
     logits, _ = adapter.prefill(session.pair.target.model, tokens, torch.arange(64), 64)
     expected, _ = adapter.prefill(tiny_session.pair.target.model, tokens, torch.arange(64), 64)
-    # Eight bits a weight: close, not equal.
+    # With eight bits a weight the logits are close, not equal.
     assert (logits.log_softmax(-1) - expected.log_softmax(-1)).abs().mean() < 0.2
 
 
 @pytest.mark.slow
-def test_a_gguf_file_of_another_model_is_refused(tmp_path):
+def test_rejects_gguf_file_of_another_model(tmp_path):
     session = open_session(Settings(), False, load=load_draft_side)
     file = gguf_target.bundled_gguf("tiny:draft", tmp_path)
     with pytest.raises(SpecprefillError, match=r"not the model tiny:target \(num_hidden_layers \d+, not \d+\)"):

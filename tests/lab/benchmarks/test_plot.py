@@ -1,4 +1,4 @@
-"""The plot of a benchmark: a line for each mode and keep ratio, true to its rows."""
+"""The benchmark plot: one line for each mode and keep ratio, with the values of its rows."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -38,7 +38,7 @@ ROWS = [
 ]
 
 
-def test_lines_go_by_length_and_have_bounds_only_if_known():
+def test_points_are_sorted_by_length_and_bounds_are_optional():
     series = {line.name: line for line in series_of(ROWS)}
     assert list(series) == ["select, keep 0.1", "select, keep 0.2", "transformers"]
     assert series["select, keep 0.1"].points == [(2_048, 1.2), (8_192, 2.4), (16_384, 4.8)]
@@ -46,17 +46,19 @@ def test_lines_go_by_length_and_have_bounds_only_if_known():
     assert series["transformers"].bound == ()
 
 
-def test_keep_auto_is_named_for_modes_with_a_keep_ratio():
+def test_keep_auto_appears_only_for_modes_with_a_keep_ratio():
     names = [line.name for line in series_of([row(4_096, "select", None, 0.4, 0.5), row(4_096, "draft-kv")])]
     assert names == ["select, keep auto", "draft-kv"]
 
 
-def test_axes_and_lines_are_named():
-    words = [node.text for node in ElementTree.fromstring(speedup_plot(ROWS)).iter("{http://www.w3.org/2000/svg}text")]
-    assert {"2,048", "8,192", "16,384", "select, keep 0.1", "transformers", "compute-bound limit", "full"} <= set(words)
-    assert any(word.startswith("prompt length in tokens") for word in words)
+def test_plot_names_axes_and_lines():
+    labels = [node.text for node in ElementTree.fromstring(speedup_plot(ROWS)).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"2,048", "8,192", "16,384", "select, keep 0.1", "transformers", "compute-bound limit", "full"} <= set(
+        labels
+    )
+    assert any(label.startswith("prompt length in tokens") for label in labels)
 
 
-def test_rows_without_a_speedup_cannot_be_drawn():
+def test_rejects_rows_without_any_speedup():
     with pytest.raises(ValueError, match="no row has a speedup"):
         speedup_plot([row(512, "full"), row(512, "select", 0.2, None)])

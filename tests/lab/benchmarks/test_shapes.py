@@ -1,4 +1,4 @@
-"""Published shapes with random weights: sizes, names, and a measurement on the smallest of a kind."""
+"""Published model shapes with random weights: sizes, names, and a measurement on small shapes."""
 
 from types import SimpleNamespace
 
@@ -20,8 +20,8 @@ from specprefill_cli.lab.benchmarks.shapes import (
 )
 from specprefill_cli.settings import Settings
 
-# Parameters in billions, as their makers state them.
-STATED = {
+# Parameters in billions, as published with each model.
+PUBLISHED_BILLIONS = {
     "qwen2.5-0.5b": 0.49,
     "qwen2.5-1.5b": 1.54,
     "qwen2.5-7b": 7.61,
@@ -38,13 +38,13 @@ STATED = {
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
-def test_shapes_have_the_stated_number_of_parameters(name):
+def test_shapes_have_the_published_number_of_parameters(name):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(shape_config(SHAPES[name]))
-    assert model.num_parameters() / 1e9 == pytest.approx(STATED[name], rel=0.02)
+    assert model.num_parameters() / 1e9 == pytest.approx(PUBLISHED_BILLIONS[name], rel=0.02)
 
 
-def test_unknown_shapes_are_refused_with_the_known_ones():
+def test_rejects_unknown_shapes_and_lists_the_known_ones():
     assert shape_pair("qwen3-0.6b:Qwen3-8B") == ("qwen3-0.6b", "qwen3-8b")
     with pytest.raises(UsageError, match=r"'qwen9' is unknown; give DRAFT:TARGET of tiny, qwen2\.5-0\.5b"):
         shape_pair("qwen9:qwen3-8b")
@@ -52,25 +52,25 @@ def test_unknown_shapes_are_refused_with_the_known_ones():
         shape_pair("qwen3-8b")
 
 
-def test_tiny_is_the_bundled_pair_with_room_for_long_prompts(tiny_session):
+def test_tiny_shapes_match_the_bundled_pair_with_a_longer_context(tiny_session):
     assert shape_pair("tiny:tiny") == ("tiny", "tiny")
     session = shaped_session("tiny:tiny", Settings(devices="cpu"))
-    for made, bundled in (
+    for shaped, bundled in (
         (session.pair.draft, tiny_session.pair.draft),
         (session.pair.target, tiny_session.pair.target),
     ):
-        assert made.model.num_parameters() == bundled.model.num_parameters()
-        assert made.context == made.config.max_position_embeddings == CONTEXT > 131_072 + 64
+        assert shaped.model.num_parameters() == bundled.model.num_parameters()
+        assert shaped.context == shaped.config.max_position_embeddings == CONTEXT > 131_072 + 64
     assert named_config("tiny", "draft").hidden_size < named_config("tiny", "target").hidden_size
 
 
-def test_shapes_larger_than_memory_are_refused_before_they_are_made(monkeypatch):
+def test_rejects_shapes_larger_than_memory(monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**30))
     with pytest.raises(SpecprefillError, match=r"--shapes qwen3-0.6b:qwen3-8b, target: its weights take 15\.3 GiB"):
         shaped_session("qwen3-0.6b:qwen3-8b", Settings(dtype="bfloat16", devices="cpu"))
 
 
-def test_a_pair_of_shapes_can_be_measured(monkeypatch):
+def test_pair_of_shapes_can_be_measured(monkeypatch):
     small = {
         "a": Shape("qwen2", 2, 64, 96, 4, 2, 16, 8_192, True, 1e6),
         "b": Shape("qwen3", 3, 96, 160, 4, 2, 32, 8_192, False, 1e6),
@@ -81,12 +81,12 @@ def test_a_pair_of_shapes_can_be_measured(monkeypatch):
     from specprefill_cli.lab.benchmarks.prefill import bench_prefill
     from specprefill_cli.lab.evaluation.runner import Configuration
 
-    asked = [Configuration("full"), Configuration("select", 0.2, "question")]
+    requested = [Configuration("full"), Configuration("select", 0.2, "question")]
     base = Settings(max_new_tokens=1, speculate="off", scorer="question")
-    warm = []
-    full, select = bench_prefill(session, [600], asked, 1, base, lambda _: warm.append(set(session.warmed)))
-    # What a mode's first run leaves in memory must not stand in that of a row.
-    assert all(modes >= {"full", "select"} for modes in warm)
+    warmed_modes = []
+    full, select = bench_prefill(session, [600], requested, 1, base, lambda _: warmed_modes.append(set(session.warmed)))
+    # Memory that a mode's first run leaves allocated must not count in a row.
+    assert all(modes >= {"full", "select"} for modes in warmed_modes)
     assert full.limit == 1
     assert select.limit > 1
     assert select.efficiency == pytest.approx(select.speedup / select.limit)

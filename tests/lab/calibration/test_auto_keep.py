@@ -1,4 +1,4 @@
-"""The mass of `--keep auto` by answers: the choice, and a random pair asked with every mass."""
+"""Tuning the mass of `--keep auto` by answers: the choice itself, and a run on a random pair."""
 
 from dataclasses import replace
 
@@ -35,12 +35,12 @@ def item(number, text, answer="nine"):
 
 
 def document_end(session, item):
-    """Tokens of the prompt's prefix and document."""
+    """Return the number of tokens up to the end of the document."""
     return session.request(item.collection, item.question, SETTINGS).prompt.document[1]
 
 
-def results(f1):
-    """Results from F1 by mass."""
+def mass_results(f1):
+    """Build results from a mapping of mass to F1."""
     return [MassResult(mass, value, 0.5) for mass, value in f1.items()]
 
 
@@ -50,22 +50,22 @@ def results(f1):
         (40, {0.05: 12.0, 0.1: 39.7, 0.3: 40.0, 0.6: 30.0}, 0.1),
         (40, {0.05: 12.0, 0.1: 39.5, 0.3: 45.0, 0.6: 30.0}, 0.3),
         (50, {0.05: 40.0, 0.1: 45.0, 0.3: 49.5, 0.6: 49.9}, 0.3),
-        # Out of reach of `full`: the nearest, of equals the largest.
+        # No mass answers as well as `full`: the best one, or the largest of equally good ones.
         (50, {0.05: 20.0, 0.1: 45.0, 0.3: 40.0}, 0.1),
         (50, {0.05: 0.0, 0.1: 0.0, 0.3: 0.0}, 0.3),
-        # Equal ones: the smallest.
+        # Of equally good masses, the smallest.
         (40, {0.05: 10.0, 0.1: 40.0, 0.3: 40.0}, 0.1),
         (25, {0.05: 25.0, 0.1: 25.0, 0.3: 25.0}, 0.05),
-        # Nothing was answered: nothing can be told.
+        # Nothing was answered correctly, so there is no choice.
         (0, {0.05: 0.0, 0.1: 0.0}, None),
     ],
 )
-def test_the_smallest_mass_whose_answers_are_as_good_as_those_of_full(full, figures, mass):
-    assert mass_for_answers(full, results(figures)) == mass
-    assert mass_for_answers(full, results(figures)[::-1]) == mass
+def test_chooses_smallest_mass_that_answers_as_well_as_full(full, figures, mass):
+    assert mass_for_answers(full, mass_results(figures)) == mass
+    assert mass_for_answers(full, mass_results(figures)[::-1]) == mass
 
 
-def test_heads_get_the_figures_and_the_mass_where_it_is_above_that_found_by_recall(random_session):
+def test_applied_heads_record_evidence_and_never_lower_the_mass(random_session):
     heads = replace(random_session.pair.scoring_heads, auto_mass=0.07, evidence={"questions": 40})
     outcome = AutoKeep(9, 31.234, (MassResult(0.05, 30.0, 0.1), MassResult(0.1, 31.5, 0.25)), 0.1)
     tuned = outcome.applied(heads)
@@ -83,20 +83,22 @@ def test_heads_get_the_figures_and_the_mass_where_it_is_above_that_found_by_reca
     assert replace(outcome, mass=None).applied(heads).auto_mass == 0.07
 
 
-def test_every_mass_is_asked_and_the_session_is_left_as_it_was(random_session):
-    """The answers that result mass gives are made the right ones, so that it must get full marks."""
+def test_tuning_asks_every_mass_and_restores_the_session(random_session):
+    """The answers at mass 0.3 serve as the references, so that mass 0.3 must score 100."""
     pair = random_session.pair
     heads = pair.scoring_heads
     pair.scoring_heads = None
-    right = sessions_by_mass(random_session, heads)[0.3]
+    reference = sessions_by_mass(random_session, heads)[0.3]
     items = []
     for number, text in enumerate(TEXTS):
-        plain = item(number, text)
-        ((_, answer),) = ask(right, plain, AUTO_KEEP, short_answers(SETTINGS))
-        items.append(replace(plain, answers=(answer.answer,)))
-    read, steps = [], []
-    shortest = min(document_end(random_session, question) for question in items)
-    hook = pair.draft.model.model.layers[0].register_forward_hook(lambda _, given, __: read.append(given[0].shape[1]))
+        question = item(number, text)
+        ((_, answer),) = ask(reference, question, AUTO_KEEP, short_answers(SETTINGS))
+        items.append(replace(question, answers=(answer.answer,)))
+    token_counts, steps = [], []
+    shortest = min(document_end(random_session, entry) for entry in items)
+    hook = pair.draft.model.model.layers[0].register_forward_hook(
+        lambda _, inputs, __: token_counts.append(inputs[0].shape[1])
+    )
     outcome = tune_auto_keep(random_session, heads, items, SETTINGS, steps.append)
     hook.remove()
     assert steps == [0, 1]
@@ -104,7 +106,7 @@ def test_every_mass_is_asked_and_the_session_is_left_as_it_was(random_session):
     assert [result.mass for result in outcome.results] == list(MASSES)
     f1 = {result.mass: result.f1 for result in outcome.results}
     assert f1[0.3] == 100
-    # A random target gives other answers on other chunks: else the masses were not told apart.
+    # A random target answers differently on different chunks; otherwise the masses could not be told apart.
     assert min(f1.values()) < 99
     assert outcome.mass == min(mass for mass in MASSES if f1[mass] >= 0.99 * outcome.full)
     kept = [result.kept_ratio for result in outcome.results]
@@ -112,14 +114,14 @@ def test_every_mass_is_asked_and_the_session_is_left_as_it_was(random_session):
     assert kept[0] < kept[-1] < 1
     assert pair.scoring_heads is None
     assert random_session.cache is None
-    # The draft reads each document for the first mass only.
-    assert sum(tokens >= shortest for tokens in read) == len(items)
+    # The draft reads each document once, for the first mass.
+    assert sum(tokens >= shortest for tokens in token_counts) == len(items)
 
 
-def test_questions_are_those_not_searched_on_that_fit_the_target_with_an_answer(random_session):
+def test_tuning_items_are_held_out_answerable_and_fit_the_target(random_session):
     short, long = TEXTS
     items = [item(number, short) for number in range(6)]
-    # One whose answer does not stand in its document counts in neither half.
+    # An item whose answer is not in its document belongs to neither half.
     items.insert(1, item(9, short, answer="a zebra"))
     items[4] = item(7, long * 2, answer="noon")
     chosen = [question.identifier for question in tuning_items(random_session, items, SETTINGS, 60)]
@@ -130,6 +132,6 @@ def test_questions_are_those_not_searched_on_that_fit_the_target_with_an_answer(
     assert [question.identifier for question in tuning_items(random_session, items, SETTINGS, 60)] == ["1", "5"]
 
 
-def test_without_questions_nothing_is_tuned(random_session):
+def test_rejects_tuning_without_questions(random_session):
     with pytest.raises(SpecprefillError, match="no questions to tune --keep auto"):
         tune_auto_keep(random_session, random_session.pair.scoring_heads, [], SETTINGS, lambda _: None)

@@ -12,7 +12,7 @@ TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives 
 
 @pytest.fixture
 def calibrate(call, random_session, tmp_path, monkeypatch):
-    """Call the command on 20 questions; its exit code, output and errors."""
+    """Run the command on 20 questions; returns exit code, standard output and standard error."""
     monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
     monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 2)
     random_session.pair.scoring_heads = None
@@ -37,7 +37,7 @@ def calibrate(call, random_session, tmp_path, monkeypatch):
     return run
 
 
-def test_evidence_has_figures_for_each_mass(calibrate, random_session, tmp_path):
+def test_evidence_has_f1_and_kept_ratio_for_each_mass(calibrate, random_session, tmp_path):
     code, out, err = calibrate("--answers", "1", "--json")
     assert code == 0
     printed = json.loads(out)
@@ -47,20 +47,20 @@ def test_evidence_has_figures_for_each_mass(calibrate, random_session, tmp_path)
     assert 0 < evidence["auto_kept_0.05"] <= evidence["auto_kept_0.8"] <= 1
     stored = load_heads(tmp_path / "out", random_session.pair.draft)
     assert stored.evidence == evidence
-    # Random answers are all wrong: then the share found by recall stays, and is not called tuned.
+    # Random answers are all wrong, so that the mass found by recall is kept.
     assert {value for name, value in evidence.items() if name.startswith("auto_f1")} == {0.0}
     assert "no answer had a word right (questions: 1)" in err
     assert stored.auto_mass not in MASSES
 
 
-def test_rejects_impossible_folder_before_the_search(calibrate, tmp_path, monkeypatch):
+def test_rejects_unusable_output_folder_before_loading_models(calibrate, tmp_path, monkeypatch):
     monkeypatch.setattr("specprefill_cli.answering.session.open_session", None)
     code, _, err = calibrate("--out", str(tmp_path / "questions.jsonl"))
     assert code == 2
     assert "questions.jsonl: cannot be made" in err
 
 
-def test_mass_is_tuned_by_recall_without_answers(calibrate):
+def test_mass_is_tuned_by_recall_if_no_answers_are_requested(calibrate):
     code, out, err = calibrate("--answers", "0")
     assert code == 0
     assert "mass kept by --keep auto: " in out
@@ -68,7 +68,7 @@ def test_mass_is_tuned_by_recall_without_answers(calibrate):
     assert "warning" not in err
 
 
-def test_keeps_heads_with_a_warning_if_no_prompt_fits(calibrate, random_session):
+def test_warns_and_keeps_heads_if_no_prompt_fits(calibrate, random_session):
     random_session.pair.target.context = 40
     code, out, err = calibrate("--answers", "1")
     assert code == 0

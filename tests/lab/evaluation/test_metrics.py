@@ -1,4 +1,4 @@
-"""Metrics as SQuAD counts them, intervals, and question sets."""
+"""SQuAD metrics, intervals, evaluation rows, and question sets."""
 
 import json
 import lzma
@@ -36,33 +36,33 @@ def test_exact_match_and_f1(answer, references, em, overlap):
     assert f1(answer, references) == pytest.approx(overlap)
 
 
-def test_contained_answers_are_whole_words():
+def test_contained_answer_must_match_whole_words():
     assert contains_answer("It opens at 9:30 a.m. daily", ["9:30 a.m."])
     assert not contains_answer("The artist", ["art"])
 
 
-def test_the_interval_covers_the_mean_and_narrows_with_more_values():
+def test_bootstrap_interval_matches_the_standard_error():
     values = np.random.default_rng(0).normal(50, 20, 400)
     low, high = bootstrap_interval(values)
     assert low < values.mean() < high
-    # The standard error of the mean is 1.0; the interval is 1.96 of it to either side.
+    # The standard error of the mean is 1.0, so that the interval extends 1.96 to either side.
     assert high - low == pytest.approx(3.9, rel=0.2)
 
 
-def test_ties_get_their_mean_rank():
+def test_ranks_average_ties_and_give_spearman_correlation():
     assert ranks(torch.tensor([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1.0, 3.5, 2.0]
     assert spearman(torch.tensor([1.0, 2, 3, 4]), torch.tensor([1.0, 8, 27, 64])) == pytest.approx(1)
     assert spearman(torch.tensor([1.0, 2, 3, 4]), torch.tensor([4.0, 3, 2, 1])) == pytest.approx(-1)
     assert spearman(torch.tensor([1.0, 1, 1]), torch.tensor([1.0, 2, 3])) is None
 
 
-def test_auroc_is_the_ratio_of_pairs_in_the_right_order():
+def test_auroc_is_the_fraction_of_correctly_ordered_pairs():
     scores = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.9, 0.8, 0.7, 0.6, 0.5, 0.35])
     positive = torch.arange(10) >= 5
     assert auroc(scores, positive) == pytest.approx(19 / 25)
 
 
-def test_auroc_of_a_few_cases_of_one_kind_is_unknown():
+def test_auroc_is_none_with_too_few_cases_of_a_class():
     scores = torch.arange(40.0)
     assert auroc(scores, torch.arange(40) >= 1) is None
     assert auroc(scores, torch.arange(40) >= 36) is None
@@ -95,7 +95,7 @@ def answer(text, seconds):
     )
 
 
-def test_differences_and_ratios_are_paired_with_full():
+def test_rows_compare_each_configuration_with_full():
     item = Item("a", "?", ("red",), Collection((one_page_document("d", "x", "text/plain"),)), (0, 1))
     full = [(item, answer("red", 2.0)), (item, answer("red", 4.0))]
     fast = [(item, answer("red", 1.0)), (item, answer("blue", 1.0))]
@@ -105,17 +105,17 @@ def test_differences_and_ratios_are_paired_with_full():
     assert second.right == 1
 
 
-def test_full_runs_once_whatever_the_keep_ratios():
+def test_full_runs_once_for_all_keep_ratios():
     assert len(configurations(["full", "select"], [0.1, 0.2, None], ["question", "random"])) == 7
 
 
-def test_capabilities_of_a_mode_decide_what_it_is_combined_with(monkeypatch):
-    """Modes of plugins, with names that nothing knows."""
+def test_mode_capabilities_decide_which_settings_vary(monkeypatch):
+    """With plugin modes, whose names no code can know."""
     for name, uses_draft, uses_keep in (("plain", False, False), ("kept", False, True), ("scored", True, False)):
         monkeypatch.setitem(MODES.loaded, name, SimpleNamespace(uses_draft=uses_draft, uses_keep=uses_keep))
         monkeypatch.setitem(MODES.builtin, name, None)
-    asked = configurations(["plain", "kept", "scored", "auto"], [0.1, 0.2], ["a", "b"])
-    assert [(choice.mode, choice.keep, choice.scorer) for choice in asked] == [
+    combinations = configurations(["plain", "kept", "scored", "auto"], [0.1, 0.2], ["a", "b"])
+    assert [(choice.mode, choice.keep, choice.scorer) for choice in combinations] == [
         ("plain", None, None),
         *(("kept", keep, None) for keep in (0.1, 0.2)),
         *(("scored", None, scorer) for scorer in "ab"),
@@ -131,39 +131,39 @@ def write_rows(path, rows_):
     return path
 
 
-def test_contexts_are_buried_among_others(tmp_path):
+def test_contexts_are_hidden_among_distractors(tmp_path):
     path = write_rows(
         tmp_path / "q.jsonl.xz",
         [{"id": n, "context": f"Paragraph {n}.", "question": "?", "answers": ["x"]} for n in range(30)],
     )
     items = read_items(path, limit=10, distractors=4, seed=1)
     assert len(items) == 10
-    places = set()
+    positions = set()
     for item in items:
         paragraphs = item.collection.text.split("\n\n")
         assert len(paragraphs) == len(set(paragraphs)) == 5
-        places.add(paragraphs.index(f"Paragraph {item.identifier}."))
+        positions.add(paragraphs.index(f"Paragraph {item.identifier}."))
         assert item.collection.text[slice(*item.evidence)] == f"Paragraph {item.identifier}."
-    assert len(places) > 2
-    again = read_items(path, limit=10, distractors=4, seed=1)
-    assert [item.collection.text for item in again] == [item.collection.text for item in items]
+    assert len(positions) > 2
+    repeated = read_items(path, limit=10, distractors=4, seed=1)
+    assert [item.collection.text for item in repeated] == [item.collection.text for item in items]
 
 
-def test_rows_without_an_id_are_named_by_their_line(tmp_path):
+def test_rows_without_id_are_named_by_line_number(tmp_path):
     rows = [{"context": f"Paragraph {n}.", "question": "?", "answers": ["x"], "id": None} for n in range(1, 30)]
     path = write_rows(tmp_path / "q.jsonl.xz", rows)
     for item in read_items(path, limit=8, distractors=0, seed=3):
         assert item.collection.text == f"Paragraph {item.identifier}."
 
 
-def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path):
+def test_reads_file_with_byte_order_mark(tmp_path):
     row = '{"context": "x", "question": "?", "answers": []}\n'
     (tmp_path / "q.jsonl").write_text(row, encoding="utf-8-sig")
     (item,) = read_items(tmp_path / "q.jsonl", None, 0, 0)
     assert not item.buried
 
 
-def test_documents_are_found_beside_the_question_file(tmp_path):
+def test_document_paths_are_relative_to_the_question_file(tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green.")
     (tmp_path / "q.jsonl").write_text('{"documents": ["a.txt"], "question": "?", "answers": []}\n')
     assert "green" in read_items(tmp_path / "q.jsonl", None, 0, 0)[0].collection.text
@@ -180,7 +180,7 @@ def test_documents_are_found_beside_the_question_file(tmp_path):
         ('{"question": "?", "answers": []}', "line 1: needs one of context, document, documents"),
     ],
 )
-def test_faulty_rows_are_named(tmp_path, row, complaint):
+def test_rejects_faulty_rows_by_line(tmp_path, row, complaint):
     (tmp_path / "q.jsonl").write_text(row)
     with pytest.raises(SpecprefillError, match=complaint):
         read_items(tmp_path / "q.jsonl", None, 0, 0)

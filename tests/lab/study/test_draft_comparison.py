@@ -1,4 +1,4 @@
-"""Comparing drafts: what is compared with what; on random models only the mechanics can be asserted."""
+"""Comparing drafts by how well their KV maps to the target; random models only test the mechanics."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def text(tokenizer):
     return " ".join(tokenizer.decode(ids) for ids in words)
 
 
-def test_the_unrelated_draft_has_the_same_shape_and_other_weights(random_pair):
+def test_unrelated_draft_has_the_same_shape_and_other_weights(random_pair):
     state = torch.random.get_rng_state()
     first, same, other = (random_like(random_pair.draft, seed) for seed in (1, 1, 2))
     assert torch.equal(state, torch.random.get_rng_state())
@@ -27,9 +27,9 @@ def test_the_unrelated_draft_has_the_same_shape_and_other_weights(random_pair):
         for loaded in (first, random_pair.draft)
     ]
     assert shapes[0] == shapes[1]
-    marks = [weights_fingerprint(loaded.model) for loaded in (random_pair.draft, first, same, other)]
-    assert marks[1] == marks[2]
-    assert len(set(marks)) == 3
+    fingerprints = [weights_fingerprint(loaded.model) for loaded in (random_pair.draft, first, same, other)]
+    assert fingerprints[1] == fingerprints[2]
+    assert len(set(fingerprints)) == 3
     assert first.model.dtype == random_pair.draft.model.dtype
     assert not first.model.training
 
@@ -43,18 +43,18 @@ def test_every_draft_is_fitted_to_the_same_target(random_pair, two_tokenizers, t
         loaded.append("bytes")
         yield replace(two_tokenizers[1], name="bytes")
 
-    turns = []
+    progress = []
     own_calibration = random_pair.kv_calibration
-    fits = fit_drafts(random_pair, [text], others(), lambda words: turns.append((words, tuple(loaded))))
+    fits = fit_drafts(random_pair, [text], others(), lambda message: progress.append((message, tuple(loaded))))
     assert [fit.role for fit in fits] == [OWN, COMPARED, COMPARED, UNRELATED]
-    own, cousin, foreign, unrelated = fits
-    # A draft is loaded only when its turn comes.
-    assert turns[0][1] == ()
+    own, cousin, other_tokenizer, unrelated = fits
+    # Each draft is loaded only when it is compared.
+    assert progress[0][1] == ()
     assert own.target_layers == cousin.target_layers == unrelated.target_layers == (1, 2)
     assert all(len(fit.key_errors) == len(fit.value_errors) == 2 for fit in (own, cousin, unrelated))
     assert len({fit.key_errors for fit in (own, cousin, unrelated)}) == 3
     assert (own.same_family, cousin.same_family) == (True, False)
-    assert not foreign.same_tokenizer
-    assert foreign.target_layers == ()
-    assert "another tokenizer" in foreign.reason
+    assert not other_tokenizer.same_tokenizer
+    assert other_tokenizer.target_layers == ()
+    assert "another tokenizer" in other_tokenizer.reason
     assert random_pair.kv_calibration is own_calibration

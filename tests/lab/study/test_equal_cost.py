@@ -1,4 +1,4 @@
-"""Answers at equal time to first token: the choice of keep, the formulas, and that every control is what it says."""
+"""Answers at equal time to first token: the choice of keep, the formulas, and the controls."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def item(number=0, text=TEXT):
 
 @pytest.fixture
 def with_exact_maps(random_session):
-    """The random pair with maps for one exact layer too, one that reads the draft and one that does not."""
+    """Session of the random pair with two more maps, for one exact layer: with and without the draft."""
     pair, generator = random_session.pair, torch.Generator().manual_seed(9)
     heads, size = key_value_size(pair.target.model, 2)
     maps = dict(pair.kv_calibration.maps)
@@ -59,7 +59,7 @@ def with_exact_maps(random_session):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.31, 0.62, 1.2, 9.0])
-def test_bisection_gives_the_keep_ratio_with_the_nearest_time(seconds):
+def test_bisection_finds_the_keep_ratio_with_the_nearest_time(seconds):
     tried = []
 
     def measure(keep):
@@ -73,33 +73,33 @@ def test_bisection_gives_the_keep_ratio_with_the_nearest_time(seconds):
 
 
 def test_each_mode_is_tuned_to_the_reference_time():
-    """A stub in place of the clock: draft KV takes a second, `hybrid` half a second more than `select`."""
+    """With a stub clock: draft KV takes one second, and `hybrid` half a second more than `select`."""
     costs = {"draft-kv": lambda _: 1.0, "select": lambda keep: 2 * keep, "hybrid": lambda keep: 0.5 + 2 * keep}
-    asked = []
+    calls = []
 
     def timer(_session, items, settings):
-        asked.append((settings.mode, len(items)))
+        calls.append((settings.mode, len(items)))
         return costs[settings.mode](settings.keep)
 
     tuned = tune(None, [item(n) for n in range(9)], SETTINGS, ("select", "hybrid"), lambda _: None, timer)
     assert (tuned["select"].keep, tuned["hybrid"].keep) == (0.5, 0.25)
     assert tuned["select"].pilot_ttft_seconds == tuned["select"].wanted_ttft_seconds == 1.0
-    assert asked[0] == ("draft-kv", 9)
+    assert calls[0] == ("draft-kv", 9)
 
 
-def test_gap_recovered_between_draft_and_full():
+def test_gap_recovered_is_relative_to_draft_and_full():
     assert gap_recovered(30, 20, 60) == pytest.approx(0.25)
     assert gap_recovered(20, 20, 60) == 0
     assert gap_recovered(10, 20, 60) == pytest.approx(-0.25)
-    # Where the draft is as good as the target there is nothing to recover.
+    # There is no gap to recover if the draft is as good as the target.
     assert gap_recovered(50, 40, 40) is None
 
 
-def tally(scores, seconds, **others):
-    return Tally(Configuration(DRAFT_KV), list(scores), [seconds] * len(scores), [0.1] * len(scores), [True], **others)
+def tally(scores, seconds, **options):
+    return Tally(Configuration(DRAFT_KV), list(scores), [seconds] * len(scores), [0.1] * len(scores), [True], **options)
 
 
-def test_rows_say_what_is_equally_fast_and_how_much_is_recovered():
+def test_rows_report_equal_ttft_and_recovered_gap():
     tallies = {
         FULL: tally([100, 100], 4.0),
         "draft alone": tally([0, 50], 1.0),
@@ -116,7 +116,7 @@ def test_rows_say_what_is_equally_fast_and_how_much_is_recovered():
     assert rows["a"].n == 2
 
 
-def test_a_paired_difference_is_decided_by_its_interval():
+def test_paired_difference_verdict_follows_its_interval():
     ours, theirs = tally([50, 60, 70, 80] * 5, 1.0), tally([40, 50, 60, 70] * 5, 1.0)
     assert (paired_difference(ours, theirs, "x").difference, paired_difference(ours, theirs, "x").verdict) == (
         10,
@@ -126,27 +126,27 @@ def test_a_paired_difference_is_decided_by_its_interval():
     assert paired_difference(ours, tally([70, 40, 90, 60] * 5, 1.0), "x").verdict == "undecided"
 
 
-def test_few_questions_get_no_verdict():
+def test_fewer_than_20_questions_get_no_verdict():
     assert paired_difference(tally([50] * 19, 1.0), tally([10] * 19, 1.0), "x").verdict == TOO_FEW
     assert paired_difference(tally([50] * 20, 1.0), tally([10] * 20, 1.0), "x").verdict == "better"
 
 
-def test_the_wrong_document_is_never_the_same_text():
+def test_wrong_document_is_never_the_same_text():
     items = [item(0), item(1), item(2, "Another text altogether."), item(3)]
     assert [other_document(items, number).identifier for number in range(4)] == ["2", "2", "3", "2"]
     assert other_document(items[:2], 0) is None
-    # One that is long enough to stand in every place comes before a nearer one.
+    # A document that is long enough is preferred to a nearer one.
     assert other_document([item(0), item(1, "Short."), item(2, TEXT[::-1])], 0).identifier == "2"
 
 
-def test_a_shorter_wrong_document_fills_every_slot(random_session):
-    """What is left of the right document would pass for an answer from the wrong one."""
-    held = mapped_kv(random_session, item(), SETTINGS)
+def test_shorter_wrong_document_is_repeated_to_fill_every_slot(random_session):
+    """Any KV left of the right document would make the control look better than it is."""
+    right = mapped_kv(random_session, item(), SETTINGS)
     wrong = mapped_kv(random_session, item(1, "Rain fell on the harbour all day."), SETTINGS)
     request = random_session.request(item().collection, "When?", SETTINGS)
     start, end = request.prompt.document
-    replaced = spliced(wrong, held, (start, end))
-    for (keys, values), (old_keys, old_values), other in zip(replaced.layers, held.layers, wrong.layers, strict=True):
+    replaced = spliced(wrong, right, (start, end))
+    for (keys, values), (old_keys, old_values), other in zip(replaced.layers, right.layers, wrong.layers, strict=True):
         torch.testing.assert_close(keys[:, :start], old_keys[:, :start])
         torch.testing.assert_close(values[:, :start], old_values[:, :start])
         document = range(start, len(wrong.slots))
@@ -156,10 +156,10 @@ def test_a_shorter_wrong_document_fills_every_slot(random_session):
         torch.testing.assert_close(values[:, start:end], other[1][:, repeated])
 
 
-def test_controls_really_differ(with_exact_maps):
-    """Each control prefills another cache than draft KV, and its plan says what became of the document."""
+def test_controls_differ_from_draft_kv_and_each_other(with_exact_maps):
+    """Each control prefills a different cache, and its plan states the fate of the document."""
     session = with_exact_maps
-    # Long enough that the smallest budget pays for a chunk.
+    # Long enough for the smallest budget to cover a chunk.
     text = TEXT * 4
     wrong = mapped_kv(
         session, item(1, "Rain fell on the harbour all day and nobody came to the market. " * 56), SETTINGS
@@ -196,13 +196,13 @@ def test_controls_really_differ(with_exact_maps):
     assert streams["zero KV"].request.prompt.document[1] > end
     assert zero.cache.layers[1].keys[..., :start, :].abs().max() == 0
     assert torch.equal(wrong_state.cache.layers[1].keys[..., 30:50, :], wrong.layers[1][0][None, :, 30:50])
-    # What is accepted differs, and nothing that was computed.
+    # Only the accepted KV differs; the computed KV is the same.
     drafted, zeros, foreign = (streams[name].prefilled.state for name in (DRAFT_KV, ZEROS_ACCEPTED, WRONG_ACCEPTED))
     assert [plans[name].spans for name in (ZEROS_ACCEPTED, WRONG_ACCEPTED)] == [ours.spans] * 2
     accepted = (zeros.cache.layers[0].keys[0] == 0).all(-1).all(0)
     first, last = streams[DRAFT_KV].request.prompt.document
-    share = float(accepted[first:last].float().mean())
-    assert 0.5 < share < 1 - SETTINGS.recompute + 0.05
+    accepted_ratio = float(accepted[first:last].float().mean())
+    assert 0.5 < accepted_ratio < 1 - SETTINGS.recompute + 0.05
     assert not accepted[:first].any()
     assert not accepted[last:].any()
     for state in (zeros, foreign):
@@ -214,7 +214,7 @@ def test_controls_really_differ(with_exact_maps):
 
 
 @pytest.mark.slow
-def test_a_run_keeps_a_few_numbers_a_condition(random_session, monkeypatch):
+def test_run_reports_every_condition_and_agrees_with_the_study(random_session, monkeypatch):
     monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
     steps = []
     items = [item(0), item(1, TEXT[30:] + " It rains."), item(2, TEXT[60:] + " It snows.")]
@@ -229,13 +229,18 @@ def test_a_run_keeps_a_few_numbers_a_condition(random_session, monkeypatch):
     assert rows[DRAFT_KV].equal_ttft
     assert rows["draft alone"].first_token_kl > 0
     for order in ("risk", "random"):
-        shares = {row.budget for row in budgets.values() if row.chosen_by == order}
-        assert shares == {budget for budget in BUDGETS if budget or order == "risk"}
+        budget_ratios = {row.budget for row in budgets.values() if row.chosen_by == order}
+        assert budget_ratios == {budget for budget in BUDGETS if budget or order == "risk"}
     assert len(outcome.answer_changed) == 3
-    assert {duel.against for duel in outcome.duels} == {REST_DROPPED, "select", ZEROS_ACCEPTED, WRONG_ACCEPTED}
+    assert {comparison.against for comparison in outcome.duels} == {
+        REST_DROPPED,
+        "select",
+        ZEROS_ACCEPTED,
+        WRONG_ACCEPTED,
+    }
     assert {choice.keep for choice in outcome.tuned} <= set(KEEPS)
     assert rows["select"].keep == outcome.tuned[0].keep
-    # The study spends the same budgets on first tokens alone, and must find the same.
+    # The study spends the same budgets on first tokens alone and must give the same figures.
     studied = summary(study(random_session, items, SETTINGS, lambda _: None))
     for name, answered in (
         ("mapped only", rows[MAPPED]),

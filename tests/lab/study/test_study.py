@@ -1,4 +1,4 @@
-"""The study on a random pair: its controls, and what checkpoint tokens see."""
+"""The study on a random pair: its controls, and attention from checkpoint tokens."""
 
 import pytest
 import torch
@@ -18,8 +18,6 @@ from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
 from specprefill_cli.settings import Settings
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
-
-
 SETTINGS = Settings(scorer="question", look_ahead=1, mode="draft-kv")
 
 
@@ -30,7 +28,7 @@ def items():
     return [Item(str(number), "When?", ("nine",), collection, (0, 10)) for number, collection in enumerate(collections)]
 
 
-def test_native_kv_keeps_the_first_token_and_controls_are_worse(random_session):
+def test_native_kv_keeps_the_first_token_and_controls_do_not(random_session):
     figures = summary(study(random_session, items(), SETTINGS, lambda _: None), [True, False])
     variants = figures["variants"]
     assert variants["native"]["kl_mean"] < 1e-4
@@ -39,7 +37,7 @@ def test_native_kv_keeps_the_first_token_and_controls_are_worse(random_session):
     assert variants["mapped only"]["kl_mean"] > 1e-3
     assert variants["zeros"]["kl_mean"] != variants["wrong document"]["kl_mean"]
     assert len(figures["true_error_by_layer_and_depth"]) == 3
-    # The first layer is exact: it depends on the tokens alone.
+    # KV of the first layer is exact because it depends on the tokens alone.
     assert max(figures["true_error_by_layer_and_depth"][0]) < 1e-6
     assert min(figures["true_error_by_layer_and_depth"][1]) > 0.1
     errors = figures["true_error_by_layer"]
@@ -53,7 +51,7 @@ def test_native_kv_keeps_the_first_token_and_controls_are_worse(random_session):
     assert budgets[0]["kl_median"] == budgets[len(BUDGETS)]["kl_median"]
 
 
-def test_stability_leaves_out_layers_that_are_exact():
+def test_stability_ignores_exact_layers():
     figures = stability(torch.tensor([0.0, 0.1, 0.2, 0.4, 0.6]))
     assert figures["lower_half_error"] == pytest.approx(0.15)
     assert figures["upper_half_error"] == pytest.approx(0.5)
@@ -61,8 +59,8 @@ def test_stability_leaves_out_layers_that_are_exact():
     assert stability(torch.zeros(3))["lower_half_error"] is None
 
 
-def test_observing_checkpoint_tokens_changes_nothing(random_session):
-    """The second pass over what `inspect` computed writes the same KV, and sees every layer at every checkpoint."""
+def test_observing_checkpoint_tokens_leaves_kv_unchanged(random_session):
+    """A second pass over the tokens that `inspect` computed writes the same KV and observes each layer at each checkpoint."""
     item = items()[0]
     request = random_session.request(item.collection, item.question, SETTINGS)
     scores, state = score_and_map(request, find_map(request, "draft-kv"))
@@ -77,14 +75,16 @@ def test_observing_checkpoint_tokens_changes_nothing(random_session):
     assert observed.queries.layer(2).shape[1] == len(checkpoints)
 
 
-def test_attention_over_checkpoints_is_the_models_own(model):
-    """With all tokens as checkpoints the output must be the one that the attention module gives on."""
+def test_checkpoint_attention_matches_the_models_attention(model):
+    """With all tokens as checkpoints, the output must equal that of the attention module."""
     ids, positions = torch.randint(3, 8_000, (70,), generator=torch.Generator().manual_seed(3)), torch.arange(70)
-    taken = []
-    handle = attention_module(model, 0).o_proj.register_forward_pre_hook(lambda _, given: taken.append(given[0]))
+    attention_outputs = []
+    handle = attention_module(model, 0).o_proj.register_forward_pre_hook(
+        lambda _, inputs: attention_outputs.append(inputs[0])
+    )
     queries = QueryCapture(positions)
     _, state = prefill(model, ids, positions, 1_000, queries)
     handle.remove()
     (keys, values), window = copy_slots(state, positions).layers[0], window_layers(model.config)[0]
     ours = causal_output(queries.layer(0) * queries.scaling[0], keys, values, positions, window)
-    torch.testing.assert_close(ours.transpose(0, 1).flatten(1), taken[0][0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(ours.transpose(0, 1).flatten(1), attention_outputs[0][0], atol=1e-4, rtol=1e-4)

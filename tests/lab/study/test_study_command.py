@@ -1,4 +1,4 @@
-"""`specprefill study` from end to end on a random pair, and what it refuses."""
+"""`specprefill study` from end to end on a random pair, and the arguments it rejects."""
 
 import json
 
@@ -21,7 +21,7 @@ def questions(tmp_path):
 
 
 @pytest.mark.slow
-def test_study_writes_numbers_pictures_and_a_page(call, random_session, questions, tmp_path, monkeypatch):
+def test_study_writes_json_plots_and_html(call, random_session, questions, tmp_path, monkeypatch):
     monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
     monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
     out = tmp_path / "a" / "study"
@@ -59,7 +59,7 @@ def test_study_writes_numbers_pictures_and_a_page(call, random_session, question
     assert "same tokens, rest dropped" in printed
 
 
-def test_rejects_bad_calls_before_loading(call, questions, tmp_path):
+def test_rejects_bad_arguments_before_loading_models(call, questions, tmp_path):
     code, _, err = call("study", str(questions), "--out", str(tmp_path / "o"), "--draft-compare", "x")
     assert (code, "--text FILES" in err) == (2, True)
     code, _, err = call("study", str(questions), "--out", str(questions / "o"))

@@ -1,4 +1,4 @@
-"""The study's page and plots: well-formed, with hostile text inert, and findings that follow from the figures."""
+"""The study's page and plots are well-formed, keep hostile text inert, and state what the figures show."""
 
 import re
 from copy import deepcopy
@@ -14,10 +14,10 @@ from specprefill_cli.lab.study.page import finite, render_study, study_plots, st
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \x1b[2J\u202e ]]> &lt; \u200d"
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-def cost_row(name, f1, budget=None, chosen_by=None, **others):
+def cost_row(name, f1, budget=None, chosen_by=None, **fields):
     return {
         "name": name,
         "budget": budget,
@@ -33,7 +33,7 @@ def cost_row(name, f1, budget=None, chosen_by=None, **others):
         "first_token_kl": 0.25,
         "gap_recovered": 0.5,
         "same_answer": 0.75,
-    } | others
+    } | fields
 
 
 RECORD = {
@@ -126,7 +126,7 @@ def test_plots_are_well_formed_and_show_their_data():
     assert {"riskiest chunks", "random chunks", "15%"} <= set(texts(plots["kl_by_budget"]))
 
 
-def test_budgets_are_drawn_for_both_ways_to_choose():
+def test_budget_plot_has_lines_for_risk_and_random():
     rows = RECORD["first_token_by_budget"]
     risk, random = budget_plot("t", "y", rows, "kl_median").args[-1]
     assert risk.points == [(0.0, 0.6), (0.15, 0.2), (0.5, 0.1)]
@@ -141,7 +141,7 @@ def test_hostile_text_is_inert_in_plots_and_page():
     record["equal_cost"]["rows"][0]["name"] = HOSTILE
     record["variants"][HOSTILE] = RECORD["variants"]["mapped only"]
     page = render_study(record)
-    assert not OBEYED.search(unescape(page))
+    assert not CONTROL_CHARACTERS.search(unescape(page))
     soup = BeautifulSoup(page, "html.parser")
     assert not soup.find_all(["script", "img", "link", "iframe"])
     assert not [name for node in soup.find_all(True) for name in node.attrs if name.startswith("on")]
@@ -149,14 +149,14 @@ def test_hostile_text_is_inert_in_plots_and_page():
     svg = study_plots(record)["error_by_draft"]
     assert any(text.startswith("<script>alert(1)</script>") for text in texts(svg))
     assert "\\u202e" in svg
-    # Nothing is loaded from elsewhere; the names of XML's own languages are no addresses.
+    # Nothing is loaded from other sites; XML namespace URIs are identifiers, not links.
     assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org/)", page)
 
 
-def test_the_page_says_what_the_figures_say():
+def test_page_findings_follow_from_the_figures():
     text = BeautifulSoup(render_study(RECORD), "html.parser").get_text(" ")
     assert "lower layers are mapped better" in text
-    # The hidden state's error, although higher, needs full prefill.
+    # The hidden state error scores higher but is not observable without full prefill.
     assert "Best predictor of a changed first token: 1 - cosine of keys, 0.81" in text
     assert "'same tokens, rest dropped' (which takes 0.90 of its TTFT): -1.5 [-3.0, -0.5], worse." in text
     assert "1.20 of the reference's TTFT, not within the tolerance" in text
@@ -170,7 +170,7 @@ def test_the_page_says_what_the_figures_say():
     assert "lower layers are not mapped better" in render_study(worse)
 
 
-def test_few_questions_get_no_verdicts_and_no_correlations():
+def test_fewer_than_20_questions_get_no_verdicts_or_correlations():
     text = BeautifulSoup(render_study(RECORD | {"questions": 19}), "html.parser").get_text(" ")
     assert "No correlations: too few questions (n < 20)." in text
     assert "No verdicts: too few questions (n < 20)." in text
@@ -178,7 +178,7 @@ def test_few_questions_get_no_verdicts_and_no_correlations():
     assert not re.search(r"Spearman|AUROC|Mapped KV is|Choosing by risk is", text)
 
 
-def test_parts_that_were_not_measured_are_left_out():
+def test_omits_parts_that_were_not_measured():
     record = RECORD | {"kinship": None, "equal_cost": None, "answer_changed": None}
     assert [section.title for section in sections(record)] == [
         "Do checkpoint tokens predict the damage?",
@@ -192,14 +192,14 @@ def test_parts_that_were_not_measured_are_left_out():
     assert "random weights" not in page
 
 
-def test_the_terminal_gets_the_tables():
+def test_terminal_shows_the_tables():
     out = StringIO()
     Console(file=out, width=200, color_system=None).print(study_tables(RECORD))
-    for words in ("select, keep 0.4", "41.5 [39.5, 43.5]", "mapped only", "noise", "1 - cosine of keys"):
-        assert words in out.getvalue()
+    for label in ("select, keep 0.4", "41.5 [39.5, 43.5]", "mapped only", "noise", "1 - cosine of keys"):
+        assert label in out.getvalue()
 
 
-def test_numbers_that_json_cannot_hold_become_none():
+def test_non_finite_numbers_become_none():
     assert finite({"a": [float("nan"), 1.0, (float("inf"), "x")], "b": True}) == {
         "a": [None, 1.0, [None, "x"]],
         "b": True,
