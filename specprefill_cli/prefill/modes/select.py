@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.scorers.base import shared_scores
 from specprefill_cli.prefill.selection import expected_tokens, select_scored
+from specprefill_cli.prefill.sparse import sparse_prefill
 
 if TYPE_CHECKING:
     from specprefill_cli.prefill.request import PrefillRequest
@@ -29,9 +29,9 @@ class SelectMode(Mode):
             # Rank 0 decides: processors that round differently could break a near-tie differently.
             selection = request.pair.ranks.from_leader(lambda: select_scored(request, scores))
         with request.clock.phase("target_prefill"):
-            positions = selection.plan.kept_positions()
-            tokens = request.prompt.tokens[positions]
-            logits, state = prefill(request.target.model, tokens, positions, request.prefill_chunk)
+            logits, state = sparse_prefill(
+                request.target.model, request.prompt.tokens, selection.plan, request.prefill_chunk
+            )
         return PrefillResult(
             logits=logits,
             state=state,
