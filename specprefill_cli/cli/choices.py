@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from specprefill_cli.decoding.proposers import PROPOSERS
+from specprefill_cli.errors import UsageError
 from specprefill_cli.models.pairs import PAIRS
 from specprefill_cli.prefill.registry import MODES, SCORERS
-from specprefill_cli.settings import AUTO, SETTINGS, Setting, check_choice, flag
+from specprefill_cli.settings import AUTO, SETTINGS, Setting, check_choice, flag, parse_setting
 
 Completion = Callable[[str], list[str]]
 # Settings whose values are the names in a registry. `--draft` and `--target` do without a known pair.
@@ -28,6 +30,22 @@ def check_name(name: str, value: str, label: str | None = None) -> None:
     """Raises UsageError for a mode, scorer or proposer that is not registered."""
     if name in REGISTRIES and name != "pair":
         check_choice(value, REGISTRIES[name](), label or flag(name))
+
+
+def split(text: str, option: str) -> list[str]:
+    """The values of a comma-separated list, without repetitions. Raises UsageError where there is none."""
+    parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not parts:
+        raise UsageError(f"{option}: empty; give one value, or several separated by commas")
+    return parts
+
+
+def setting_values(name: str, text: str, option: str) -> list[Any]:
+    """Several values of a setting. Raises UsageError for a wrong value, or a name that is not registered."""
+    values = [parse_setting(name, part, option) for part in split(text, option)]
+    for value in values:
+        check_name(name, value)
+    return values
 
 
 def complete(name: str) -> Completion:

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.choices import check_name, choices_of, complete, complete_list
-from specprefill_cli.cli.lists import setting_values
+from specprefill_cli.cli.choices import check_name, choices_of, complete, complete_list, setting_values
 from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.settings import AUTO, PREFILL, SETTINGS, Setting, in_words
 

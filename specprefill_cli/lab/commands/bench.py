@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specprefill_cli.cli.choices import split
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.lists import split, whole_numbers
 from specprefill_cli.cli.loading import warn_of_idle_options
 from specprefill_cli.cli.options import OUTPUT, Given, Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.commands.bench_peer import peer
+from specprefill_cli.lab.commands.lists import whole_numbers
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.lists import whole_numbers
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.lab.commands.lists import whole_numbers
 from specprefill_cli.settings import Settings
 
 

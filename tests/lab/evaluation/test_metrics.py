@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from specprefill_cli.answering.answer import Answer
-from specprefill_cli.answering.metrics import contains_answer, exact_match, f1
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item, read_items
+from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
 from specprefill_cli.lab.evaluation.runner import Configuration, configurations, rows
 from specprefill_cli.lab.evaluation.statistics import auroc, bootstrap_interval, ranks, spearman
 from specprefill_cli.prefill.registry import MODES
