@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.choices import check_name, choices_of, complete, complete_list, setting_values
+from specprefill_cli.cli.choices import check_name, choices_of, complete, setting_values
 from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.settings import AUTO, PREFILL, SETTINGS, Setting, in_words
 
@@ -141,7 +141,7 @@ def list_parameter(name: str) -> Parameter:
         rich_help_panel=PREFILL,
         show_default=known.default or default_in_words(SETTINGS[name]),
         metavar="<list>",
-        autocompletion=complete_list(name),
+        autocompletion=complete(name, several=True),
     )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
 
