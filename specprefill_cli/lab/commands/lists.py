@@ -1,9 +1,17 @@
-"""Options whose values are comma-separated lists of numbers."""
+"""Options of the lab whose values are comma-separated lists."""
 
 from __future__ import annotations
 
 from specprefill_cli.cli.choices import split
+from specprefill_cli.cli.options import ListOption
 from specprefill_cli.errors import UsageError
+from specprefill_cli.settings import AUTO
+
+KEEP_LIST = ListOption("keep", "--keep", "Keep ratios, comma-separated; auto is allowed")
+SCORER_LIST = ListOption("scorer", "--scorer", "Scorers, comma-separated")
+SPECULATE_LIST = ListOption(
+    "speculate", "--speculate", "What is compared with plain decoding: auto or numbers, comma-separated", AUTO
+)
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
