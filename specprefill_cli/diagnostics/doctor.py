@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.diagnostics.finding import Check, State
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.installation import install_command
 from specprefill_cli.settings import Settings, config_path
 
 if TYPE_CHECKING:
@@ -70,9 +71,9 @@ def versions() -> Iterator[Check]:
     for requirement in declared:
         name, specifier = requirement.name, str(requirement.specifier)
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield package(name, specifier, State.BROKEN, "pip install specprefill again")
+            yield package(name, specifier, State.BROKEN, install_command())
         elif requirement.marker.evaluate({"extra": "office"}):
-            yield package(name, specifier, State.NO, "pip install 'specprefill[office]' to read these")
+            yield package(name, specifier, State.NO, f"to read these, {install_command('office')}")
 
 
 def package(name: str, specifier: str, absent: State, remedy: str) -> Check:

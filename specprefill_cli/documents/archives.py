@@ -15,6 +15,7 @@ from specprefill_cli.documents.deadline import check_stop, run_with_deadline
 from specprefill_cli.documents.document import Document, join_pages
 from specprefill_cli.documents.errors import document_error, one_line
 from specprefill_cli.documents.reader import Limits
+from specprefill_cli.installation import install_command
 
 MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
 # The lines of each page. A reader gets a list to which it may add warnings.
@@ -95,5 +96,5 @@ def office_module(module: str, name: str, kind: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise document_error(
-            name, f"reading {kind} needs more packages", "pip install 'specprefill[office]'"
+            name, f"reading {kind} needs more packages", f"install them with {install_command('office')}"
         ) from error

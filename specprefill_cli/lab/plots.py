@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.installation import install_command
 from specprefill_cli.reporting.safe import printable
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Series:
 def require_matplotlib(option: str) -> None:
     """Raise SpecprefillError if matplotlib is not installed; option: what needs it."""
     if find_spec("matplotlib") is None:
-        raise SpecprefillError(f"{option} needs the package matplotlib; install it with pip install 'specprefill[lab]'")
+        raise SpecprefillError(f"{option} needs the package matplotlib; install it with {install_command('lab')}")
 
 
 def line_plot(

@@ -14,6 +14,7 @@ from docx.oxml.ns import nsdecls
 
 from specprefill_cli.documents import DocumentError, Limits, read_document, read_documents
 from specprefill_cli.documents.xlsx import UNCALCULATED
+from specprefill_cli.installation import install_command
 
 ROWS = [["", "2019", "2020"], ["mass", None, 7]]
 
@@ -268,7 +269,7 @@ def test_a_missing_extra_is_named(make, suffix: str, monkeypatch: pytest.MonkeyP
     data = make()
     package = {"docx": "docx", "pptx": "pptx", "xlsx": "openpyxl"}[suffix]
     monkeypatch.setitem(sys.modules, package, None)
-    assert refusal(data, f"a.{suffix}").endswith("pip install 'specprefill[office]'")
+    assert refusal(data, f"a.{suffix}").endswith(f"; install them with {install_command('office')}")
 
 
 def test_folders_hold_office_documents_too(tmp_path) -> None:

@@ -64,7 +64,7 @@ def test_hostile_names_are_shown_but_inert(name, recwarn):
 
 def test_missing_matplotlib_error_names_the_remedy(monkeypatch):
     monkeypatch.setattr(plots, "find_spec", lambda _: None)
-    with pytest.raises(SpecprefillError, match=r"--plot needs .* matplotlib; .*pip install 'specprefill\[lab\]'"):
+    with pytest.raises(SpecprefillError, match=r"--plot needs .* matplotlib; .* -m pip install "):
         require_matplotlib("--plot")
 
 
