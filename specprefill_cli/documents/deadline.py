@@ -44,10 +44,9 @@ def run_with_deadline(work: Callable[[], T], stop: threading.Event, seconds: flo
     threading.Thread(target=run, name="document-reader", daemon=True).start()
     try:
         while not outcome.done():
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
+            if time.monotonic() > deadline:
                 raise TimeoutError(f"not done after {seconds:g} s")
-            wait((outcome,), timeout=min(remaining, _SLICE_SECONDS))
+            wait((outcome,), timeout=_SLICE_SECONDS)
         return outcome.result()
     finally:
         stop.set()

@@ -111,10 +111,9 @@ class _Extractor(HTMLParser):
             self.handle_data(data.removeprefix("CDATA["))
 
     def write_words(self, text: str) -> None:
-        words = text.split()
         if text[:1].isspace():
             self.writer.separate(_Gap.SPACE)
-        if words:
+        if words := text.split():
             self.writer.write(" ".join(words))
             if text[-1].isspace():
                 self.writer.separate(_Gap.SPACE)

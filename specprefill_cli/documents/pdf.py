@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
 from specprefill_cli.documents.deadline import Abandoned, check_stop
 from specprefill_cli.documents.document import page_ranges
-from specprefill_cli.documents.errors import DocumentError
 from specprefill_cli.documents.paragraphs import join_lines
 from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 from specprefill_cli.errors import first_line
@@ -30,10 +29,7 @@ def pages(file: SourceFile) -> Pages:
     """
     unreadable: dict[int, str] = {}
     with pypdf_complaints() as complaints:
-        reader, file.page_count = open_pdf(file)
-        if file.page_count > file.limits.max_pages:
-            cause = f"{file.page_count:,} pages, the limit is {file.limits.max_pages:,}"
-            raise file.error(cause, "split it (for example: qpdf --split-pages=1000)")
+        reader = open_pdf(file)
         for number in range(1, file.page_count + 1):
             text = ""
             try:
@@ -44,13 +40,14 @@ def pages(file: SourceFile) -> Pages:
                 # pypdf fails with more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookups, recursion.
                 unreadable[number] = first_line(error)
             yield collapse_blank_lines(join_lines(clean_characters(text))).strip()
-    if not any(file.texts):
-        raise without_text(file, unreadable)
     add_warnings(file, unreadable, complaints)
 
 
-def open_pdf(file: SourceFile) -> tuple[PdfReader, int]:
-    """Open a PDF and count its pages. Raises DocumentError: encrypted, damaged, or a package is missing."""
+def open_pdf(file: SourceFile) -> PdfReader:
+    """Open a PDF and count its pages.
+
+    Raises DocumentError: encrypted, damaged, more pages than the limits allow, or a package is missing.
+    """
     from pypdf import PdfReader
     from pypdf.errors import DependencyError
 
@@ -58,7 +55,7 @@ def open_pdf(file: SourceFile) -> tuple[PdfReader, int]:
         reader = PdfReader(BytesIO(file.data))
         # Many PDFs are encrypted with an empty password, only to restrict printing: those open for everyone.
         locked = reader.is_encrypted and not reader.decrypt("")
-        page_count = 0 if locked else len(reader.pages)
+        file.page_count = 0 if locked else len(reader.pages)
     except DependencyError as error:
         raise file.error(f"reading this PDF needs what is not installed ({error})", "install it") from error
     except Exception as error:
@@ -68,7 +65,10 @@ def open_pdf(file: SourceFile) -> tuple[PdfReader, int]:
     if locked:
         remedy = "remove the password first (for example: qpdf --password=... --decrypt)"
         raise file.error("the PDF is encrypted", remedy)
-    return reader, page_count
+    if file.page_count > file.limits.max_pages:
+        cause = f"{file.page_count:,} pages, the limit is {file.limits.max_pages:,}"
+        raise file.error(cause, "split it (for example: qpdf --split-pages=1000)")
+    return reader
 
 
 @contextmanager
@@ -95,34 +95,28 @@ def pypdf_complaints() -> Iterator[list[str]]:
         logger.propagate = propagate
 
 
-def without_text(file: SourceFile, unreadable: Mapping[int, str]) -> DocumentError:
-    """Say why no page has text: there is no page, pypdf failed (page number to reason), or they hold none."""
-    if not file.texts:
-        return file.error("the PDF has no pages", "fetch it again")
-    if unreadable:
-        return file.error(f"no text can be read from the PDF: {_failures(unreadable, 'cannot')}", _REPAIR)
-    return file.error(_no_text(range(1, len(file.texts) + 1)), _OCR)
-
-
 def add_warnings(file: SourceFile, unreadable: Mapping[int, str], complaints: Sequence[str]) -> None:
-    """Warn of pages without text, of pages on which pypdf failed (page number to reason), and of repaired damage."""
-    if empty := [number for number, text in enumerate(file.texts, start=1) if not text and number not in unreadable]:
-        file.warnings.append(f"{_no_text(empty)}; {_OCR}")
+    """Warn of pages without text, of pages on which pypdf failed (page number to reason), and of repaired damage.
+
+    Raises DocumentError where no page has text.
+    """
+    empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in unreadable]
+    no_text = f"{page_ranges(empty)} {'holds' if len(empty) == 1 else 'hold'} no text (scanned?)"
+    failed = f"{page_ranges(unreadable)} could not be read ({next(iter(unreadable.values()), '')})"
+    if not file.texts:
+        raise file.error("the PDF has no pages", "fetch it again")
+    if not any(file.texts):
+        cause, remedy = (f"no text can be read from the PDF: {failed}", _REPAIR) if unreadable else (no_text, _OCR)
+        raise file.error(cause, remedy)
+    if empty:
+        file.warnings.append(f"{no_text}; {_OCR}")
     if unreadable:
-        file.warnings.append(_failures(unreadable, "could not"))
+        file.warnings.append(failed)
     if complaints:
         problems = "problem" if len(complaints) == 1 else "problems"
         file.warnings.append(
             f"the PDF has {len(complaints)} {problems}, text may be missing or wrong; the first: {complaints[0]}"
         )
-
-
-def _no_text(numbers: Sequence[int]) -> str:
-    return f"{page_ranges(numbers)} {'holds' if len(numbers) == 1 else 'hold'} no text (scanned?)"
-
-
-def _failures(unreadable: Mapping[int, str], verb: str) -> str:
-    return f"{page_ranges(unreadable)} {verb} be read ({next(iter(unreadable.values()))})"
 
 
 READER = FormatReader((".pdf",), "application/pdf", pages)

@@ -32,7 +32,7 @@ class SourceFile:
 
     name: as messages and the document give it
     stop: set when nobody waits for the text any more
-    page_count: of all pages, where the reader knows it beforehand
+    page_count: of all pages, where the reader knows it beforehand; else 0
     texts: of the pages read so far, and their characters
     warnings: sentences about text that may be missing or wrong
     """
@@ -41,7 +41,7 @@ class SourceFile:
     name: str
     limits: Limits
     stop: threading.Event = field(default_factory=threading.Event)
-    page_count: int | None = None
+    page_count: int = 0
     texts: list[str] = field(default_factory=list)
     characters: int = 0
     warnings: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class SourceFile:
     @property
     def progress(self) -> str:
         """How far a reader came that knows the number of pages; else empty."""
-        if self.page_count is None:
+        if not self.page_count:
             return ""
         pages_read = page_ranges(range(1, len(self.texts) + 1)) if self.texts else "no page"
         return f" ({pages_read} of {self.page_count} read)"

@@ -128,7 +128,7 @@ def test_a_pdf_that_cannot_be_opened_is_refused(make_pdf, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("error", PAGE_ERRORS, ids=lambda error: type(error).__name__)
 def test_a_pdf_without_a_readable_page_is_refused(make_pdf, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     fail_on_page(monkeypatch, 1, error)
-    assert "page 1 cannot be read" in refusal(make_pdf(TEXTS[:1]))
+    assert "no text can be read from the PDF: page 1 could not be read" in refusal(make_pdf(TEXTS[:1]))
 
 
 def test_a_scanned_pdf_is_refused(make_pdf) -> None:
