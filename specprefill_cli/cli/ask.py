@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, close_broken_pipe, print_json
-from specprefill_cli.cli.inputs import check_question, read_inputs, write_page
+from specprefill_cli.cli.inputs import read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED
@@ -19,8 +20,8 @@ from specprefill_cli.settings import Settings
 @with_settings("models", "prefill", "decoding")
 def ask(
     context: typer.Context,
-    documents: Documents,
-    question: Question,
+    documents: Documents = None,
+    question: Question = None,
     *,
     settings: Settings,
     given: Given,
@@ -42,9 +43,9 @@ def ask(
 
       curl -s https://example.org | specprefill ask - "What is it about?" --mode full
     """
-    check_question(question)
+    names, question = checked_arguments("ask", documents, question)
     notes = Notes(quiet)
-    collection = read_inputs(documents, html, notes)
+    collection = read_inputs(names, html, notes)
     size = f"{len(collection.text):,} characters"
     with notes.progress(f"loading the models; the documents have {size}"):
         session = open_ready_session(context, [settings], given, notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from specprefill_cli.cli.arguments import names_document
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.inputs import read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
@@ -142,14 +142,12 @@ def split_question(arguments: Sequence[str], question: str | None) -> tuple[list
 
     Raises UsageError for an empty question.
     """
-    from specprefill_cli.documents import KNOWN_SUFFIXES
     from specprefill_cli.documents.cleaning import clean_question
 
     names = list(arguments)
     last = names[-1]
     like_question = len(last.split()) != 1 or last.endswith("?")
-    like_document = os.path.exists(last) or last.lower().endswith(tuple(KNOWN_SUFFIXES))
-    if question is None and len(names) > 1 and like_question and not like_document:
+    if question is None and len(names) > 1 and like_question and not names_document(last):
         question = names.pop()
     if question is not None:
         clean_question(question)

@@ -31,10 +31,15 @@ Html = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No table, no progress and no warnings.", rich_help_panel=OUTPUT)
 ]
+# Both are required; `checked_arguments` says so with an example.
 Documents = Annotated[
-    list[str], typer.Argument(help="Files, folders or globs; - is standard input.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="DOCUMENTS...", help="Files, folders or globs; - is standard input.", show_default=False),
 ]
-Question = Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)]
+Question = Annotated[
+    str | None,
+    typer.Argument(metavar="QUESTION", help="The question, in quotes; - is standard input.", show_default=False),
+]
 # Settings given on the command line, by name, as they were written there.
 Given = Mapping[str, Any]
 
