@@ -50,7 +50,7 @@ def reference() -> str:
 def setting_rows() -> Iterator[Sequence[str]]:
     """A row of the table for each setting."""
     for name, setting in SETTINGS.items():
-        default = "" if setting.default is None and not setting.words else f"`{as_written(name, setting.default)}`"
+        default = setting.unset or f"`{as_written(name, setting.default)}`"
         option = "" if setting.panel is None else f"`{setting.flag}`"
         yield f"`{name}`", option, f"`{setting.variable}`", values_in_words(setting), default, setting.help
 

@@ -41,7 +41,7 @@ def ask(
 
       specprefill ask report.pdf "What is the fee?" --html answer.html
 
-      curl -s https://example.org | specprefill ask - "What is it about?" --mode full
+      curl -s https://example.org | specprefill ask - "What is it about?"
     """
     names, question = checked_arguments("ask", documents, question)
     notes = Notes(quiet)

@@ -35,7 +35,7 @@ def compare(
         ),
     ],
     question: Annotated[
-        str | None, typer.Option(help="The question, where it could be taken for a document.", show_default=False)
+        str | None, typer.Option(help="The question, where it could be taken for a document.", show_default="none")
     ] = None,
     cold: Annotated[
         bool, typer.Option("--cold", help="Reuse no work of earlier questions.", rich_help_panel=PREFILL)
@@ -56,7 +56,7 @@ def compare(
     Examples:
       specprefill compare report.pdf "What is the notice period?"
 
-      specprefill compare report.pdf "Who signed it?" --modes full,select --keep 0.1 --html compare.html
+      specprefill compare report.pdf "Who signed?" --keep 0.1 --html page.html
 
       specprefill compare report.pdf
     """

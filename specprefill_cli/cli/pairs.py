@@ -90,7 +90,7 @@ def check(
     Examples:
       specprefill pairs check qwen3-8b
 
-      specprefill pairs check --draft Qwen/Qwen2.5-0.5B-Instruct --target ./my-checkpoint --load
+      specprefill pairs check --draft Qwen/Qwen3-0.6B --target ./checkpoint --load
     """
     both_models = {"draft", "target"} <= set(given)
     if name is None and not both_models:

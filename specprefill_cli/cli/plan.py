@@ -47,7 +47,7 @@ def plan(
 
       specprefill plan docs/ "Who signed the lease?" --html plan.html
 
-      specprefill plan report.pdf "Who?" --json | jq '.chunks | max_by(.importance) | .pages'
+      specprefill plan report.pdf "Who?" --json | jq '.chunks[0].importance'
     """
     names, question = checked_arguments("plan", documents, question)
     notes = Notes(quiet)
