@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -213,17 +212,6 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     check_complete(report["missing_keys"], name)
     check_model(model, name)
     return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stop_tokens(model, outline.tokenizer))
-
-
-def random_like(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """A model of the same shape and tokenizer with random weights."""
-    import torch
-
-    config = deepcopy(loaded.config)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = auto_class(config).from_config(config, attn_implementation=ATTENTION, dtype=loaded.model.dtype)
-    return replace(loaded, name=f"{loaded.name} with random weights", model=model.to(loaded.device).eval())
 
 
 def context_length(config: PretrainedConfig) -> int:

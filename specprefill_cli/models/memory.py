@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 
@@ -28,11 +27,6 @@ class PeakMemory:
         self.known = self.on_gpu or reset_process_peak()
         self.before = self.bytes()
 
-    def growth(self) -> int | None:
-        """Bytes that the peak adds to the memory in use before."""
-        peak = self.bytes()
-        return None if peak is None or self.before is None else peak - self.before
-
     def bytes(self) -> int | None:
         """The peak in bytes."""
         import torch
@@ -49,18 +43,6 @@ def reset_process_peak() -> bool:
     except OSError:
         return False
     return True
-
-
-def return_freed_memory() -> None:
-    """Collect garbage and have glibc return freed pages, so that they do not count as in use before a measurement."""
-    gc.collect()
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)
 
 
 def process_peak() -> int | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from specprefill_cli.models.cache import PrefillState, device_of, new_state
+from specprefill_cli.models.cache import device_of
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -138,12 +138,3 @@ def rotary_factors(model: PreTrainedModel, layer: int, like: Tensor, positions: 
 def split_heads(flat: Tensor, heads: int, size: int) -> Tensor:
     """[N, heads * size] -> [heads, N, size]."""
     return flat.view(-1, heads, size).transpose(0, 1)
-
-
-def state_of(keys_values: Sequence[tuple[Tensor, Tensor]], positions: Tensor) -> PrefillState:
-    """A state from given keys and values [kv_heads, K, head_size], one pair per layer, at positions [K]."""
-    state = new_state(len(positions))
-    for number, (keys, values) in enumerate(keys_values):
-        state.cache.update(keys[None], values[None], number)
-    state.positions = positions.clone()
-    return state

@@ -14,12 +14,13 @@ from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
+from specprefill_cli.lab.benchmarks.memory import growth, return_freed_memory
 from specprefill_cli.lab.benchmarks.peers import Peer
 from specprefill_cli.lab.evaluation.runner import BASELINE, Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
 from specprefill_cli.lab.session import answer_with, check_context, request_for
-from specprefill_cli.models.cost import compute_limit, cost_of
-from specprefill_cli.models.memory import PeakMemory, return_freed_memory
+from specprefill_cli.models.cost import ModelCost, cost_of
+from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.resources import packaged_folder
@@ -133,7 +134,7 @@ def measure_mode(session: Session, collection: Collection, settings: Settings) -
         kept_ratio=stream.prefilled.plan.kept_ratio,
         limit=limit(stream),
         peak=stream.memory.bytes(),
-        growth=stream.memory.growth(),
+        growth=growth(stream.memory),
     )
 
 
@@ -150,7 +151,7 @@ def measure_peer(peer: Peer, session: Session, collection: Collection, settings:
         kept_ratio=1.0,
         limit=None,
         peak=memory.bytes(),
-        growth=memory.growth(),
+        growth=growth(memory),
     )
 
 
@@ -163,6 +164,18 @@ def limit(stream: AnswerStream) -> float | None:
         return None
     scoring = SCORERS[request.scorer].cost(request) if MODES[stream.resolved.mode].uses_draft else 0.0
     return compute_limit(cost_of(request.pair.target), scoring, plan.prompt_tokens, plan.kept_tokens)
+
+
+def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, computed_tokens: int) -> float:
+    """The speedup over full prefill if only FLOPs took time: F(prompt) / (scoring + F(computed)).
+
+    F(n), `prefill_flops`: for each layer but the last 2 n (projections + MLP weights) + 4 heads head_size n (n + 1) / 2, with
+    fewer pairs where it has a window; of the last layer 2 n (query, key and value weights), and the rest for one token; 2
+    hidden_size vocabulary for the logits.
+
+    scoring: FLOPs of the scorer without overhead; computed_tokens: prompt tokens that the target computes
+    """
+    return target.prefill_flops(prompt_tokens) / (scoring + target.prefill_flops(computed_tokens))
 
 
 def rows(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) -> list[BenchRow]:
