@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
@@ -18,11 +20,6 @@ from specprefill_cli.models.quantization import NONE, check_quantization, quanti
 from specprefill_cli.models.sources import load_errors, quiet_library, source_of
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 from specprefill_cli.models.validation import check_complete, check_config, check_memory, check_model
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
 
 # What transformers takes for Mistral's checkpoints where the package mistral-common is installed; it gives no character
 # offsets, and the same checkpoint's tokenizer.json does.

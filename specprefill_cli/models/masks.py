@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,9 +16,7 @@ from specprefill_cli.models.attention_plan import (
     plan_attention,
 )
 from specprefill_cli.models.local_attention import band_visibility
-
-if TYPE_CHECKING:
-    from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.query_capture import QueryCapture
 
 # Elements of all masks that a pass keeps for its other layers, at most.
 KEPT_ELEMENTS = 2**26

@@ -9,16 +9,14 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import PretrainedConfig, PreTrainedModel
 
 from specprefill_cli.models.cache import device_of
-
-if TYPE_CHECKING:
-    from torch.utils.hooks import RemovableHandle
-    from transformers import PretrainedConfig, PreTrainedModel
 
 
 class StateCapture:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.memory_estimate import weight_bytes
+from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.quantization import checkpoint_method
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PretrainedConfig, PreTrainedModel
-
-    from specprefill_cli.models.placement import Placement
 
 GIBIBYTE = 2**30
 # Missing weights that an error names.

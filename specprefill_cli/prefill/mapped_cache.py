@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from specprefill_cli.models.adapter import read_keys, recompute, window_layers
 from specprefill_cli.models.cache import PrefillState, device_of, new_state
@@ -30,11 +30,7 @@ from specprefill_cli.prefill.checkpoints import (
     nearest_errors,
 )
 from specprefill_cli.prefill.projection import KvMap
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import PrefillRequest
 
 
 @torch.inference_mode()

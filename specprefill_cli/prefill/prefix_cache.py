@@ -10,22 +10,19 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState, new_state, rollback, state_bytes
+from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.lru import LruCache
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from specprefill_cli.models.loading import LoadedModel
-    from specprefill_cli.prompting import Prompt
+from specprefill_cli.prompting import Prompt
 
 # Memory for one model's prefixes.
 DEFAULT_BYTES = 2**30

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,12 +16,10 @@ from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import check_identity, read_description
 from specprefill_cli.prefill.importance import check_finite, pool, query_block
-
-if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedModel
 
 FILE = "heads.json"
 REMEDY = "specprefill calibrate --heads QUESTIONS.jsonl"

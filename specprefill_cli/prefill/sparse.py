@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.prefill.fates import Plan
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def sparse_prefill(model: PreTrainedModel, tokens: Tensor, plan: Plan, chunk: int) -> tuple[Tensor, PrefillState]:

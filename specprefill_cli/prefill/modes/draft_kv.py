@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,11 +26,9 @@ from specprefill_cli.prefill.recompute_policy import (
     remaining_risk,
 )
 from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.request import PrefillRequest
 
 # In `hybrid`, mapped KV with a relative error above this is worse than none.
 USELESS_ERROR = 1.0

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
 from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import shared_scores
 from specprefill_cli.prefill.selection import expected_tokens, select_scored
 from specprefill_cli.prefill.sparse import sparse_prefill
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.request import PrefillRequest
 
 
 class SelectMode(Mode):
