@@ -92,8 +92,7 @@ def open_draft_side(settings: Settings) -> Session:
     from specprefill_cli.answering.dry_run import PLANNED_MODE
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.distributed.ranks import ALONE
-    from specprefill_cli.models.loading import load_draft_side
     from specprefill_cli.prefill.auto_mode import runs_draft
 
     draft = runs_draft(PLANNED_MODE, settings.scorer)
-    return open_session(settings, draft, load=load_draft_side, ranks=ALONE)
+    return open_session(settings, draft, target_weights=False, ranks=ALONE)

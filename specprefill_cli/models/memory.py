@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -47,14 +48,8 @@ def reset_process_peak() -> bool:
 
 def process_peak() -> int | None:
     """Largest resident size of this process in bytes, since the last reset where Linux allows one."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        return None
-    for line in status.splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * KIBIBYTE
-    return None
+    peak = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    return int(peak[1]) * KIBIBYTE if peak else None
 
 
 def keep_freed_memory() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specprefill_cli.models.classes import auto_class
 from specprefill_cli.models.cost import ModelCost
 from specprefill_cli.models.quantization import NONE, SCHEMES, checkpoint_bits
+from specprefill_cli.models.sources import auto_class
 
 
 def parameters(config: PretrainedConfig) -> int:

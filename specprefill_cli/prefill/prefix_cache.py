@@ -9,19 +9,16 @@ import hashlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState, new_state, rollback, state_bytes
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.lru import LruCache
 from specprefill_cli.prompting import Prompt
 
 # Memory for one model's prefixes.
@@ -57,8 +54,10 @@ class PrefixCache:
 
     def __init__(self, store: PrefixStore | None = None, capacity_bytes: int = DEFAULT_BYTES) -> None:
         self.store = store
+        self.capacity_bytes = capacity_bytes
         self.pending_writes: list[Callable[[], None]] = []
-        self.prefixes: LruCache[str, CachedPrefix] = LruCache(capacity_bytes, lambda prefix: state_bytes(prefix.state))
+        # The least recently used one first.
+        self.prefixes: dict[str, CachedPrefix] = {}
         self.name = uuid.uuid4().hex
 
     def open(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> PrefillState | None:
@@ -71,11 +70,10 @@ class PrefixCache:
         prefix = self.prefixes.get(key)
         if (prefix is None or prefix.layers < layers) and self.store is not None:
             prefix = self.store.load(loaded, tokens, layers, window)
-            if prefix is not None:
-                self.prefixes.put(key, prefix)
         if prefix is None or prefix.layers < layers:
             self.make_room(len(tokens))
             return None
+        self.put(key, prefix)
         rollback(prefix.state, prefix.tokens)
         return prefix.state
 
@@ -83,7 +81,7 @@ class PrefixCache:
         """Keep a state that holds prefix and document, whatever stands behind them, in its lowest `layers` layers."""
         tokens = shared_tokens(prompt)
         prefix = CachedPrefix(state=state, tokens=len(tokens), layers=layers)
-        self.prefixes.put(prefix_key(loaded, tokens, window), prefix)
+        self.put(prefix_key(loaded, tokens, window), prefix)
         if self.store is not None:
             # Written after the answer, so that the first token does not wait for the disk.
             self.pending_writes.append(partial(self.store.save, loaded, tokens, prefix, window))
@@ -95,9 +93,20 @@ class PrefixCache:
 
     def make_room(self, tokens: int) -> None:
         """Evict before a new prefix is computed, so that no more than a cold start's memory is needed."""
-        states = [prefix.state for prefix in self.prefixes.entries.values()]
+        states = [prefix.state for prefix in self.prefixes.values()]
         token_bytes = max((state_bytes(state) / state.length for state in states), default=0.0)
-        self.prefixes.make_room(token_bytes * tokens)
+        self.evict(self.capacity_bytes - token_bytes * tokens)
+
+    def put(self, key: str, prefix: CachedPrefix) -> None:
+        """Add a prefix, or make it the most recently used one, which stays whatever its size."""
+        self.prefixes.pop(key, None)
+        self.evict(self.capacity_bytes - state_bytes(prefix.state))
+        self.prefixes[key] = prefix
+
+    def evict(self, limit: float) -> None:
+        """Forget the least recently used prefixes until the others take at most `limit` bytes."""
+        while self.prefixes and sum(state_bytes(prefix.state) for prefix in self.prefixes.values()) > limit:
+            del self.prefixes[next(iter(self.prefixes))]
 
 
 def shared_tokens(prompt: Prompt) -> Tensor:
@@ -138,33 +147,20 @@ def keep_nothing() -> None:
     """Stands in where the state is kept already, or nothing is."""
 
 
-class EncodedDocuments:
-    """Token ids and offsets of the latest documents' texts."""
-
-    def __init__(self) -> None:
-        self.encoded: LruCache[tuple[PreTrainedTokenizerBase, str], tuple[list[int], np.ndarray]] = LruCache(
-            KEPT_ENCODINGS
-        )
-
-    def encode(self, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
-        """What `encode_text` returns, computed once for a text."""
-        encoding = self.encoded.get((tokenizer, text))
-        if encoding is None:
-            encoding = encode_text(tokenizer, text)
-            self.encoded.put((tokenizer, text), encoding)
-        return encoding
-
-    def __contains__(self, key: tuple[PreTrainedTokenizerBase, str]) -> bool:
-        return key in self.encoded
-
-
 @dataclass
 class DocumentCache:
     """What a session keeps from one question for the next ones about the same documents."""
 
-    encodings: EncodedDocuments = field(default_factory=EncodedDocuments)
     draft: PrefixCache = field(default_factory=PrefixCache)
     target: PrefixCache = field(default_factory=PrefixCache)
+
+    def __post_init__(self) -> None:
+        self.encode = lru_cache(KEPT_ENCODINGS)(encode_text)
+
+    @property
+    def encodings_reused(self) -> int:
+        """How often `encode` was asked for the tokens of a text that it knew."""
+        return self.encode.cache_info().hits
 
     def write(self) -> None:
         """Store on disk what is meant to outlive the session."""
