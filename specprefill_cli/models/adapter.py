@@ -173,11 +173,6 @@ def longrope_threshold(config: PretrainedConfig) -> int | None:
     return parameters.get("original_max_position_embeddings") if is_longrope else None
 
 
-def devices(model: PreTrainedModel) -> frozenset[torch.device]:
-    """The devices that a model runs on."""
-    return frozenset(parameter.device for parameter in model.parameters() if not parameter.is_meta)
-
-
 def synchronize(used_devices: Iterable[torch.device]) -> None:
     """Wait until devices have finished their work, so that it is inside the time measured."""
     for device in used_devices:

@@ -10,7 +10,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import devices, synchronize
+from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.pairs import Pair
@@ -72,7 +72,7 @@ class LoadedModel:
 
     @cached_property
     def devices(self) -> frozenset[torch.device]:
-        return devices(self.model)
+        return frozenset(parameter.device for parameter in self.model.parameters() if not parameter.is_meta)
 
     @property
     def warnings(self) -> list[str]:

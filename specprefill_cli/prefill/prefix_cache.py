@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from specprefill_cli.models.cache import PrefillState, new_state, rollback, stat
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prompting import Prompt
+
+if TYPE_CHECKING:
+    from specprefill_cli.prefill.disk_cache import DiskCache
 
 # Memory for one model's prefixes.
 DEFAULT_BYTES = 2**30
@@ -37,14 +40,6 @@ class CachedPrefix:
     layers: int
 
 
-class PrefixStore(Protocol):
-    """Where prefixes outlive the process; `window` is the one with which the document was read."""
-
-    def load(self, loaded: LoadedModel, tokens: Tensor, layers: int, window: int | None) -> CachedPrefix | None: ...
-
-    def save(self, loaded: LoadedModel, tokens: Tensor, prefix: CachedPrefix, window: int | None) -> None: ...
-
-
 class PrefixCache:
     """The latest prefixes of one model, by the token ids of prefix and document.
 
@@ -52,7 +47,7 @@ class PrefixCache:
     it appended. Other ranks find by `name` what they keep beside this one.
     """
 
-    def __init__(self, store: PrefixStore | None = None, capacity_bytes: int = DEFAULT_BYTES) -> None:
+    def __init__(self, store: DiskCache | None = None, capacity_bytes: int = DEFAULT_BYTES) -> None:
         self.store = store
         self.capacity_bytes = capacity_bytes
         self.pending_writes: list[Callable[[], None]] = []
@@ -131,20 +126,14 @@ def open_prefix(
 
     layers: layers, from the lowest, that the prefill will fill; window: tokens that the document's tokens see back
     """
-    if rotation_depends_on_length(loaded.config):
-        # The document's keys depend on the length of the whole prompt, and so on the question.
-        prefixes = None
-    cached = prefixes.open(loaded, prompt, layers, window) if prefixes is not None else None
+    # Where the rotation depends on the length of the whole prompt, the document's keys depend on the question.
+    if prefixes is None or rotation_depends_on_length(loaded.config):
+        return new_state(prompt.length), lambda: None
+    cached = prefixes.open(loaded, prompt, layers, window)
     if cached is not None:
-        return cached, keep_nothing
+        return cached, lambda: None
     state = new_state(prompt.length)
-    return state, partial(
-        prefixes.keep, loaded, prompt, state, layers, window
-    ) if prefixes is not None else keep_nothing
-
-
-def keep_nothing() -> None:
-    """Stands in where the state is kept already, or nothing is."""
+    return state, partial(prefixes.keep, loaded, prompt, state, layers, window)
 
 
 @dataclass
