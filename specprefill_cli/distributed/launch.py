@@ -59,14 +59,6 @@ def ranks_for(tensor_parallel: int) -> Ranks:
     return ranks
 
 
-def refuse_ranks(tensor_parallel: int, work: str) -> None:
-    """Raise UsageError for work that is done in one process only."""
-    if in_run() or tensor_parallel > 1:
-        raise UsageError(
-            f"{work} runs in one process; call it without torchrun, and with SPECPREFILL_TENSOR_PARALLEL=1"
-        )
-
-
 @cache
 def join_run() -> ConnectedRanks:
     """Join the run that the environment names. Cached: a process can be in one run only.

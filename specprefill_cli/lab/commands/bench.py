@@ -14,6 +14,7 @@ from specprefill_cli.cli.loading import warn_of_idle_options
 from specprefill_cli.cli.options import OUTPUT, Given, Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.commands.bench_peer import peer
+from specprefill_cli.lab.commands.checks import refuse_ranks
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -103,7 +104,6 @@ def open_measured_session(
 ) -> Session:
     """Load the pair, or make one with random weights. Raises UsageError for options that `shapes` excludes."""
     from specprefill_cli.answering.session import loads_draft, open_session
-    from specprefill_cli.distributed.launch import refuse_ranks
     from specprefill_cli.lab.benchmarks.shapes import shaped_session
     from specprefill_cli.models.quantization import NONE
 

@@ -13,6 +13,7 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.lists import whole_numbers
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.lab.commands.checks import refuse_ranks
 from specprefill_cli.settings import Settings
 
 
@@ -52,7 +53,6 @@ def peer(
     import torch
 
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.distributed.launch import refuse_ranks
     from specprefill_cli.lab.benchmarks.gguf_target import bundled_gguf, with_gguf_target
     from specprefill_cli.lab.benchmarks.peers import llama_cpp_peer
     from specprefill_cli.lab.benchmarks.prefill import bench_prefill

@@ -13,7 +13,8 @@ import typer
 from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.cli.options import Quiet, with_settings
 from specprefill_cli.errors import UsageError
-from specprefill_cli.files import make_folder, write_whole
+from specprefill_cli.files import write_whole
+from specprefill_cli.lab.commands.checks import make_folder, refuse_ranks
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -71,7 +72,6 @@ def study(
     settings = settings.varied(mode="draft-kv")
     make_folder(out, "--out")
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.distributed.launch import refuse_ranks
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.plots import require_matplotlib
     from specprefill_cli.lab.study.measurements import fitting
