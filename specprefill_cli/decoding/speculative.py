@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from specprefill_cli.decoding.adaptive import Pace, Verdict
+from specprefill_cli.decoding.adaptive import AdaptivePace, FixedPace, Verdict
 from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
-from specprefill_cli.decoding.proposers.base import Proposer
-from specprefill_cli.decoding.reader import Reader
+from specprefill_cli.decoding.proposers import Proposer
+from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.verification import NO_PROPOSAL, Correction, Proposal, positive_part, verify
 
@@ -19,7 +19,7 @@ from specprefill_cli.decoding.verification import NO_PROPOSAL, Correction, Propo
 class Speculator:
     """Asks its proposers in turn, each for as many tokens as the pace allows; the first proposal that is not empty is used."""
 
-    def __init__(self, proposers: Sequence[Proposer], pace: Pace) -> None:
+    def __init__(self, proposers: Sequence[Proposer], pace: FixedPace | AdaptivePace) -> None:
         self.proposers = proposers
         self.pace = pace
         self.log = RoundLog()
@@ -50,7 +50,7 @@ class Speculator:
 
 
 def decode(
-    target: Reader,
+    target: ModelReader,
     first: int,
     stop_tokens: frozenset[int],
     most: int,

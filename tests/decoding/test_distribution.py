@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from specprefill_cli.decoding.adaptive import AdaptivePace, AssumedCosts, FixedPace, SpeculationState
+from specprefill_cli.decoding.adaptive import AdaptivePace, Costs, FixedPace, SpeculationState
 from specprefill_cli.decoding.measures import DecodeSpeed
 from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.proposers.lookup import LookupProposer
@@ -88,7 +88,7 @@ def test_lookup_proposals_preserve_the_distribution():
 def test_adaptive_pace_preserves_the_distribution():
     """The number of proposed tokens depends only on earlier acceptance, never on the tokens being drawn."""
     sampler = Sampler(1.0, seed=5)
-    pace = AdaptivePace(SpeculationState(AssumedCosts()))
+    pace = AdaptivePace(SpeculationState(Costs(fixed=True)))
     proposer = draft("sometimes", sampler)
     proposer.token_passes = 0.1
     tokens, log = sample(sampler, proposer, pace)
