@@ -74,14 +74,8 @@ def join_run() -> ConnectedRanks:
     ranks = connect(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), *stores)
     if ranks.leads:
         # torchrun sends it to the ranks that are left when one has died.
-        signal.signal(signal.SIGTERM, lambda *_: end_by_signal(ranks.heartbeat))
+        signal.signal(signal.SIGTERM, ranks.heartbeat.end_by_signal)
     return ranks
-
-
-def end_by_signal(heartbeat: Heartbeat) -> None:
-    """Handle SIGTERM, unless it comes while the run ends already."""
-    if not heartbeat.ending.locked():
-        heartbeat.end_process(heartbeat.reason_to_end() or "another rank stopped answering, or SIGTERM ended the run")
 
 
 @cache
