@@ -52,14 +52,8 @@ def normalise_nfc(text: str) -> str:
     """
     if text.isascii():
         return text
-    return "\n".join(_normalise_line(line) for line in text.split("\n"))
-
-
-def _normalise_line(line: str) -> str:
-    if len(line) <= _NFC_CHARACTERS:
-        return unicodedata.normalize("NFC", line)
-    words = line.split(" ")
-    return " ".join(unicodedata.normalize("NFC", word) if len(word) <= _NFC_CHARACTERS else word for word in words)
+    words = re.split("([ \n])", text)
+    return "".join(word if len(word) > _NFC_CHARACTERS else unicodedata.normalize("NFC", word) for word in words)
 
 
 def collapse_blank_lines(text: str) -> str:

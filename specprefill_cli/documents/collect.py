@@ -12,7 +12,7 @@ from specprefill_cli.documents.document import Document
 from specprefill_cli.documents.errors import document_error, one_line
 from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
-from specprefill_cli.documents.sources import STANDARD_INPUT, expand_source, skipped_files
+from specprefill_cli.documents.sources import STANDARD_INPUT, expand_source
 
 
 def read_collection(sources: Sequence[str]) -> Collection:
@@ -39,8 +39,8 @@ def read_documents(
                 documents.append(_read_standard_input(stdin, limits))
             seen.add(STANDARD_INPUT)
             continue
-        skipped = skipped_files(source, KNOWN_SUFFIXES)
-        for path in expand_source(source, KNOWN_SUFFIXES):
+        paths, skipped = expand_source(source, KNOWN_SUFFIXES)
+        for path in paths:
             real_path = os.path.normcase(os.path.realpath(path))
             if real_path not in seen:
                 document = _read_file(path, limits)

@@ -1,7 +1,5 @@
 """Several documents as one text, and the way back from its characters to documents and pages."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property

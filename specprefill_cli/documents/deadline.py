@@ -1,8 +1,7 @@
 """Run a parser with a deadline, on every operating system.
 
-The parser runs in a daemon thread and the caller waits. `signal.alarm` exists neither on Windows nor outside the main
-thread, and a child process starts slowly and copies the document. Python cannot kill a thread, so a late parser is asked
-to stop through an event; the daemon thread does not keep the process alive.
+The parser runs in a daemon thread, since `signal.alarm` exists neither on Windows nor outside the main thread, and a
+child process starts slowly. Python cannot kill a thread, so a late parser is asked to stop through an event.
 """
 
 import threading
@@ -27,18 +26,17 @@ def check_stop(stop: threading.Event) -> None:
         raise Abandoned
 
 
-def run_with_deadline(work: Callable[[threading.Event], T], seconds: float) -> T:
-    """Return the result of `work(stop)`, or raise what it raises.
+def run_with_deadline(work: Callable[[], T], stop: threading.Event, seconds: float) -> T:
+    """Return the result of `work()`, or raise what it raises.
 
     `stop` is set when nobody waits any more (deadline, Ctrl-C); long work calls `check_stop` now and then.
     Raises TimeoutError after `seconds` of wall-clock time.
     """
-    stop = threading.Event()
     outcome: Future[T] = Future()
 
     def run() -> None:
         try:
-            outcome.set_result(work(stop))
+            outcome.set_result(work())
         except BaseException as error:  # raised again in the caller's thread
             outcome.set_exception(error)
 
@@ -46,10 +44,9 @@ def run_with_deadline(work: Callable[[threading.Event], T], seconds: float) -> T
     threading.Thread(target=run, name="document-reader", daemon=True).start()
     try:
         while not outcome.done():
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
+            if time.monotonic() > deadline:
                 raise TimeoutError(f"not done after {seconds:g} s")
-            wait((outcome,), timeout=min(remaining, _SLICE_SECONDS))
+            wait((outcome,), timeout=_SLICE_SECONDS)
         return outcome.result()
     finally:
         stop.set()

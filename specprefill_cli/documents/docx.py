@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from io import BytesIO
 from typing import TYPE_CHECKING
 
-from specprefill_cli.documents.archives import Pages, archive_document, office_module, row_text
-from specprefill_cli.documents.document import Document
-from specprefill_cli.documents.reader import FormatReader, Limits
+from specprefill_cli.documents.archives import checked_archive, office_module, row_text
+from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 
 if TYPE_CHECKING:
     from docx.document import Document as WordDocument
@@ -27,17 +25,10 @@ NOTES = ("footnotes", "endnotes")
 MARGINS = ("header", "footer")
 
 
-def read_docx(data: bytes, name: str, limits: Limits) -> Document:
-    """Read headings as `#`, list items as `-`, table rows as `a | b`; headers and footers once, notes at the end.
-
-    Raises DocumentError: larger than the limits, or the extra `office` is not installed.
-    """
-    word = office_module("docx", name, "Word documents")
-
-    def pages(stream: BytesIO, _warnings: list[str]) -> Pages:
-        yield document_lines(word.Document(stream))
-
-    return archive_document(data, name, limits, READER.media_type, pages)
+def pages(file: SourceFile) -> Pages:
+    """Read headings as `#`, list items as `-`, table rows as `a | b`; headers and footers once, notes at the end."""
+    word = office_module(file, "docx", "Word documents")
+    yield file.page_text(document_lines(word.Document(checked_archive(file))))
 
 
 def document_lines(document: WordDocument) -> Iterator[str]:
@@ -112,4 +103,4 @@ def inline_text(node: Element, levels: dict[str, int]) -> Iterator[str]:
             yield from inline_text(child, levels)
 
 
-READER = FormatReader((".docx",), "application/vnd.openxmlformats-officedocument.wordprocessingml.document", read_docx)
+READER = FormatReader((".docx",), "application/vnd.openxmlformats-officedocument.wordprocessingml.document", pages)

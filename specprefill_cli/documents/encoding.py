@@ -3,7 +3,7 @@
 import codecs
 import re
 
-from specprefill_cli.documents.errors import document_error, one_line
+from specprefill_cli.documents.reader import SourceFile
 
 # The UTF-32 marks come first: the little-endian one starts with the mark of UTF-16.
 _BOM_ENCODINGS = (
@@ -21,9 +21,7 @@ _DECLARATION = re.compile(
 )
 
 # Python codecs that are no file encodings (some take quadratic time): never believed when a page declares them.
-_NOT_FILE_ENCODINGS = frozenset(
-    {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "unicode-escape", "raw-unicode-escape", "utf-7"}
-)
+_NOT_FILE_ENCODINGS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7"})
 
 # Damaged UTF-8 is likelier than another encoding if it holds at least this many valid multi-byte characters for each
 # damaged place; text in another encoding holds next to none. Where the file declares UTF-8, fewer are enough.
@@ -34,11 +32,10 @@ _COMMON_ENCODING = "cp1252"
 
 # Encodings of Classic Mac OS, DOS and mainframes are hardly written today, but the guess prefers them for short texts
 # (mac_cyrillic for Cyrillic in cp1251, cp775 for German in cp1252).
-_EXTINCT_ENCODINGS = [
-    *(f"mac_{name}" for name in ("cyrillic", "greek", "iceland", "latin2", "roman", "turkish")),
-    *(f"cp{number}" for number in (437, 775, 850, 852, 857, 858, 860, 861, 863, 865)),
-    *("cp037", "cp273", "cp500", "cp1026", "cp1140", "hp_roman8"),
-]
+_EXTINCT_ENCODINGS = (
+    "mac_cyrillic mac_greek mac_iceland mac_latin2 mac_roman mac_turkish cp437 cp775 cp850 cp852 cp857 cp858 cp860 cp861 "
+    "cp863 cp865 cp037 cp273 cp500 cp1026 cp1140 hp_roman8"
+).split()
 
 
 def declared_encoding(markup: bytes) -> str | None:
@@ -47,30 +44,29 @@ def declared_encoding(markup: bytes) -> str | None:
     return match[1].decode("ascii", "replace") if match else None
 
 
-def decode(data: bytes, name: str, declared: str | None = None) -> tuple[str, tuple[str, ...]]:
-    """Decode `data`, and return warnings about doubtful characters with the text.
+def decode(file: SourceFile, declared: str | None = None) -> str:
+    """Decode a file, and warn about doubtful characters.
 
     Tried in this order: byte order mark, UTF-8, the encoding that the file itself declares, UTF-8 with a few damaged
     places, a guess (the last two always with a warning). Raises DocumentError when nothing fits.
     """
+    data = file.data
     for mark, encoding in _BOM_ENCODINGS:
         if data.startswith(mark):
-            return _decode_with_replacement(data, encoding)
+            return _decode_with_replacement(file, encoding)
     try:
-        return data.decode("utf-8"), ()
+        return data.decode("utf-8")
     except UnicodeDecodeError:
         pass
     if declared is not None and (text := _decode_declared(data, declared)) is not None:
-        return text, ()
+        return text
     if _is_damaged_utf8(data, declared):
-        return _decode_with_replacement(data, "utf-8")
+        return _decode_with_replacement(file, "utf-8")
     guess = _guess_encoding(data)
     if guess is None:
-        raise document_error(
-            name, "the character encoding is not recognised", "convert it first (for example: iconv -t utf-8)"
-        )
-    warning = f"not UTF-8: read as {guess}, which is a guess; convert it to UTF-8 if characters look wrong"
-    return data.decode(guess, errors="replace"), (warning,)
+        raise file.error("the character encoding is not recognised", "convert it first (for example: iconv -t utf-8)")
+    file.warnings.append(f"not UTF-8: read as {guess}, which is a guess; convert it to UTF-8 if characters look wrong")
+    return data.decode(guess, errors="replace")
 
 
 def _is_damaged_utf8(data: bytes, declared: str | None) -> bool:
@@ -86,18 +82,18 @@ def _is_damaged_utf8(data: bytes, declared: str | None) -> bool:
 
 def _codec_name(encoding: str) -> str | None:
     try:
-        return codecs.lookup(encoding).name
+        return codecs.lookup(encoding).name.replace("_", "-")
     except (LookupError, ValueError):  # an unknown name; a name with NUL
         return None
 
 
-def _decode_with_replacement(data: bytes, encoding: str) -> tuple[str, tuple[str, ...]]:
+def _decode_with_replacement(file: SourceFile, encoding: str) -> str:
     try:
-        return data.decode(encoding), ()
+        return file.data.decode(encoding)
     except UnicodeDecodeError as error:
         label = encoding.removesuffix("-sig").upper()
-        warning = f"damaged {label}: {one_line(error.reason)} at byte {error.start}, replaced by U+FFFD"
-        return data.decode(encoding, errors="replace"), (warning,)
+        file.warnings.append(f"damaged {label}: {error.reason} at byte {error.start}, replaced by U+FFFD")
+        return file.data.decode(encoding, errors="replace")
 
 
 def _decode_declared(data: bytes, declared: str) -> str | None:

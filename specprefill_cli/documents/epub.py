@@ -1,46 +1,33 @@
 """EPUB: the chapters of a book as pages, read as the HTML pages that they are."""
 
-from __future__ import annotations
-
 import posixpath
-import threading
-from io import BytesIO
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 from zipfile import ZipFile
 
-from specprefill_cli.documents.archives import Pages, archive_document
-from specprefill_cli.documents.document import Document
+from specprefill_cli.documents.archives import checked_archive
 from specprefill_cli.documents.encoding import declared_encoding, decode
-from specprefill_cli.documents.errors import document_error
-from specprefill_cli.documents.html_text import visible_text
-from specprefill_cli.documents.reader import FormatReader, Limits
+from specprefill_cli.documents.html import visible_text
+from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 
 
-def read_epub(data: bytes, name: str, limits: Limits) -> Document:
-    """Read the chapters in reading order, one a page.
-
-    Raises DocumentError: larger than the limits, or protected against copying.
-    """
-
-    def pages(stream: BytesIO, warnings: list[str]) -> Pages:
-        with ZipFile(stream) as book:
-            entries = set(book.namelist())
-            chapters = reading_order(book)
-            if ENCRYPTION in entries and set(chapters) & encrypted_entries(book):
-                raise document_error(name, "the book is protected against copying (DRM)", "use an unprotected copy")
-            missing = [chapter for chapter in chapters if chapter not in entries]
-            if missing:
-                warnings.append(f"{len(missing)} of {len(chapters)} chapters are missing, the first: {missing[0]}")
-            for chapter in chapters:
-                if chapter in entries:
-                    markup = book.read(chapter)
-                    text, _ = decode(markup, f"{name}:{chapter}", declared_encoding(markup))
-                    yield visible_text(text, threading.Event())[1].split("\n")
-
-    return archive_document(data, name, limits, READER.media_type, pages)
+def pages(file: SourceFile) -> Pages:
+    """Yield the chapters in reading order. Raises DocumentError: protected against copying."""
+    with ZipFile(checked_archive(file)) as book:
+        entries = set(book.namelist())
+        chapters = reading_order(book)
+        if ENCRYPTION in entries and set(chapters) & encrypted_entries(book):
+            raise file.error("the book is protected against copying (DRM)", "use an unprotected copy")
+        missing = [chapter for chapter in chapters if chapter not in entries]
+        if missing:
+            file.warnings.append(f"{len(missing)} of {len(chapters)} chapters are missing, the first: {missing[0]}")
+        for chapter in chapters:
+            if chapter in entries:
+                page = SourceFile(book.read(chapter), f"{file.name}:{chapter}", file.limits)
+                _, text = visible_text(decode(page, declared_encoding(page.data)), file.stop)
+                yield file.page_text(text.split("\n"))
 
 
 def reading_order(book: ZipFile) -> list[str]:
@@ -73,4 +60,4 @@ def parse(book: ZipFile, entry: str) -> ElementTree.Element:
     return ElementTree.fromstring(xml)
 
 
-READER = FormatReader((".epub",), "application/epub+zip", read_epub)
+READER = FormatReader((".epub",), "application/epub+zip", pages)

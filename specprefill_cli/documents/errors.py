@@ -1,21 +1,15 @@
 """The error of this package, and the rule that makes its message one safe line."""
 
-from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.errors import SpecprefillError
 
 
 class DocumentError(SpecprefillError):
     """A document cannot be read; the message is one line with name, cause and remedy. Exit code 1."""
 
 
-def document_error(name: str, cause: str, remedy: str = "") -> DocumentError:
-    """Build the error `name: cause; remedy` as one line; `name` is the document's, `remedy` may be empty."""
-    return DocumentError(one_line(f"{name}: {cause}; {remedy}" if remedy else f"{name}: {cause}"))
-
-
-def damaged(name: str, error: Exception) -> DocumentError:
-    """Build the error for a file on which a parser failed."""
-    reason = first_line(error)
-    return document_error(name, f"the file is damaged or of another kind ({reason})", "open it and save it again")
+def document_error(name: str, cause: str, remedy: str) -> DocumentError:
+    """Build the error `name: cause; remedy` as one line."""
+    return DocumentError(one_line(f"{name}: {cause}; {remedy}"))
 
 
 def one_line(text: str) -> str:

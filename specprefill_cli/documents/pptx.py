@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.documents.archives import Pages, archive_document, office_module, row_text
-from specprefill_cli.documents.document import Document, page_ranges
-from specprefill_cli.documents.reader import FormatReader, Limits
+from specprefill_cli.documents.archives import checked_archive, office_module, row_text
+from specprefill_cli.documents.document import page_ranges
+from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 
 if TYPE_CHECKING:
     from pptx.slide import Slide
 
 
-def read_pptx(data: bytes, name: str, limits: Limits) -> Document:
-    """Read the text of every shape in the file's order, tables as `a | b`, then the notes; one slide a page.
-
-    Raises DocumentError: larger than the limits, or the extra `office` is not installed.
-    """
-    powerpoint = office_module("pptx", name, "presentations")
-
-    def pages(stream: BytesIO, warnings: list[str]) -> Pages:
-        empty = []
-        for number, slide in enumerate(powerpoint.Presentation(stream).slides, start=1):
-            lines = list(slide_lines(slide))
-            if not any(line.strip() for line in lines):
-                empty.append(number)
-            yield lines
-        if empty:
-            warnings.append(f"{page_ranges(empty)} {'holds' if len(empty) == 1 else 'hold'} no text (pictures?)")
-
-    return archive_document(data, name, limits, READER.media_type, pages)
+def pages(file: SourceFile) -> Pages:
+    """Yield, for each slide, the text of every shape in the file's order, tables as `a | b`, then the notes."""
+    powerpoint = office_module(file, "pptx", "presentations")
+    empty = []
+    for number, slide in enumerate(powerpoint.Presentation(checked_archive(file)).slides, start=1):
+        text = file.page_text(slide_lines(slide))
+        if not text.strip():
+            empty.append(number)
+        yield text
+    if empty:
+        file.warnings.append(f"{page_ranges(empty)} {'holds' if len(empty) == 1 else 'hold'} no text (pictures?)")
 
 
 def slide_lines(slide: Slide) -> Iterator[str]:
@@ -56,6 +48,4 @@ def shape_lines(shape: Any) -> Iterator[str]:
             yield from shape_lines(inner)
 
 
-READER = FormatReader(
-    (".pptx",), "application/vnd.openxmlformats-officedocument.presentationml.presentation", read_pptx
-)
+READER = FormatReader((".pptx",), "application/vnd.openxmlformats-officedocument.presentationml.presentation", pages)

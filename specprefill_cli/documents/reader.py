@@ -1,9 +1,13 @@
-"""What a reader of one file format is, and the limits that it must keep."""
+"""What a reader of one file format is, what it is given, and the limits that it must keep."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
 
-from specprefill_cli.documents.document import Document
+from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
+from specprefill_cli.documents.deadline import check_stop
+from specprefill_cli.documents.document import page_ranges
+from specprefill_cli.documents.errors import DocumentError, document_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,15 +26,77 @@ class Limits:
     max_entries: int = 20_000  # parts of an office file
 
 
+@dataclass
+class SourceFile:
+    """A file that is being read.
+
+    name: as messages and the document give it
+    stop: set when nobody waits for the text any more
+    page_count: of all pages, where the reader knows it beforehand; else 0
+    texts: of the pages read so far, and their characters
+    warnings: sentences about text that may be missing or wrong
+    """
+
+    data: bytes
+    name: str
+    limits: Limits
+    stop: threading.Event = field(default_factory=threading.Event)
+    page_count: int = 0
+    texts: list[str] = field(default_factory=list)
+    characters: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def progress(self) -> str:
+        """How far a reader came that knows the number of pages; else empty."""
+        if not self.page_count:
+            return ""
+        pages_read = page_ranges(range(1, len(self.texts) + 1)) if self.texts else "no page"
+        return f" ({pages_read} of {self.page_count} read)"
+
+    def error(self, cause: str, remedy: str) -> DocumentError:
+        """Build the error `name: cause; remedy`."""
+        return document_error(self.name, cause, remedy)
+
+    def add_page(self, text: str) -> None:
+        """Add the text of the next page. Raises DocumentError beyond the limits, Abandoned once `stop` is set."""
+        self.check(len(text))
+        if len(self.texts) == self.limits.max_pages:
+            raise self.error(f"more than {self.limits.max_pages:,} pages, which is the limit", "split it")
+        self.texts.append(text)
+        self.characters += len(text)
+
+    def check(self, more: int) -> None:
+        """Raise Abandoned once `stop` is set, DocumentError for `more` characters than the limits leave."""
+        check_stop(self.stop)
+        if self.characters + more > self.limits.max_characters:
+            reached = f" (reached on page {len(self.texts) + 1})" if self.texts else ""
+            cause = f"more than {self.limits.max_characters:,} characters of text, which is the limit{reached}"
+            raise self.error(cause, "split it into smaller files")
+
+    def page_text(self, lines: Iterable[str]) -> str:
+        """Join the lines of a page, cleaned. Raises what `check` raises, before a long string is repeated many times."""
+        kept = []
+        characters = 0
+        for line in lines:
+            characters += len(line) + 1
+            self.check(characters)
+            kept.append(line.rstrip())
+        return collapse_blank_lines(clean_characters("\n".join(kept))).strip("\n")
+
+
+Pages = Generator[str, None, None]
+
+
 @dataclass(frozen=True)
 class FormatReader:
-    """A reader of one format; every format's module defines one as `READER`.
+    """A reader of one format; every format's module defines one.
 
     suffixes: those it claims, lower case and with the dot
-    read: takes the file's bytes, its name for messages, and the limits; returns the document or raises `DocumentError`.
-        Whatever else it raises is reported as a damaged file
+    pages: yields the text of each page in order, or raises `DocumentError`. Whatever else it raises is reported as a
+        damaged file
     """
 
     suffixes: tuple[str, ...]
     media_type: str
-    read: Callable[[bytes, str, Limits], Document]
+    pages: Callable[[SourceFile], Pages]

@@ -1,15 +1,19 @@
 """The one list of readers, and the choice among them: content first, suffix second."""
 
+import warnings
+from contextlib import closing
 from pathlib import PurePath
 
-from specprefill_cli.documents import csv, docx, epub, html, markdown, pdf, pptx, text, xlsx
-from specprefill_cli.documents.document import Document
-from specprefill_cli.documents.errors import DocumentError, damaged, document_error
-from specprefill_cli.documents.reader import FormatReader, Limits
+from specprefill_cli.documents import csv, docx, epub, html, pdf, pptx, text, xlsx
+from specprefill_cli.documents.deadline import run_with_deadline
+from specprefill_cli.documents.document import Document, join_pages
+from specprefill_cli.documents.errors import DocumentError, document_error, one_line
+from specprefill_cli.documents.reader import FormatReader, Limits, SourceFile
 from specprefill_cli.documents.signatures import binary_format, is_html, is_pdf, office_suffix
+from specprefill_cli.errors import first_line
 
 OFFICE_READERS = (docx.READER, pptx.READER, xlsx.READER, epub.READER)
-READERS = (pdf.READER, markdown.READER, html.READER, text.READER, csv.READER, *OFFICE_READERS)
+READERS = (pdf.READER, text.MARKDOWN, html.READER, text.TEXT, csv.READER, *OFFICE_READERS)
 
 KNOWN_SUFFIXES: tuple[str, ...] = tuple(suffix for reader in READERS for suffix in reader.suffixes)
 
@@ -24,22 +28,33 @@ def read_document(data: bytes, name: str, limits: Limits | None = None) -> Docum
         raise document_error(name, "the file is empty", "give a file with text in it")
     if len(data) > limits.max_bytes:
         raise document_error(name, f"larger than {limits.max_bytes:,} bytes", "split it into smaller files")
+    file = SourceFile(data, name, limits)
     try:
-        document = choose_reader(data, name).read(data, name, limits)
+        reader = choose_reader(data, name)
+        with warnings.catch_warnings():
+            # openpyxl warns about parts that it would not write back, which is no loss here.
+            warnings.simplefilter("ignore")
+            run_with_deadline(lambda: read_pages(reader, file), file.stop, limits.max_seconds)
     except DocumentError:
         raise
     except TimeoutError:
-        cause = f"reading took longer than {limits.max_seconds:g} s"
-        raise document_error(name, cause, "split it or save it as text") from None
+        cause = f"reading took longer than {limits.max_seconds:g} s{file.progress}"
+        raise document_error(name, cause, "split it, save it as text, or print it to a new PDF") from None
     except Exception as error:
         # No parser documents all that it raises on damaged files.
-        raise damaged(name, error) from error
-    if len(document.text) > limits.max_characters:
-        cause = f"{len(document.text):,} characters of text, the limit is {limits.max_characters:,}"
-        raise document_error(name, cause, "split it into smaller files")
-    if not document.text.strip():
+        cause = f"the file is damaged or of another kind ({first_line(error)})"
+        raise document_error(name, cause, "open it and save it again") from error
+    joined, ranges = join_pages(file.texts)
+    if not joined.strip():
         raise document_error(name, "it holds no text", "give a file with text in it")
-    return document
+    return Document(name, joined, ranges, reader.media_type, tuple(map(one_line, file.warnings)))
+
+
+def read_pages(reader: FormatReader, file: SourceFile) -> None:
+    """Read the pages into `file`, which also tells how far a reader came that is out of time."""
+    with closing(reader.pages(file)) as texts:
+        for page_text in texts:
+            file.add_page(page_text)
 
 
 def choose_reader(data: bytes, name: str) -> FormatReader:
@@ -58,4 +73,4 @@ def choose_reader(data: bytes, name: str) -> FormatReader:
     if claimed is pdf.READER or claimed in OFFICE_READERS:
         actual = "an HTML page" if is_html(data) else "plain text or a file that lost its beginning"
         raise document_error(name, f"not a {suffix} file: this is {actual}", "rename it, or fetch the file again")
-    return claimed or (html.READER if is_html(data) else text.READER)
+    return claimed or (html.READER if is_html(data) else text.TEXT)

@@ -1,18 +1,19 @@
-"""Plain text."""
+"""Plain text, and Markdown as it is written."""
 
-from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
-from specprefill_cli.documents.document import Document, one_page_document
+from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines, normalise_line_ends
 from specprefill_cli.documents.encoding import decode
-from specprefill_cli.documents.reader import FormatReader, Limits
+from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 
 
-def read_text(data: bytes, name: str, limits: Limits) -> Document:
-    """Read text in UTF-8, UTF-16 or UTF-32 with a byte order mark, or a guessed encoding (with a warning).
-
-    Line breaks stay: in a text file they may be code, verse or a list. Raises DocumentError: unknown encoding.
-    """
-    text, warnings = decode(data, name)
-    return one_page_document(name, collapse_blank_lines(clean_characters(text)), READER.media_type, warnings)
+def text_pages(file: SourceFile) -> Pages:
+    """Keep line breaks: in a text file they may be code, verse or a list."""
+    yield collapse_blank_lines(clean_characters(decode(file)))
 
 
-READER = FormatReader((".txt", ".text", ".rst"), "text/plain", read_text)
+def markdown_pages(file: SourceFile) -> Pages:
+    """Keep the source, front matter included: language models read it well."""
+    yield normalise_line_ends(decode(file))
+
+
+TEXT = FormatReader((".txt", ".text", ".rst"), "text/plain", text_pages)
+MARKDOWN = FormatReader((".md", ".markdown"), "text/markdown", markdown_pages)

@@ -9,9 +9,8 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
-from specprefill_cli.documents.archives import Pages, archive_document, office_module, row_text
-from specprefill_cli.documents.document import Document
-from specprefill_cli.documents.reader import FormatReader, Limits
+from specprefill_cli.documents.archives import checked_archive, office_module, row_text
+from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 
 if TYPE_CHECKING:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
@@ -26,21 +25,15 @@ PERCENT_DIGITS = 10
 DIGITS = 15
 
 
-def read_xlsx(data: bytes, name: str, limits: Limits) -> Document:
-    """Read values as they were last calculated, below the sheet's name, without empty rows.
-
-    Raises DocumentError: larger than the limits, or the extra `office` is not installed.
-    """
-    excel = office_module("openpyxl", name, "workbooks")
-
-    def pages(stream: BytesIO, warnings: list[str]) -> Pages:
-        if has_uncalculated(stream):
-            warnings.append("formulas without a stored value are skipped; open the file, save it, and read it again")
-        workbook = excel.load_workbook(stream, read_only=True, data_only=True)
-        for sheet in workbook.worksheets:
-            yield sheet_lines(sheet)
-
-    return archive_document(data, name, limits, READER.media_type, pages)
+def pages(file: SourceFile) -> Pages:
+    """Yield, for each sheet, its name and its rows as they were last calculated, without empty ones."""
+    excel = office_module(file, "openpyxl", "workbooks")
+    stream = checked_archive(file)
+    if has_uncalculated(stream):
+        file.warnings.append("formulas without a stored value are skipped; open the file, save it, and read it again")
+    workbook = excel.load_workbook(stream, read_only=True, data_only=True)
+    for sheet in workbook.worksheets:
+        yield file.page_text(sheet_lines(sheet))
 
 
 def has_uncalculated(stream: BytesIO) -> bool:
@@ -76,4 +69,4 @@ def cell_text(value: Any, number_format: str | None) -> str:
     return str(value)
 
 
-READER = FormatReader((".xlsx",), "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", read_xlsx)
+READER = FormatReader((".xlsx",), "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", pages)

@@ -8,22 +8,23 @@ from specprefill_cli.documents.deadline import run_with_deadline
 
 
 def test_result_and_exception_reach_the_caller() -> None:
-    assert run_with_deadline(lambda stop: stop.is_set(), 60) is False
+    stop = threading.Event()
+    assert run_with_deadline(stop.is_set, stop, 60) is False
 
-    def fail(stop: threading.Event) -> None:
+    def fail() -> None:
         raise KeyError("from the work")
 
     with pytest.raises(KeyError, match="from the work"):
-        run_with_deadline(fail, 60)
+        run_with_deadline(fail, threading.Event(), 60)
 
 
 def test_late_work_is_asked_to_stop() -> None:
-    stopped = threading.Event()
+    stop, stopped = threading.Event(), threading.Event()
 
-    def late(stop: threading.Event) -> None:
+    def late() -> None:
         stop.wait()
         stopped.set()
 
     with pytest.raises(TimeoutError, match=r"not done after 0\.05 s"):
-        run_with_deadline(late, 0.05)
+        run_with_deadline(late, stop, 0.05)
     assert stopped.wait(60)

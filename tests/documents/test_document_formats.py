@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.documents import DocumentError, Limits, html, read_document, registry
+from specprefill_cli.documents.reader import SourceFile
 from specprefill_cli.errors import SpecprefillError
 
 GERMAN = "Größe, Käse und Öl stehen im Menü für übermüdete Gäste."
@@ -183,7 +184,7 @@ def test_text_that_starts_like_a_signature_is_text(text: str) -> None:
 
 @pytest.mark.parametrize("error", [KeyError("x"), RecursionError(), MemoryError(), AssertionError("odd\nmarkup")])
 def test_whatever_a_parser_raises_is_one_document_error(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fail(data: bytes, name: str, limits: Limits) -> None:
+    def fail(file: SourceFile) -> None:
         raise error
 
     monkeypatch.setattr(registry.html, "READER", registry.FormatReader((), "text/html", fail))
@@ -192,7 +193,7 @@ def test_whatever_a_parser_raises_is_one_document_error(monkeypatch: pytest.Monk
 
 def test_size_limits() -> None:
     assert "larger than 4 bytes" in refusal(b"12345", "a.txt", Limits(max_bytes=4))
-    assert "5 characters of text, the limit is 4" in refusal(b"12345", "a.txt", Limits(max_characters=4))
+    assert "more than 4 characters of text, which is the limit;" in refusal(b"12345", "a.txt", Limits(max_characters=4))
 
 
 def test_content_comes_before_the_suffix(make_pdf) -> None:

@@ -10,9 +10,10 @@ import pypdf
 import pytest
 from fpdf.enums import EncryptionMethod
 
-from specprefill_cli.documents import DocumentError, Limits, read_document
+from specprefill_cli.documents import DocumentError, Limits, pdf, read_document
 from specprefill_cli.documents.deadline import Abandoned
-from specprefill_cli.documents.pdf import Extraction, extract_pages
+from specprefill_cli.documents.reader import SourceFile
+from specprefill_cli.documents.registry import read_pages
 
 TEXTS = ["Alpha starts here.", "Beta is the second page.", "Gamma ends it."]
 
@@ -127,7 +128,7 @@ def test_a_pdf_that_cannot_be_opened_is_refused(make_pdf, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("error", PAGE_ERRORS, ids=lambda error: type(error).__name__)
 def test_a_pdf_without_a_readable_page_is_refused(make_pdf, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     fail_on_page(monkeypatch, 1, error)
-    assert "page 1 cannot be read" in refusal(make_pdf(TEXTS[:1]))
+    assert "no text can be read from the PDF: page 1 could not be read" in refusal(make_pdf(TEXTS[:1]))
 
 
 def test_a_scanned_pdf_is_refused(make_pdf) -> None:
@@ -152,7 +153,9 @@ def test_repaired_damage_is_a_warning(make_pdf) -> None:
 
 def test_a_pdf_beyond_the_limits_is_refused(make_pdf) -> None:
     assert "3 pages, the limit is 2" in refusal(make_pdf(TEXTS), Limits(max_pages=2))
-    assert "more than 20 characters of text (reached on page 2)" in refusal(make_pdf(TEXTS), Limits(max_characters=20))
+    assert "20 characters of text, which is the limit (reached on page 2)" in refusal(
+        make_pdf(TEXTS), Limits(max_characters=20)
+    )
     assert "larger than 100 bytes" in refusal(make_pdf(TEXTS), Limits(max_bytes=100))
 
 
@@ -177,13 +180,14 @@ def test_a_page_that_takes_too_long_is_refused(make_pdf, monkeypatch: pytest.Mon
 def test_an_abandoned_parser_stops_inside_the_page(make_pdf) -> None:
     class StopOnSecondPage(threading.Event):
         def is_set(self) -> bool:
-            return len(extraction.texts) == 1 and next(checks) > 3
+            return len(file.texts) == 1 and next(checks) > 3
 
-    checks, extraction = itertools.count(), Extraction()
+    checks = itertools.count()
+    file = SourceFile(make_pdf(TEXTS), "report.pdf", Limits(), StopOnSecondPage())
     with pytest.raises(Abandoned):
-        extract_pages(make_pdf(TEXTS), "report.pdf", Limits(), extraction, StopOnSecondPage())
-    assert extraction.texts == TEXTS[:1]
-    assert next(checks) == 5  # checked once before the page, then at each of its operators
+        read_pages(pdf.READER, file)
+    assert file.texts == TEXTS[:1]
+    assert next(checks) == 5  # checked at each of the page's operators
 
 
 def test_pypdf_is_quiet_and_its_logger_restored(make_pdf, capfd, caplog) -> None:
