@@ -16,6 +16,7 @@ from specprefill_cli.cli.loading import warn_of_idle_options
 from specprefill_cli.cli.options import MODE_LIST, OUTPUT, Given, Json, Quiet, with_settings
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import check_can_write, write_whole
+from specprefill_cli.lab.commands.checks import refuse_ranks
 from specprefill_cli.lab.commands.lists import KEEP_LIST, SPECULATE_LIST, whole_numbers
 from specprefill_cli.lab.commands.options import Lengths, Repeat
 from specprefill_cli.settings import Settings
@@ -102,7 +103,6 @@ def open_measured_session(
 ) -> Session:
     """Load the pair, or make one with random weights. Raises UsageError for options that `shapes` excludes."""
     from specprefill_cli.answering.session import loads_draft, open_session
-    from specprefill_cli.distributed.launch import refuse_ranks
     from specprefill_cli.lab.benchmarks.shapes import shaped_session
     from specprefill_cli.models.quantization import NONE
 
@@ -213,7 +213,6 @@ def peer(
     import torch
 
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.distributed.launch import refuse_ranks
     from specprefill_cli.lab.benchmarks.gguf_target import bundled_gguf, with_gguf_target
     from specprefill_cli.lab.benchmarks.peers import llama_cpp_peer
     from specprefill_cli.lab.benchmarks.prefill import bench_prefill

@@ -11,7 +11,7 @@ import typer
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
-from specprefill_cli.files import make_folder
+from specprefill_cli.lab.commands.checks import make_folder, refuse_ranks
 from specprefill_cli.lab.commands.lists import whole_numbers
 from specprefill_cli.lab.commands.options import Distractors, SampleSeed
 from specprefill_cli.settings import Settings
@@ -71,7 +71,6 @@ def calibrate(
     edges = whole_numbers(exact, "--exact") if exact.strip() else []
     settings = settings.varied(scorer="question", mode="select")
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.distributed.launch import refuse_ranks
     from specprefill_cli.documents import read_documents
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.models.calibration import calibration_folder

@@ -14,7 +14,8 @@ import typer
 from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.cli.options import Quiet, with_settings
 from specprefill_cli.errors import UsageError
-from specprefill_cli.files import make_folder, write_whole
+from specprefill_cli.files import write_whole
+from specprefill_cli.lab.commands.checks import make_folder, refuse_ranks
 from specprefill_cli.lab.commands.options import Distractors, SampleSeed
 from specprefill_cli.settings import Settings
 
@@ -70,7 +71,6 @@ def study(
     make_folder(out, "--out")
     from specprefill_cli.answering.resolve import resolve_scorer
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.distributed.launch import refuse_ranks
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.plots import require_matplotlib
     from specprefill_cli.lab.study import equal_cost, measurements, page
