@@ -112,8 +112,7 @@ def run_session(repl: Repl, notes: Notes) -> None:
 
 def answer_once(repl: Repl, question: str, json: bool, html: Path | None, notes: Notes) -> None:
     """Answer one question in all modes: as a table, as an object, and as a page."""
-    from specprefill_cli.reporting.comparison_table import comparison_record
-    from specprefill_cli.reporting.html import answer_result
+    from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results
 
     try:
         with notes.progress("answering") as update:
@@ -122,8 +121,7 @@ def answer_once(repl: Repl, question: str, json: bool, html: Path | None, notes:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if html:
-        results = [answer_result(compared.answer, compared.cells) for compared in repl.compared]
-        write_page(html, question, repl.comparison.collection, results)
+        write_page(html, question, repl.comparison.collection, comparison_results(repl.compared))
     if json:
         print_json(comparison_record(question, repl.compared))
     else:
