@@ -52,6 +52,12 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
     )
 
 
+def expected_speedup(mode: str, request: PrefillRequest) -> float | None:
+    """Time of `full` over that of a mode, by the cost model; None where it knows no cost."""
+    full_cost, cost = MODES[BASELINE].cost(request), MODES[mode].cost(request)
+    return full_cost / cost if full_cost and cost else None
+
+
 def check_fits(request: PrefillRequest, max_new_tokens: int, with_draft: bool) -> None:
     """Raises PromptTooLong when prompt and answer exceed the target's context, or the draft's where it runs."""
     pair = request.pair
