@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specprefill_cli.cli.repl import Repl
 
 
-@with_settings("models", "prefill", "decoding", lists=(MODE_LIST,))
+@with_settings("models", "prefill", "decoding", "output", lists=(MODE_LIST,))
 def compare(
     context: typer.Context,
     documents: Annotated[
