@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FILE = "confidence.json"
 REMEDY = "specprefill calibrate --confidence QUESTIONS.jsonl"
 # Probability of being right from which an answer is called likely.
-LIKELY = 2 / 3
+LIKELY = 0.6
 
 
 @dataclass(frozen=True, kw_only=True)
