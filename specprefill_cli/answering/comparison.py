@@ -82,8 +82,8 @@ class Comparison:
         return answer, stream.prefilled.logits
 
     def plan(self, question: str, settings: Settings) -> DryRun:
-        """A dry run, which starts cold: its estimates rest on the draft's time for the whole prompt."""
-        return dry_run(self.session.with_cache(None), self.collection, question, settings)
+        """A dry run for a question."""
+        return dry_run(self.session, self.collection, question, settings)
 
 
 def with_differences(baseline: tuple[ModeAnswer, Tensor], answer: ModeAnswer, logits: Tensor) -> ModeAnswer:
