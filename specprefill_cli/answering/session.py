@@ -18,7 +18,6 @@ from specprefill_cli.decoding.proposers import PROPOSERS
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculation import adapts, check_proposer, draft_may_propose, proposer_warnings
-from specprefill_cli.decoding.warm_up import measure_costs
 from specprefill_cli.distributed.commands import OpenPair
 from specprefill_cli.distributed.launch import ranks_for
 from specprefill_cli.distributed.ranks import Ranks
@@ -244,4 +243,4 @@ class Session:
             if draft_may_propose(settings, self.pair):
                 draft = ModelReader(self.pair.loaded_draft.model, result.draft_state or new_state(), length)
             target = ModelReader(self.pair.loaded_target.model, result.state, length, self.pair.ranks)
-            measure_costs(self.speculation.costs, target, draft, int(request.prompt.tokens[-1]))
+            self.speculation.costs.measure(target, draft, int(request.prompt.tokens[-1]))

@@ -53,11 +53,8 @@ class RoundLog:
     @property
     def acceptance_rate(self) -> float | None:
         """Accepted tokens over drafted ones."""
-        return (
-            sum(round_.accepted for round_ in self.rounds) / sum(round_.drafted for round_ in self.rounds)
-            if self.rounds
-            else None
-        )
+        drafted = sum(round_.drafted for round_ in self.rounds)
+        return sum(round_.accepted for round_ in self.rounds) / drafted if drafted else None
 
     @property
     def accepted_length_mean(self) -> float | None:

@@ -11,8 +11,9 @@ import typer
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
-from specprefill_cli.files import make_folder
+from specprefill_cli.lab.commands.checks import make_folder, refuse_ranks
 from specprefill_cli.lab.commands.lists import whole_numbers
+from specprefill_cli.lab.commands.options import Distractors, SampleSeed
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,10 +44,8 @@ def calibrate(
             "--keep auto by F1; 0: tune it by how often the answer's chunks are kept.",
         ),
     ] = 60,
-    distractors: Annotated[
-        int, typer.Option(min=0, help="Other contexts of the file around each question's own.")
-    ] = 19,
-    sample_seed: Annotated[int, typer.Option(help="Seed of the draw and of the distractors.")] = 0,
+    distractors: Distractors = 19,
+    sample_seed: SampleSeed = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; default: the pair's calibration folder.")
     ] = None,
@@ -72,7 +71,6 @@ def calibrate(
     edges = whole_numbers(exact, "--exact") if exact.strip() else []
     settings = settings.varied(scorer="question", mode="select")
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.distributed.launch import refuse_ranks
     from specprefill_cli.documents import read_documents
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.models.calibration import calibration_folder
@@ -100,12 +98,7 @@ def calibrate_heads(
     from specprefill_cli.lab.calibration.files import save_heads
 
     with notes.progress(f"searching the draft's heads with {len(items):,} questions") as update:
-        heads = search.calibrate_heads(
-            session,
-            items,
-            settings,
-            lambda number: update(f"searching the draft's heads: {number:,} of {len(items):,}"),
-        )
+        heads = search.calibrate_heads(session, items, settings, update)
     # Saved now too, so that Ctrl-C during the answers loses no heads.
     path = save_heads(heads, folder)
     if answers:
@@ -135,9 +128,7 @@ def tune_keep(
         notes.warn(f"no prompt fits the target with an answer; {fallback}. Give shorter documents, or --answers 0")
         return heads
     with notes.progress(f"answering {len(chosen):,} questions") as update:
-        tuned = tune_auto_keep(
-            session, heads, chosen, settings, lambda number: update(f"answering: {number:,} of {len(chosen):,}")
-        )
+        tuned = tune_auto_keep(session, heads, chosen, settings, update)
     if tuned.mass is None:
         notes.warn(f"no answer had a word right (questions: {tuned.questions:,}); {fallback}")
     return tuned.applied(heads)
@@ -155,13 +146,7 @@ def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path,
     stored = (load_heads(place, session.pair.draft) for place in (folder, calibration_folder(session.pair.pair)))
     window = next((heads.window for heads in stored if heads is not None), None)
     with notes.progress("running the pair over the text") as update:
-        calibration = calibrate_kv(
-            session.pair,
-            texts,
-            edges,
-            lambda number: update(f"running the pair over the text: sequence {number:,}"),
-            window,
-        )
+        calibration = calibrate_kv(session.pair, texts, edges, update, window)
     path = save_maps(calibration, folder)
     if json:
         maps = {name: [asdict(fit) for fit in kv_map.fits] for name, kv_map in calibration.maps.items()}

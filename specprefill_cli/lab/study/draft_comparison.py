@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
-from specprefill_cli.lab.session import loaded_models
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.sources import auto_class
@@ -48,10 +47,12 @@ def fit_drafts(
 
     Raises SpecprefillError if the text is too short.
     """
-    own, _ = loaded_models(pair)
-    fits = [fit_draft(pair, own, OWN, texts, step)]
-    fits += [fit_draft(pair, draft, COMPARED, texts, step) for draft in others]
-    return [*fits, fit_draft(pair, random_like(own, SEED), UNRELATED, texts, step)]
+    own = pair.loaded_draft
+    return [
+        fit_draft(pair, own, OWN, texts, step),
+        *(fit_draft(pair, draft, COMPARED, texts, step) for draft in others),
+        fit_draft(pair, random_like(own, SEED), UNRELATED, texts, step),
+    ]
 
 
 def fit_draft(
@@ -71,10 +72,7 @@ def fit_draft(
     if not tested.same_tokenizer:
         return replace(unfitted, reason="another tokenizer: its tokens are not the target's, so no KV can be mapped")
     window = pair.scoring_heads.window if pair.scoring_heads is not None else None
-    calibration = calibrate_kv(
-        tested, texts, (), lambda number: step(f"mapping {draft.name}: sequence {number:,}"), window
-    )
-    fits = calibration.maps["exact-0-draft"].fits
+    fits = calibrate_kv(tested, texts, (), step, window).maps["exact-0-draft"].fits
     return replace(
         unfitted,
         target_layers=tuple(fit.layer for fit in fits),

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.lab.session import loaded_models
 from specprefill_cli.models.adapter import recompute, window_layers
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.query_capture import QueryCapture
@@ -37,7 +36,7 @@ class Observation:
 
 def observe(request: PrefillRequest, state: PrefillState, computed: Tensor, checkpoints: Tensor) -> Observation:
     """Compute the slots that `inspect` computed again, which changes nothing, and capture queries and states."""
-    model = loaded_models(request.pair)[1].model
+    model = request.target.model
     queries, layers = QueryCapture(checkpoints), range(layer_count(model))
     with StateCapture(model, layers) as capture:
         recompute(model, request.prompt.tokens[computed], computed, state, queries, logits=False)
