@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_COLLECTIONS = 8
 
 
-@with_settings("models", "prefill", "decoding")
+@with_settings("models", "prefill", "decoding", "output")
 def batch(
     context: typer.Context,
     questions: Annotated[

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
 from rich.table import Table
 
 from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.reporting.evidence import passages_view
 from specprefill_cli.reporting.html import PageResult, answer_result
 from specprefill_cli.reporting.jsonl import SCHEMA, answer_record
 from specprefill_cli.reporting.safe import plain
@@ -19,6 +21,13 @@ if TYPE_CHECKING:
     from specprefill_cli.answering.comparison import ModeAnswer
 
 EMPTY = "-"
+
+
+def comparison_view(compared: Sequence[ModeAnswer]) -> Group:
+    """The table of modes, and below it the passages of the first mode that scored the documents, else of the first."""
+    scored = [column.answer for column in compared if column.answer.scorer is not None]
+    answers = [*scored, *(column.answer for column in compared)]
+    return Group(comparison_table(compared), *map(passages_view, answers[:1]))
 
 
 def comparison_table(compared: Sequence[ModeAnswer]) -> Table:

@@ -12,7 +12,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("command", ["ask", "plan"])
+@pytest.mark.parametrize("command", ["ask", "passages", "plan"])
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -8,7 +8,18 @@ import typer
 from specprefill_cli.cli.main import app
 
 COMMANDS = typer.main.get_command(app)
-OURS = ("ask", "compare", "plan", "doctor", "config show", "config set", "pairs show", "pairs check", "plugins")
+OURS = (
+    "ask",
+    "compare",
+    "passages",
+    "plan",
+    "doctor",
+    "config show",
+    "config set",
+    "pairs show",
+    "pairs check",
+    "plugins",
+)
 
 
 def command_of(name):
