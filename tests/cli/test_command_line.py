@@ -158,7 +158,7 @@ def bad_inputs(tmp_path):
             "Who?",
             ("--target", "no/such-model", "--mode", "full", "--offline"),
             1,
-            "no/such-model: cannot be loaded",
+            "no/such-model: not in the model cache",
         ),
         (HANDBOOK, "Who?", ("--max-new-tokens", "16000"), 1, "does not fit tiny:target's context of 16,384"),
     ],
