@@ -16,16 +16,21 @@ class ModelNotHere(SpecprefillError):
     """A model is not on this machine, and cannot be downloaded now."""
 
 
+def is_local(name: str) -> bool:
+    """Whether a model is bundled or a folder."""
+    return name.startswith(BUNDLED) or Path(name).is_dir()
+
+
 def is_here(name: str) -> bool:
     """Whether a model is bundled or a folder, or its configuration is in the hub's cache.
 
     Raises SpecprefillError for a name that is no folder and cannot be a hub id.
     """
+    if is_local(name):
+        return True
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    if name.startswith(BUNDLED) or Path(name).is_dir():
-        return True
     try:
         return isinstance(try_to_load_from_cache(name, "config.json"), str)
     except HFValidationError as error:
@@ -33,13 +38,15 @@ def is_here(name: str) -> bool:
 
 
 def may_download(name: str, offline: bool) -> bool:
-    """Whether files of a model may be fetched: neither the user nor the network prevents it.
+    """Whether files of a model may be fetched: it is from the hub, and neither the user nor the network prevents it.
 
     Raises ModelNotHere, at once and in one line, for a model that is not on this machine and cannot be fetched.
     """
+    if is_local(name):
+        return False
+    here = is_here(name)
     from huggingface_hub import constants
 
-    here = is_here(name)
     if offline:
         obstacle, remedy = "", "leave out --offline to download it"
     elif constants.HF_HUB_OFFLINE:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError, first_line
@@ -33,7 +32,7 @@ def source_of(name: str, offline: bool) -> dict[str, Any]:
     source = model_source(name)
     return {
         "pretrained_model_name_or_path": source,
-        "local_files_only": Path(source).is_dir() or not may_download(source, offline),
+        "local_files_only": not may_download(source, offline),
         "trust_remote_code": False,
     }
 
