@@ -54,21 +54,15 @@ def load_template(name: str, folders: Sequence[Path] = ()) -> Template:
 
     Raises UsageError when there is none of that name, and SpecprefillError when the file is not a valid template.
     """
-    places = (
-        [Path(name)] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in template_folders(folders)]
-    )
+    folders = [*folders, packaged_folder("prompts")]
+    places = [Path(name)] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in folders]
     for path in places:
         if path.is_file():
             return parse_template(path)
-    known = sorted({path.stem for folder in template_folders(folders) for path in folder.glob("*.toml")})
+    known = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
     raise UsageError(
         f"prompt '{name}': no such template; known are {', '.join(known)}, or give the path of a .toml file"
     )
-
-
-def template_folders(folders: Sequence[Path]) -> list[Path]:
-    """Where templates are looked for, the package's folder last."""
-    return [*folders, packaged_folder("prompts")]
 
 
 def parse_template(path: Path) -> Template:

@@ -21,7 +21,6 @@ LIGHT = [
         "models.pairs",
         "cli.main",
         "prefill.phases",
-        "answering.metrics",
     ),
     *(
         "cli.choices",
@@ -30,7 +29,6 @@ LIGHT = [
         "diagnostics.finding",
         "diagnostics.doctor",
         "documents.cleaning",
-        "cli.lists",
     ),
 ]
 

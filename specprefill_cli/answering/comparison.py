@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+import string
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,12 +15,14 @@ from torch import Tensor
 from specprefill_cli.answering.answer import Answer
 from specprefill_cli.answering.cells import Cell, stream_cells
 from specprefill_cli.answering.dry_run import DryRun, dry_run
-from specprefill_cli.answering.metrics import f1
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.prefill.registry import BASELINE
 from specprefill_cli.settings import Settings
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +94,7 @@ def with_differences(baseline: tuple[ModeAnswer, Tensor], answer: ModeAnswer, lo
         answer,
         speedup=full.answer.ttft_seconds / answer.answer.ttft_seconds,
         first_token_kl=kl_divergence(full_logits, logits),
-        agreement=f1(answer.answer.answer, [full.answer.answer]),
+        agreement=word_f1(answer.answer.answer, full.answer.answer),
     )
 
 
@@ -98,3 +103,15 @@ def kl_divergence(reference: Tensor, logits: Tensor) -> float:
     expected, other = reference.double().log_softmax(-1).cpu(), logits.double().log_softmax(-1).cpu()
     terms = torch.where(expected == -math.inf, 0.0, expected.exp() * (expected - other))
     return float(terms.sum().clamp(min=0.0))
+
+
+def normalise(text: str) -> str:
+    """Lower-case text without punctuation, articles and extra blanks."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def word_f1(answer: str, reference: str) -> float:
+    """F1 of the words of two normalised texts, as SQuAD counts it (arXiv 1606.05250); 1 if both have none."""
+    words, expected = normalise(answer).split(), normalise(reference).split()
+    overlap = sum((Counter(words) & Counter(expected)).values())
+    return 2 * overlap / (len(words) + len(expected)) if overlap else float(words == expected)

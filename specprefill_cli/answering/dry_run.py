@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from torch import Tensor
-
 from specprefill_cli.answering.answer import SpanRecord, span_records
+from specprefill_cli.answering.cells import Cell, document_cells
 from specprefill_cli.answering.session import WARM_UP_TEXT, Session
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collection import Collection
@@ -44,8 +42,7 @@ class Estimate:
 class DryRun:
     """A plan, and everything computed for it.
 
-    offsets: [n, 2] character range of each document token; importance: [n]; phases: seconds, of the draft alone
-    neighbours: weight of a chunk's two neighbours in its rank
+    cells: the documents by planned fate and importance; phases: seconds, of the draft alone
     loaded: whether the target's weights are loaded; advice: the mode that `auto` would take, with its reason
     estimates: the planned ratio first, then others; full_seconds: estimate for full prefill, None as in Estimate
     """
@@ -55,9 +52,7 @@ class DryRun:
     target: str
     loaded: bool
     plan: Plan
-    offsets: np.ndarray
-    importance: Tensor
-    neighbours: float
+    cells: list[Cell]
     spans: list[SpanRecord]
     phases: dict[str, float]
     advice: tuple[str, str]
@@ -90,9 +85,14 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         target=session.pair.target.name,
         loaded=bool(session.pair.target.devices),
         plan=selection.plan,
-        offsets=request.prompt.offsets,
-        importance=scores.importance,
-        neighbours=scores.neighbours,
+        cells=document_cells(
+            collection,
+            request.prompt.offsets,
+            selection.plan,
+            scores.importance,
+            request.chunk_size,
+            scores.neighbours,
+        ),
         spans=span_records(collection, request.prompt, selection.plan),
         phases=request.clock.phases(),
         advice=automatic_mode(request),

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.console import Notes, print_json
+from specprefill_cli.cli.console import Notes, close_broken_pipe, print_json
 from specprefill_cli.cli.inputs import check_question, read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
-
-if TYPE_CHECKING:
-    from specprefill_cli.answering.stream import AnswerStream
 
 
 @with_settings("models", "prefill", "decoding")
@@ -52,17 +50,21 @@ def ask(
         session = open_ready_session(context, [settings], given, notes)
     with notes.progress(f"prefill of {size}"):
         stream = session.ask(collection, question, settings)
-    reader_left = write_answer(
-        stream, streaming=not (json or no_stream), silent=json, despite_closed_pipe=html is not None
-    )
+    pieces = iter(stream)
+    try:
+        write_answer(pieces, streaming=not (json or no_stream), silent=json)
+    except BrokenPipeError:
+        if html is None:
+            raise
+        # Its reader left early (`| head -1`), but the answer goes to the page too.
+        close_broken_pipe()
+        list(pieces)
     answer = stream.result()
     if html:
         from specprefill_cli.answering.cells import stream_cells
         from specprefill_cli.reporting.html import answer_result
 
         write_page(html, question, collection, [answer_result(answer, stream_cells(stream))])
-    if reader_left is not None:
-        raise reader_left
     if json:
         from specprefill_cli.reporting.jsonl import answer_record
 
@@ -75,30 +77,11 @@ def ask(
         raise typer.Exit(INTERRUPTED)
 
 
-def write_answer(
-    stream: AnswerStream, streaming: bool, silent: bool, despite_closed_pipe: bool
-) -> BrokenPipeError | None:
-    """Write the answer to standard output, in pieces or at once; the error where its reader left early (`| head -1`).
-
-    despite_closed_pipe: decode the rest of the answer all the same, because it goes to a file too
-    """
-    pieces = []
-    reader_left = None
-    for piece in stream:
-        pieces.append(piece)
-        if streaming and reader_left is None:
-            reader_left = try_print(printable(piece), "")
-            if reader_left is not None and not despite_closed_pipe:
-                return reader_left
-    if silent or reader_left is not None:
-        return reader_left
-    return try_print("" if streaming else printable("".join(pieces).strip()), "\n")
-
-
-def try_print(text: str, end: str) -> BrokenPipeError | None:
-    """Print at once; the error where nobody reads any more."""
-    try:
-        print(text, end=end, flush=True)
-    except BrokenPipeError as error:
-        return error
-    return None
+def write_answer(pieces: Iterator[str], streaming: bool, silent: bool) -> None:
+    """Write the answer to standard output, in pieces or at once."""
+    if streaming:
+        for piece in pieces:
+            print(printable(piece), end="", flush=True)
+    text = "".join(pieces).strip()
+    if not silent:
+        print(printable(text), flush=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from specprefill_cli.decoding.proposers import PROPOSERS
+from specprefill_cli.errors import UsageError
 from specprefill_cli.models.pairs import PAIRS
 from specprefill_cli.prefill.registry import MODES, SCORERS
-from specprefill_cli.settings import AUTO, SETTINGS, Setting, check_choice, flag
+from specprefill_cli.settings import AUTO, SETTINGS, Setting, check_choice, flag, parse_setting
 
-Completion = Callable[[str], list[str]]
 # Settings whose values are the names in a registry. `--draft` and `--target` do without a known pair.
 REGISTRIES: Mapping[str, Callable[[], Sequence[str]]] = {
     "mode": lambda: (AUTO, *MODES),
@@ -24,28 +25,35 @@ def choices_of(setting: Setting) -> Sequence[str]:
     return REGISTRIES[setting.name]() if setting.name in REGISTRIES else setting.choices
 
 
-def check_name(name: str, value: str, label: str | None = None) -> None:
+def check_name(name: str, value: str) -> None:
     """Raises UsageError for a mode, scorer or proposer that is not registered."""
     if name in REGISTRIES and name != "pair":
-        check_choice(value, REGISTRIES[name](), label or flag(name))
+        check_choice(value, REGISTRIES[name](), flag(name))
 
 
-def complete(name: str) -> Completion:
-    """Shell completion of a setting's values."""
+def split(text: str, option: str) -> list[str]:
+    """The values of a comma-separated list, without repetitions. Raises UsageError where there is none."""
+    parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not parts:
+        raise UsageError(f"{option}: empty; give one value, or several separated by commas")
+    return parts
+
+
+def setting_values(name: str, text: str, option: str) -> list[Any]:
+    """Several values of a setting. Raises UsageError for a wrong value, or a name that is not registered."""
+    values = [parse_setting(name, part, option) for part in split(text, option)]
+    for value in values:
+        check_name(name, value)
+    return values
+
+
+def complete(name: str, several: bool = False) -> Callable[[str], list[str]]:
+    """Shell completion of a setting's values; `several`: of the last value in a comma-separated list."""
 
     def completion(incomplete: str) -> list[str]:
-        return starting_with(incomplete, suggestions(name))
-
-    return completion
-
-
-def complete_list(name: str) -> Completion:
-    """Shell completion of the last value in a comma-separated list of a setting's values."""
-
-    def completion(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",")
+        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
         unused = [value for value in suggestions(name) if value not in before.split(",")]
-        return [before + comma + value for value in starting_with(last, unused)]
+        return [before + comma + value for value in unused if value.startswith(last)]
 
     return completion
 
@@ -57,9 +65,4 @@ def suggestions(name: str) -> Sequence[str]:
 
 def setting_names(incomplete: str) -> list[str]:
     """Shell completion of a setting's name."""
-    return starting_with(incomplete, SETTINGS)
-
-
-def starting_with(incomplete: str, values: Sequence[str] | Mapping[str, object]) -> list[str]:
-    """The values that begin with what was typed."""
-    return [value for value in values if value.startswith(incomplete)]
+    return [name for name in SETTINGS if name.startswith(incomplete)]

@@ -14,7 +14,7 @@ from rich.console import Console
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.inputs import read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
-from specprefill_cli.cli.options import Given, Html, Json, Quiet, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Given, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, UsageError
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import AUTO, PREFILL, Settings
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specprefill_cli.cli.repl import Repl
 
 
-@with_settings("models", "prefill", "decoding", lists=("mode",))
+@with_settings("models", "prefill", "decoding", lists=(MODE_LIST,))
 def compare(
     context: typer.Context,
     documents: Annotated[

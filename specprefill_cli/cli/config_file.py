@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.cli.sources import parse_config
+from specprefill_cli.cli.sources import not_toml, parse_config, read_text
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import write_whole
 from specprefill_cli.settings import AUTO, parse_setting
@@ -18,7 +18,7 @@ def set_value(path: Path, name: str, text: str) -> Any:
     """Write a setting into the file, in its type, and return its value.
 
     Raises UsageError, and leaves the file as it is, for an unknown setting, a value out of its range, or a file that
-    would not be valid with it; SpecprefillError for a file that cannot be read or written.
+    cannot be read or would not be valid with it; SpecprefillError for one that cannot be written.
     """
     value = parse_setting(name, text, "config set")
     document = read_document(path)
@@ -33,7 +33,7 @@ def set_value(path: Path, name: str, text: str) -> Any:
 def unset_value(path: Path, name: str) -> None:
     """Remove a key from the file, even one that is no setting.
 
-    Raises UsageError when it is not there, SpecprefillError for a file that cannot be read or written.
+    Raises UsageError when it is not there or the file cannot be read, SpecprefillError when it cannot be written.
     """
     document = read_document(path)
     if name not in document:
@@ -43,18 +43,16 @@ def unset_value(path: Path, name: str) -> None:
 
 
 def read_document(path: Path) -> TOMLDocument:
-    """Raises UsageError for a file that is not TOML, SpecprefillError for one that cannot be read."""
+    """Raises UsageError for a file that cannot be read, or is not TOML."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     if path.exists() and not path.is_file():
         raise UsageError(f"{path}: this is not a file; set SPECPREFILL_CONFIG to one")
     try:
-        return tomlkit.parse(path.read_text(encoding="utf-8-sig") if path.exists() else "")
-    except (TOMLKitError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
-    except OSError as error:
-        raise SpecprefillError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+        return tomlkit.parse(read_text(path) if path.exists() else "")
+    except TOMLKitError as error:
+        raise not_toml(path, error) from error
 
 
 def write(path: Path, text: str) -> None:

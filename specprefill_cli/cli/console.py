@@ -30,7 +30,7 @@ def plain_table(*header: str) -> Table:
     """A table without lines; without a header, its first column is dimmed."""
     table = Table(*header, show_header=bool(header), box=None, padding=(0, 2, 0, 0))
     if not header:
-        table.add_column(style="dim")
+        table.add_column(style="dim", no_wrap=True)
     return table
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.console import Notes, console, plain_table, print_json
 from specprefill_cli.cli.options import Given, Json, with_settings
 from specprefill_cli.cli.sources import merge_settings
+from specprefill_cli.diagnostics.finding import Check, State, any_broken
 from specprefill_cli.errors import UsageError
+from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import MODELS, Settings
+
+STYLES = {State.OK: "green", State.LIMITED: "yellow", State.NO: "yellow", State.BROKEN: "bold red"}
 
 
 @with_settings("models", without=("tensor_parallel", "offline"))
@@ -35,7 +41,6 @@ def doctor(
       specprefill doctor --json | jq -r '.checks[] | select(.state != "ok") | .detail'
     """
     from specprefill_cli.diagnostics.doctor import diagnose
-    from specprefill_cli.diagnostics.finding import any_broken
 
     problem = None
     try:
@@ -46,11 +51,20 @@ def doctor(
         problem = str(error)
     with Notes(json).progress("checking"):
         checks = diagnose(settings, tokens, problem)
-    from specprefill_cli.reporting.findings import check_record, check_table
+    show_checks(checks, json)
 
+
+def show_checks(checks: Sequence[Check], json: bool, **more: Any) -> None:
+    """Print findings as a table, or with `more` as one JSON object; raises Exit where something needed is broken."""
+    broken = any_broken(checks)
     if json:
-        print_json(check_record(checks))
+        print_json({**more, "ok": not broken, "checks": [asdict(check) for check in checks]})
     else:
-        console(sys.stdout).print(check_table(checks))
-    if any_broken(checks):
+        table = plain_table()
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for check in checks:
+            table.add_row(plain(check.name), plain(check.state.value, STYLES[check.state]), plain(check.detail))
+        console(sys.stdout).print(table)
+    if broken:
         raise typer.Exit(1)

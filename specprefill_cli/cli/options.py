@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.choices import check_name, choices_of, complete, complete_list
-from specprefill_cli.cli.lists import setting_values
+from specprefill_cli.cli.choices import check_name, choices_of, complete, setting_values
 from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.settings import AUTO, PREFILL, SETTINGS, Setting, in_words
 
@@ -42,53 +41,60 @@ Given = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ListOption:
-    """An option for several values of one setting; without a default it has the setting's own value."""
+    """An option for several values of one setting, by name; without a default it has the setting's own value."""
 
+    name: str
     flag: str
     help: str
     default: str | None = None
 
-    def values(self, name: str, text: str | None, own: Any) -> list[Any]:
+    def values(self, text: str | None, own: Any) -> list[Any]:
         """The values in a list, or the setting's own. Raises UsageError for a wrong value."""
         text = self.default if text is None else text
-        return [own] if text is None else setting_values(name, text, self.flag)
+        return [own] if text is None else setting_values(self.name, text, self.flag)
+
+    def parameter(self) -> Parameter:
+        """The option as a parameter that typer reads; None where it was not given."""
+        option = typer.Option(
+            self.flag,
+            help=f"{self.help}.",
+            rich_help_panel=PREFILL,
+            show_default=self.default or default_in_words(SETTINGS[self.name]),
+            metavar="<list>",
+            autocompletion=complete(self.name, several=True),
+        )
+        return Parameter(self.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
 
 
-LISTS: Mapping[str, ListOption] = {
-    "mode": ListOption("--modes", "Prefill modes, comma-separated", "full,select"),
-    "keep": ListOption("--keep", "Keep ratios, comma-separated; auto is allowed"),
-    "scorer": ListOption("--scorer", "Scorers, comma-separated"),
-    "speculate": ListOption(
-        "--speculate", "What is compared with plain decoding: auto or numbers, comma-separated", AUTO
-    ),
-}
+MODE_LIST = ListOption("mode", "--modes", "Prefill modes, comma-separated", "full,select")
 
 
 def with_settings(
-    *names: str, without: Collection[str] = (), lists: Collection[str] = ()
+    *names: str, without: Collection[str] = (), lists: Collection[ListOption] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command options for settings: whole panels ("models") or single settings ("seed") by name.
 
     The command may take, by parameter name:
     - `settings`: the merged `Settings`;
     - `given`: the settings that were given on the command line;
-    - the plural of a setting in `lists` (`modes`): the values of its list option.
+    - the plural of a setting with a list option (`modes`): its values.
 
     The options take their place among the command's own.
     """
+    listed = {option.name: option for option in lists}
     chosen = [
         setting
         for setting in SETTINGS.values()
         if setting.panel is not None
         and (setting.panel.lower() in names or setting.name in names)
-        and setting.name not in {*without, *lists}
+        and setting.name not in {*without, *listed}
     ]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(function, eval_str=True).parameters.values()
-        supplied = {"settings", "given", *(f"{name}s" for name in lists)}
+        supplied = {"settings", "given", *(f"{name}s" for name in listed)}
         accepted = {parameter.name for parameter in own} & supplied
-        options = [*map(list_parameter, lists), *map(parameter_of, chosen)]
+        options = [*(option.parameter() for option in lists), *map(parameter_of, chosen)]
         first = next(index for index, parameter in enumerate(own) if parameter.name in supplied)
         parameters = [parameter for parameter in own if parameter.name not in supplied]
         parameters[first:first] = options
@@ -99,12 +105,12 @@ def with_settings(
             given = {name: value for name, value in flags.items() if value is not None}
             supplies: dict[str, Any] = {"given": given}
             if "settings" in accepted:
-                settings = merge_settings({name: value for name, value in given.items() if name not in lists})
+                settings = merge_settings({name: value for name, value in given.items() if name not in listed})
                 for setting in chosen:
                     check_name(setting.name, getattr(settings, setting.name))
                 supplies["settings"] = settings
-                for name in lists:
-                    supplies[f"{name}s"] = LISTS[name].values(name, flags[name], getattr(settings, name))
+                for name, option in listed.items():
+                    supplies[f"{name}s"] = option.values(flags[name], getattr(settings, name))
             function(**values, **{name: value for name, value in supplies.items() if name in accepted})
 
         keyword_only = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -131,20 +137,6 @@ def parameter_of(setting: Setting) -> Parameter:
         default=None,
         annotation=Annotated[bool | None if setting.type is bool else str | None, option],
     )
-
-
-def list_parameter(name: str) -> Parameter:
-    """The list option of a setting as a parameter that typer reads; None where it was not given."""
-    known = LISTS[name]
-    option = typer.Option(
-        known.flag,
-        help=f"{known.help}.",
-        rich_help_panel=PREFILL,
-        show_default=known.default or default_in_words(SETTINGS[name]),
-        metavar="<list>",
-        autocompletion=complete_list(name),
-    )
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
 
 
 def choices_in_words(setting: Setting) -> str:

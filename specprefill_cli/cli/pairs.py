@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from specprefill_cli.cli.choices import complete
 from specprefill_cli.cli.console import Notes, console, plain_table, print_json
+from specprefill_cli.cli.doctor import show_checks
 from specprefill_cli.cli.options import Given, Json, with_settings
 from specprefill_cli.cli.sources import merge_settings
+from specprefill_cli.diagnostics.finding import Check, State, any_broken
 from specprefill_cli.errors import UsageError
+from specprefill_cli.models.pairs import BUNDLED, PAIRS, find_pair
 from specprefill_cli.settings import Settings, prompt_folder
-
-if TYPE_CHECKING:
-    from specprefill_cli.diagnostics.finding import Check
-    from specprefill_cli.models.pairs import Pair
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -38,10 +39,8 @@ def pairs(context: typer.Context, json: Json = False) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from specprefill_cli.models.pairs import PAIRS
-
     if json:
-        print_json({"pairs": [record(pair) for pair in PAIRS.values()]})
+        print_json({"pairs": [asdict(pair) for pair in PAIRS.values()]})
         return
     table = plain_table("pair", "draft", "target", "note")
     for pair in PAIRS.values():
@@ -56,16 +55,15 @@ def show(name: Name, json: Json = False) -> None:
     Example:
       specprefill pairs show qwen2.5-7b
     """
-    from specprefill_cli.models.pairs import find_pair
-
     pair = find_pair(name)
-    here = {role: on_this_machine(model) for role, model in (("draft", pair.draft), ("target", pair.target))}
+    models = {"draft": pair.draft, "target": pair.target}
+    here = {role: on_this_machine(model) for role, model in models.items()}
     if json:
-        print_json(record(pair) | {"here": here})
+        print_json(asdict(pair) | {"here": here})
         return
     table = plain_table()
     table.add_row("pair", pair.name)
-    for role, model in (("draft", pair.draft), ("target", pair.target)):
+    for role, model in models.items():
         table.add_row(role, f"{model}  ({'on this machine' if here[role] else 'not downloaded yet'})")
     table.add_row("prompt", pair.prompt)
     if pair.note:
@@ -102,25 +100,16 @@ def check(
     settings = merge_settings({**given, "pair": name})
     with Notes(json).progress("reading configurations and tokenizers"):
         checks = examine(settings)
-    from specprefill_cli.diagnostics.finding import any_broken
-    from specprefill_cli.reporting.findings import check_record, check_table
-
     if load and not any_broken(checks):
         with Notes(json).progress("loading the models"):
             checks.append(try_out(settings))
-    if json:
-        print_json(check_record(checks, pair=name))
-    else:
-        console(sys.stdout).print(check_table(checks))
-    if any_broken(checks):
-        raise typer.Exit(1)
+    show_checks(checks, json, pair=name)
 
 
 def examine(settings: Settings) -> list[Check]:
     """Check a pair without its weights. Raises SpecprefillError for a model that cannot be loaded."""
     from specprefill_cli.diagnostics.pair_check import check_pair
     from specprefill_cli.models.loading import load_outline
-    from specprefill_cli.models.pairs import find_pair
     from specprefill_cli.models.placement import choose_placement
     from specprefill_cli.prompting import load_template
 
@@ -134,7 +123,6 @@ def examine(settings: Settings) -> list[Check]:
 def try_out(settings: Settings) -> Check:
     """Load the pair and prefill a short document in `full` and `select`."""
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.diagnostics.finding import Check, State
     from specprefill_cli.documents.collection import Collection
     from specprefill_cli.documents.document import one_page_document
     from specprefill_cli.reporting.table import seconds
@@ -151,19 +139,8 @@ def try_out(settings: Settings) -> Check:
 
 def on_this_machine(name: str) -> bool:
     """Whether a model's configuration is in a folder or in the Hub's cache."""
-    from pathlib import Path
-
     from huggingface_hub import try_to_load_from_cache
-
-    from specprefill_cli.models.pairs import BUNDLED
 
     if name.startswith(BUNDLED) or Path(name).is_dir():
         return True
     return isinstance(try_to_load_from_cache(name, "config.json"), str)
-
-
-def record(pair: Pair) -> dict[str, Any]:
-    """A pair as a JSON object."""
-    from dataclasses import asdict
-
-    return asdict(pair)

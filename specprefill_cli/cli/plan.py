@@ -17,7 +17,6 @@ from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.dry_run import DryRun
-    from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.collection import Collection
 
 
@@ -53,18 +52,23 @@ def plan(
     notes = Notes(quiet)
     collection = read_inputs(documents, html, notes)
     with notes.progress("loading the draft, and the target's tokenizer"):
-        session = open_draft_side(settings)
-    startup_seconds = seconds_since_start(context)
-    from specprefill_cli.answering.dry_run import dry_run
-    from specprefill_cli.reporting import dry_run_report
+        from specprefill_cli.answering.dry_run import PLANNED_MODE, dry_run
+        from specprefill_cli.answering.session import open_session
+        from specprefill_cli.distributed.ranks import ALONE
+        from specprefill_cli.models.loading import load_draft_side
+        from specprefill_cli.prefill.auto_mode import runs_draft
+        from specprefill_cli.reporting import dry_run_report
 
+        # Of the target, only its configuration and tokenizer.
+        draft = runs_draft(PLANNED_MODE, settings.scorer)
+        session = open_session(settings, draft, load=load_draft_side, ranks=ALONE)
+    startup_seconds = seconds_since_start(context)
     with notes.progress("reading the documents with the draft"):
         run = dry_run(session, collection, question, settings)
-    cells = dry_run_report.plan_cells(run, collection, settings.chunk_size)
     if html:
-        write_page(html, question, collection, [dry_run_report.plan_result(run, cells)])
+        write_page(html, question, collection, [dry_run_report.plan_result(run)])
     if json:
-        print_json(dry_run_report.plan_record(run, cells, collection, startup_seconds))
+        print_json(dry_run_report.plan_record(run, collection, startup_seconds))
         return
     out = console(sys.stdout)
     out.print(plan_report(run, collection, settings.chunk_size, out.color_system is not None and not out.no_color))
@@ -76,24 +80,13 @@ def plan_report(run: DryRun, collection: Collection, chunk_size: int, colour: bo
 
     colour: show importance in colours; characters of different density show it without
     """
-    from specprefill_cli.reporting.dry_run_report import estimate_rows, estimate_table, plan_cells, plan_table
+    from specprefill_cli.reporting.dry_run_report import estimate_rows, estimate_table, plan_facts
     from specprefill_cli.reporting.strip import heat_strip, legend
+    from specprefill_cli.reporting.table import facts_table, warning_facts
 
     return Group(
-        heat_strip(collection, plan_cells(run, collection, chunk_size), colour),
+        heat_strip(collection, run.cells, colour),
         Styled(legend(chunk_size, colour), "dim"),
-        plan_table(run),
+        facts_table([*plan_facts(run), *warning_facts(run.warnings)]),
         estimate_table(estimate_rows(run)),
     )
-
-
-def open_draft_side(settings: Settings) -> Session:
-    """Load the draft where a dry run needs it, and of the target only its configuration and tokenizer."""
-    from specprefill_cli.answering.dry_run import PLANNED_MODE
-    from specprefill_cli.answering.session import open_session
-    from specprefill_cli.distributed.ranks import ALONE
-    from specprefill_cli.models.loading import load_draft_side
-    from specprefill_cli.prefill.auto_mode import runs_draft
-
-    draft = runs_draft(PLANNED_MODE, settings.scorer)
-    return open_session(settings, draft, load=load_draft_side, ranks=ALONE)

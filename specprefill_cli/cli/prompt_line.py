@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.cli.choices import suggestions
-from specprefill_cli.cli.repl import HELP
+from specprefill_cli.cli.repl import HELP, SETTINGS
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import Completer
     from prompt_toolkit.history import History
 
 PROMPT = "specprefill> "
-# Commands whose arguments are values of a setting.
-SETTINGS = {"/mode": "mode", "/keep": "keep", "/speculate": "speculate"}
 PATHS = ("/documents", "/save")
 
 
@@ -55,10 +53,9 @@ def completer() -> Completer:
 
     commands = WordCompleter(list(HELP), sentence=True)
     paths = PathCompleter(expanduser=True)
-    arguments: dict[str, Completer] = {
-        command: WordCompleter(list(suggestions(name))) for command, name in SETTINGS.items()
-    }
-    arguments |= dict.fromkeys(PATHS, paths)
+    arguments: dict[str, Completer] = dict.fromkeys(PATHS, paths)
+    for command, name in {**SETTINGS, "/mode": "mode"}.items():
+        arguments[command] = WordCompleter(list(suggestions(name)))
 
     class LineCompleter(Completer):
         def get_completions(self, document: Document, complete_event: Any) -> Iterable[Any]:

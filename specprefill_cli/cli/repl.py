@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 
+from specprefill_cli.cli.choices import setting_values
 from specprefill_cli.cli.console import Notes, plain_table
 from specprefill_cli.cli.inputs import check_no_document, write_page
-from specprefill_cli.cli.lists import setting_values
 from specprefill_cli.cli.plan import plan_report
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import check_can_write, write_whole

@@ -65,10 +65,15 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
 
 def read_config(path: Path) -> dict[str, Any]:
     """The settings in a config file. Raises UsageError, naming the file."""
+    return parse_config(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """A config file's text. Raises UsageError, naming the file."""
     try:
-        return parse_config(path.read_text(encoding="utf-8-sig"), path)
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
+        raise not_toml(path, error) from error
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
 
@@ -78,5 +83,10 @@ def parse_config(text: str, path: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
+        raise not_toml(path, error) from error
     return {name: parse_setting(name, value, str(path)) for name, value in values.items()}
+
+
+def not_toml(path: Path, error: Exception) -> UsageError:
+    """What to raise for a config file that cannot be parsed."""
+    return UsageError(f"{path}: not valid TOML ({error}); fix or remove the file")

@@ -42,14 +42,15 @@ def check_model_class(role: str, outline: ModelOutline) -> Check:
 
 def check_select(draft: ModelOutline) -> Check:
     """Whether a layer of the draft sees the whole prompt, however long."""
-    windows = [window for window in window_layers(draft.config) if window is not None]
-    if len(windows) == len(window_layers(draft.config)):
-        detail = (
-            f"only for prompts up to {max(windows):,} tokens: all of the draft's layers have a window; longer ones need "
-            "--scorer lexical or another --draft"
-        )
-        return Check("select", State.LIMITED, detail)
-    return Check("select", State.OK, "the target reads what the draft selects; their tokenizers may differ")
+    windows = window_layers(draft.config)
+    if None in windows:
+        return Check("select", State.OK, "the target reads what the draft selects; their tokenizers may differ")
+    longest = max(window for window in windows if window is not None)
+    detail = (
+        f"only for prompts up to {longest:,} tokens: all of the draft's layers have a window; longer ones need "
+        "--scorer lexical or another --draft"
+    )
+    return Check("select", State.LIMITED, detail)
 
 
 def check_draft_kv(same_tokenizer: bool, target: ModelOutline) -> Check:

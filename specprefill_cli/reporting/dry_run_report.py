@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import accumulate, pairwise
 from typing import Any
 
 from rich.table import Table
 
-from specprefill_cli.answering.cells import Cell, document_cells
-from specprefill_cli.answering.dry_run import PLANNED_MODE, DryRun, Estimate
+from specprefill_cli.answering.cells import Cell
+from specprefill_cli.answering.dry_run import PLANNED_MODE, DryRun
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.reporting.html import PageResult
 from specprefill_cli.reporting.jsonl import SCHEMA
-from specprefill_cli.reporting.table import facts_table, seconds, warning_facts
+from specprefill_cli.reporting.table import seconds
 
 ESTIMATE_NOTE = (
     "estimates: counted operations and the overhead of a pass, not measurements of the target; seconds at the speed at "
     "which the draft ran here"
 )
-
-
-def plan_cells(run: DryRun, collection: Collection, chunk_size: int) -> list[Cell]:
-    """Return the planned fates as cells."""
-    return document_cells(collection, run.offsets, run.plan, run.importance, chunk_size, run.neighbours)
 
 
 def plan_facts(run: DryRun) -> list[tuple[str, str]]:
@@ -40,24 +36,15 @@ def plan_facts(run: DryRun) -> list[tuple[str, str]]:
     ]
 
 
-def plan_table(run: DryRun) -> Table:
-    """Build the table of a dry run's facts and warnings."""
-    return facts_table([*plan_facts(run), *warning_facts(run.warnings)])
-
-
 def estimate_rows(run: DryRun) -> list[list[str]]:
     """Return a header and rows: this plan's keep ratio first, then others, then full prefill."""
     rows = [["keep", "tokens computed", "expected speedup", "TTFT"]]
     for number, estimate in enumerate(run.estimates):
-        keep = f"this plan: {keep_ratio(estimate)}" if number == 0 else keep_ratio(estimate)
+        keep = f"auto, {estimate.kept_ratio:.2f}" if estimate.keep is None else f"{estimate.keep:g}"
+        label = f"this plan: {keep}" if number == 0 else keep
         ttft = about_seconds(estimate.ttft_seconds)
-        rows.append([keep, f"{estimate.kept_tokens:,}", f"{estimate.speedup:.1f}x", ttft])
+        rows.append([label, f"{estimate.kept_tokens:,}", f"{estimate.speedup:.1f}x", ttft])
     return [*rows, ["full", f"{run.plan.prompt_tokens:,}", "1.0x", about_seconds(run.full_seconds)]]
-
-
-def keep_ratio(estimate: Estimate) -> str:
-    """Write the keep ratio of an estimate."""
-    return f"auto, {estimate.kept_ratio:.2f}" if estimate.keep is None else f"{estimate.keep:g}"
 
 
 def about_seconds(value: float | None) -> str:
@@ -75,7 +62,7 @@ def estimate_table(rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def plan_result(run: DryRun, cells: Sequence[Cell]) -> PageResult:
+def plan_result(run: DryRun) -> PageResult:
     """Return a dry run as the page shows it."""
     return PageResult(
         mode=PLANNED_MODE,
@@ -85,12 +72,12 @@ def plan_result(run: DryRun, cells: Sequence[Cell]) -> PageResult:
         phases=run.phases,
         citations=(),
         warnings=run.warnings,
-        cells=cells,
+        cells=run.cells,
         estimates=estimate_rows(run),
     )
 
 
-def plan_record(run: DryRun, cells: Sequence[Cell], collection: Collection, startup_seconds: float) -> dict[str, Any]:
+def plan_record(run: DryRun, collection: Collection, startup_seconds: float) -> dict[str, Any]:
     """Return a dry run as JSON values: times in seconds, spans as `ask --json` has them, one entry a chunk."""
     mode, reason = run.advice
     return {
@@ -105,7 +92,7 @@ def plan_record(run: DryRun, cells: Sequence[Cell], collection: Collection, star
         "startup_seconds": startup_seconds,
         "phases": run.phases,
         "spans": [asdict(span) for span in run.spans],
-        "chunks": chunk_records(run.plan.document[0], cells, collection),
+        "chunks": chunk_records(run.plan.document[0], run.cells, collection),
         "estimates": [asdict(estimate) for estimate in run.estimates],
         "full_ttft_seconds": run.full_seconds,
         "warnings": run.warnings,
@@ -114,17 +101,15 @@ def plan_record(run: DryRun, cells: Sequence[Cell], collection: Collection, star
 
 def chunk_records(first_token: int, cells: Sequence[Cell], collection: Collection) -> list[dict[str, Any]]:
     """Return chunks as JSON values; `first_token` is the document's first position in the prompt."""
-    records, position = [], first_token
-    for cell in cells:
-        records.append(
-            {
-                "start": position,
-                "end": position + cell.tokens,
-                "pages": collection.pages(cell.start, cell.end),
-                "documents": [asdict(touched) for touched in collection.pages_by_document(cell.start, cell.end)],
-                "fate": cell.fate.value,
-                "importance": cell.importance,
-            }
-        )
-        position += cell.tokens
-    return records
+    edges = accumulate((cell.tokens for cell in cells), initial=first_token)
+    return [
+        {
+            "start": start,
+            "end": end,
+            "pages": collection.pages(cell.start, cell.end),
+            "documents": [asdict(touched) for touched in collection.pages_by_document(cell.start, cell.end)],
+            "fate": cell.fate.value,
+            "importance": cell.importance,
+        }
+        for cell, (start, end) in zip(cells, pairwise(edges), strict=True)
+    ]

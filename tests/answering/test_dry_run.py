@@ -14,7 +14,7 @@ from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.loading import ModelOutline, load_draft_side
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.reporting.dry_run_report import plan_cells, plan_record
+from specprefill_cli.reporting.dry_run_report import plan_record
 from specprefill_cli.reporting.jsonl import line
 from specprefill_cli.settings import Settings
 
@@ -84,7 +84,7 @@ def test_rejects_empty_question_and_too_long_prompt(planner):
 
 def test_record_chunks_cover_the_document(planner):
     run = dry_run(planner, COLLECTION, QUESTION, Settings(keep=0.3))
-    record = json.loads(line(plan_record(run, plan_cells(run, COLLECTION, 32), COLLECTION, 1.5)))
+    record = json.loads(line(plan_record(run, COLLECTION, 1.5)))
     assert record["schema"] == 1
     assert record["pair"] == {"draft": "tiny:draft", "target": "tiny:target"}
     assert record["auto"]["mode"] in ("select", "full")
@@ -106,5 +106,6 @@ def test_plan_uses_the_targets_tokens_with_different_tokenizers(planner, tokeniz
     session = Session(pair=CalibratedPair(planner.pair.pair, outline, planner.pair.draft), template=planner.template)
     assert not session.pair.same_tokenizer
     run = dry_run(session, COLLECTION, QUESTION, Settings(keep=0.3))
-    assert len(run.importance) == len(run.offsets) == run.plan.document[1] - run.plan.document[0]
+    assert sum(cell.tokens for cell in run.cells) == run.plan.document[1] - run.plan.document[0]
+    assert all(cell.importance is not None for cell in run.cells)
     assert run.plan.kept_ratio < 0.35

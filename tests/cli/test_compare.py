@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 
 from specprefill_cli.answering.comparison import Comparison, kl_divergence
+from specprefill_cli.cli.choices import setting_values
 from specprefill_cli.cli.compare import split_question
-from specprefill_cli.cli.lists import setting_values
 from specprefill_cli.cli.prompt_line import completer
 from specprefill_cli.cli.repl import Repl
 from specprefill_cli.documents.collection import Collection

@@ -7,7 +7,7 @@ import sys
 import pytest
 import typer
 
-from specprefill_cli.cli.choices import complete_list
+from specprefill_cli.cli.choices import complete
 from specprefill_cli.cli.main import app
 
 COMMANDS = typer.main.get_command(app)
@@ -20,10 +20,10 @@ def every_command(command, path=()):
 
 
 def test_completes_the_last_value_of_a_list():
-    complete = complete_list("mode")
-    assert complete("full,s") == ["full,select"]
-    assert complete("full,") == ["full,auto", "full,select", "full,draft-kv", "full,hybrid"]
-    assert complete("f") == ["full"]
+    offered = complete("mode", several=True)
+    assert offered("full,s") == ["full,select"]
+    assert offered("full,") == ["full,auto", "full,select", "full,draft-kv", "full,hybrid"]
+    assert offered("f") == ["full"]
 
 
 @pytest.mark.slow

@@ -8,45 +8,21 @@ import pytest
 import torch
 from bs4 import BeautifulSoup
 
-from specprefill_cli.answering.answer import Answer, SpanRecord
 from specprefill_cli.answering.cells import document_cells
 from specprefill_cli.answering.citations import Citation
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, join_pages
 from specprefill_cli.prefill.fates import Fate, Plan, Span, full_plan
 from specprefill_cli.reporting.html import answer_result, render_page
+from tests.helpers.answers import make_answer
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \x1b[2J[red]x[/] \u202egnp\u2066.exe \U000e0041\x00 &lt;"
 # What a page may not hold: bidi overrides and isolates, tags, and controls other than line ends.
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 
 
-def answered(text="42 pence", mode="select", citations=(), warnings=(), reason=None):
-    return Answer(
-        id="",
-        question="q",
-        answer=text,
-        mode=mode,
-        reason=reason,
-        draft="d",
-        target="t",
-        prompt_tokens=100,
-        kept_tokens=40,
-        kept_ratio=0.4,
-        ttft_seconds=0.4,
-        startup_seconds=2.0,
-        phases={"draft_prefill": 0.3, "mapping": 0.0, "target_prefill": 0.1}
-        if mode == "select"
-        else {"target_prefill": 0.8},
-        spans=[SpanRecord(start=0, end=32, fate=Fate.RECOMPUTE, pages=[1], risk=None)],
-        generated_tokens=3,
-        tokens_per_second=10.0,
-        acceptance_rate=None,
-        peak_memory_bytes=None,
-        citations=list(citations),
-        warnings=list(warnings),
-        stopped="stop",
-    )
+def full_answer():
+    return make_answer(mode="full", phases={"target_prefill": 0.8})
 
 
 def collection_of(*texts, name="a.txt"):
@@ -71,7 +47,7 @@ def page_of(collection, *answers, question="Which allowance?", chunk=8):
 
 def test_the_page_shows_the_whole_text_page_by_page_for_every_mode():
     texts = ("First  page,\n\tas it stands.", "", "Third page with 42 pence in it.")
-    soup = BeautifulSoup(page_of(collection_of(*texts), answered(), answered(mode="full")), "html.parser")
+    soup = BeautifulSoup(page_of(collection_of(*texts), make_answer(), full_answer()), "html.parser")
     assert [block.get_text() for block in soup.select(".text")] == [texts[0], texts[2]] * 2
     assert [head.get_text() for head in soup.select("h3.page")] == ["page 1", "page 2", "page 3"] * 2
     assert len(soup.select("details[open]")) == 1
@@ -82,7 +58,7 @@ def test_the_page_shows_the_whole_text_page_by_page_for_every_mode():
 
 
 def test_every_cell_of_the_strip_leads_to_its_text():
-    soup = BeautifulSoup(page_of(collection_of("Some text to be cut into cells. " * 4), answered()), "html.parser")
+    soup = BeautifulSoup(page_of(collection_of("Some text to be cut into cells. " * 4), make_answer()), "html.parser")
     links = soup.select(".strips a")
     assert len(links) == 16
     assert all(soup.find(id=link["href"][1:]) for link in links)
@@ -95,7 +71,9 @@ def test_the_source_of_the_answer_is_marked_and_linked():
     collection = collection_of("Nothing here.", "The allowance is 42 pence per mile.")
     start = collection.text.index("42 pence")
     soup = BeautifulSoup(
-        page_of(collection, answered(citations=[Citation("a.txt", 2, start, start + 8, "The allowance is 42 pence.")])),
+        page_of(
+            collection, make_answer(citations=[Citation("a.txt", 2, start, start + 8, "The allowance is 42 pence.")])
+        ),
         "html.parser",
     )
     assert "".join(mark.get_text() for mark in soup.select(".text mark")) == "42 pence"
@@ -105,7 +83,7 @@ def test_the_source_of_the_answer_is_marked_and_linked():
 
 
 def test_the_page_needs_nothing_from_outside():
-    page = page_of(collection_of("Some text."), answered())
+    page = page_of(collection_of("Some text."), make_answer())
     soup = BeautifulSoup(page, "html.parser")
     assert soup.find(attrs={"http-equiv": "Content-Security-Policy"})["content"].startswith("default-src 'none'")
     assert not soup.find_all(["script", "link", "img", "iframe", "object", "form"])
@@ -114,7 +92,9 @@ def test_the_page_needs_nothing_from_outside():
 
 def test_hostile_text_is_inert():
     collection = collection_of(HOSTILE * 3, name=HOSTILE)
-    answer = answered(HOSTILE, citations=[Citation(HOSTILE, 1, 3, 30, HOSTILE)], warnings=[HOSTILE], reason=HOSTILE)
+    answer = make_answer(
+        answer=HOSTILE, citations=[Citation(HOSTILE, 1, 3, 30, HOSTILE)], warnings=[HOSTILE], reason=HOSTILE
+    )
     page = page_of(collection, answer, question=HOSTILE)
     assert not OBEYED.search(unescape(page))
     soup = BeautifulSoup(page, "html.parser")
@@ -130,7 +110,7 @@ def test_hostile_text_is_inert():
 def test_a_page_of_twenty_pages_is_small():
     pages = ["A sentence of ordinary length stands on this page. " * 60] * 20
     # 128 characters are about 32 tokens.
-    page = page_of(collection_of(*pages), answered(), answered(mode="full"), chunk=128)
+    page = page_of(collection_of(*pages), make_answer(), full_answer(), chunk=128)
     assert len(page.encode()) < 1_500_000
 
 
@@ -138,7 +118,7 @@ def test_accepted_spans_have_their_own_mark():
     collection = collection_of("x" * 64)
     plan = Plan(64, (0, 64), (Span(0, 32, Fate.ACCEPT), Span(32, 64, Fate.RECOMPUTE)))
     cells = document_cells(collection, np.array([(place, place + 1) for place in range(64)]), plan, None, 32)
-    soup = BeautifulSoup(render_page("q", collection, [answer_result(answered(), cells)]), "html.parser")
+    soup = BeautifulSoup(render_page("q", collection, [answer_result(make_answer(), cells)]), "html.parser")
     assert [span["class"][0] for span in soup.select(".text span")] == ["accept", "recompute"]
     assert [sample.get_text() for sample in soup.select(".sample")] == ["accept", "recompute"]
     assert ".text .accept" in soup.style.get_text()

@@ -7,13 +7,14 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from specprefill_cli.answering.answer import Answer, SpanRecord
+from specprefill_cli.answering.answer import SpanRecord
 from specprefill_cli.answering.citations import Citation
 from specprefill_cli.documents.collection import DocumentPages
 from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.reporting.jsonl import answer_record, line
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import answer_table
+from tests.helpers.answers import make_answer
 
 BINDING_KEYS = set(
     "schema id question answer mode reason pair prompt_tokens kept_tokens kept_ratio document_kept_ratio ttft_seconds "
@@ -25,37 +26,17 @@ HOSTILE = "\x1b[2J[bold red]x[/] \u202egnp.exe\x07 \x9b31m"
 
 
 def hostile_answer():
-    return Answer(
-        id="1",
+    documents = [DocumentPages(HOSTILE, [1, 2]), DocumentPages("b", [1])]
+    return make_answer(
         question=HOSTILE,
         answer=HOSTILE,
-        mode="select",
         reason=HOSTILE,
-        draft="d",
-        target="t",
-        prompt_tokens=100,
-        kept_tokens=40,
-        kept_ratio=0.4,
-        ttft_seconds=0.5,
-        startup_seconds=2.0,
-        phases={"tokenize": 0.1, "draft_prefill": 0.4},
         spans=[
-            SpanRecord(
-                start=0,
-                end=32,
-                fate=Fate.RECOMPUTE,
-                pages=[1, 2],
-                risk=None,
-                documents=[DocumentPages(HOSTILE, [1, 2]), DocumentPages("b", [1])],
-            ),
+            SpanRecord(start=0, end=32, fate=Fate.RECOMPUTE, pages=[1, 2], risk=None, documents=documents),
             SpanRecord(start=32, end=92, fate=Fate.DROP, pages=[], risk=0.5),
         ],
-        generated_tokens=3,
-        tokens_per_second=10.0,
-        acceptance_rate=None,
         peak_memory_bytes=2**21,
         warnings=[HOSTILE],
-        stopped="stop",
         citations=[Citation(HOSTILE, 1, 0, 5, HOSTILE)],
     )
 
@@ -76,8 +57,8 @@ def test_the_table_shows_hostile_text_as_text():
     assert "\u202e" not in shown
     assert "[bold red]x[/]" in shown
     for part in (
-        "500 ms",
-        "draft prefill  400 ms",
+        "400 ms",
+        "draft prefill   300 ms",
         "1 span, 32 tokens: 0-32 (\\u001b[2J[bold red]x[/] \\u202egnp.exe\\u0007 \\u009b31m p. 1-2; b p. 1)",
         "ratio 0.400, of the documents 0.348",
         "2 MiB",

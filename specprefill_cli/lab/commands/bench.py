@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specprefill_cli.cli.choices import split
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.lists import split, whole_numbers
 from specprefill_cli.cli.loading import warn_of_idle_options
-from specprefill_cli.cli.options import OUTPUT, Given, Json, Quiet, with_settings
+from specprefill_cli.cli.options import MODE_LIST, OUTPUT, Given, Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.commands.bench_peer import peer
+from specprefill_cli.lab.commands.lists import KEEP_LIST, SPECULATE_LIST, whole_numbers
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def group() -> None:
 
 
 @app.command("prefill")
-@with_settings("models", "prefill", lists=("mode", "keep"))
+@with_settings("models", "prefill", lists=(MODE_LIST, KEEP_LIST))
 def prefill(
     lengths: Annotated[str, typer.Option(help="Prompt lengths in tokens, comma-separated.")] = "2048,8192",
     repeat: Repeat = 5,
@@ -139,7 +140,7 @@ def check_plot(plot: Path, modes: Sequence[str], baseline: bool) -> None:
 
 
 @app.command("decode")
-@with_settings("models", "prefill", "decoding", without=("max_new_tokens",), lists=("speculate",))
+@with_settings("models", "prefill", "decoding", without=("max_new_tokens",), lists=(SPECULATE_LIST,))
 def decode(
     length: Annotated[int, typer.Option(min=1, help="Prompt length in tokens.")] = 2_048,
     tasks: Annotated[

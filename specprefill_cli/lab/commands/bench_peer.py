@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.lists import whole_numbers
-from specprefill_cli.cli.options import Json, Quiet, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Json, Quiet, with_settings
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.lab.commands.lists import KEEP_LIST, whole_numbers
 from specprefill_cli.settings import Settings
 
 
@@ -20,7 +20,7 @@ from specprefill_cli.settings import Settings
     "models",
     "prefill",
     without=("devices", "tensor_parallel", "quantization", "recompute", "accept_risk", "exact_layers", "draft_window"),
-    lists=("mode", "keep"),
+    lists=(MODE_LIST, KEEP_LIST),
 )
 def peer(
     lengths: Annotated[str, typer.Option(help="Prompt lengths in tokens, comma-separated.")] = "2048,8192",

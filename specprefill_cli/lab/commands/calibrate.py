@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes, print_json
-from specprefill_cli.cli.lists import whole_numbers
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import make_folder
+from specprefill_cli.lab.commands.lists import whole_numbers
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:

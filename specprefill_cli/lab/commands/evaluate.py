@@ -12,9 +12,10 @@ import typer
 
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.loading import warn_of_idle_options
-from specprefill_cli.cli.options import Given, Json, Quiet, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 from specprefill_cli.files import check_can_write, same_file
+from specprefill_cli.lab.commands.lists import KEEP_LIST, SCORER_LIST
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from specprefill_cli.lab.evaluation.runner import Configuration, Run
 
 
-@with_settings("models", "prefill", "max_new_tokens", lists=("mode", "keep", "scorer"))
+@with_settings("models", "prefill", "max_new_tokens", lists=(MODE_LIST, KEEP_LIST, SCORER_LIST))
 def evaluate(
     questions: Annotated[
         Path, typer.Argument(help="JSONL (or .xz) of {id, context | document | documents, question, answers}.")

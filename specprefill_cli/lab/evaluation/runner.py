@@ -8,10 +8,10 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from specprefill_cli.answering.answer import Answer
-from specprefill_cli.answering.metrics import contains_answer, exact_match, f1
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
 from specprefill_cli.lab.evaluation.statistics import bootstrap_interval
 from specprefill_cli.lab.session import Control, answer_with, with_scorer
 from specprefill_cli.prefill.registry import BASELINE, MODES

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 
 from torch import Tensor
 
-from specprefill_cli.answering.comparison import kl_divergence
-from specprefill_cli.answering.metrics import f1, normalise
+from specprefill_cli.answering.comparison import kl_divergence, normalise
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW, bootstrap_interval
 from specprefill_cli.lab.session import answer_with, cold, draft_session, with_scorer

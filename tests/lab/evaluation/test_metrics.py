@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from specprefill_cli.answering.answer import Answer
-from specprefill_cli.answering.metrics import contains_answer, exact_match, f1
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item, read_items
+from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
 from specprefill_cli.lab.evaluation.runner import Configuration, configurations, rows
 from specprefill_cli.lab.evaluation.statistics import auroc, bootstrap_interval, ranks, spearman
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
+from tests.helpers.answers import make_answer
 
 
 @pytest.mark.parametrize(
@@ -70,29 +70,7 @@ def test_auroc_is_none_with_too_few_cases_of_a_class():
 
 
 def answer(text, seconds):
-    return Answer(
-        id="",
-        question="",
-        answer=text,
-        mode="select",
-        reason=None,
-        draft=None,
-        target="t",
-        prompt_tokens=100,
-        kept_tokens=30,
-        kept_ratio=0.3,
-        ttft_seconds=seconds,
-        startup_seconds=0,
-        phases={},
-        spans=[],
-        generated_tokens=1,
-        tokens_per_second=None,
-        acceptance_rate=None,
-        peak_memory_bytes=None,
-        citations=[],
-        warnings=[],
-        stopped="stop",
-    )
+    return make_answer(answer=text, ttft_seconds=seconds)
 
 
 def test_rows_compare_each_configuration_with_full():

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import string
-from collections import Counter
 from collections.abc import Sequence
 
-ARTICLES = re.compile(r"\b(a|an|the)\b")
-PUNCTUATION = str.maketrans("", "", string.punctuation)
+from specprefill_cli.answering.comparison import normalise, word_f1
+
 # The right answer to a question without references.
 NOT_FOUND = "not found"
-
-
-def normalise(text: str) -> str:
-    """Lower-case text without punctuation, articles and extra blanks."""
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
@@ -25,17 +17,7 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 
 def f1(answer: str, references: Sequence[str]) -> float:
     """The highest word F1 of the normalised answer with any reference, 0 to 1."""
-    return max(
-        word_f1(normalise(answer).split(), normalise(reference).split()) for reference in references or [NOT_FOUND]
-    )
-
-
-def word_f1(answer: list[str], reference: list[str]) -> float:
-    """Harmonic mean of the precision and recall of the answer's words; 1 if both have none."""
-    overlap = sum((Counter(answer) & Counter(reference)).values())
-    if not overlap:
-        return float(answer == reference)
-    return 2 * overlap / (len(answer) + len(reference))
+    return max(word_f1(answer, reference) for reference in references or [NOT_FOUND])
 
 
 def contains_answer(answer: str, references: Sequence[str]) -> bool:

@@ -1,0 +1,32 @@
+"""A finished answer, for tests of what is shown of it."""
+
+from specprefill_cli.answering.answer import Answer, SpanRecord
+from specprefill_cli.prefill.fates import Fate
+
+
+def make_answer(**values):
+    """An answer of mode `select` about one kept span; `values` replace its fields."""
+    fields = {
+        "id": "",
+        "question": "q",
+        "answer": "42 pence",
+        "mode": "select",
+        "reason": None,
+        "draft": "d",
+        "target": "t",
+        "prompt_tokens": 100,
+        "kept_tokens": 40,
+        "kept_ratio": 0.4,
+        "ttft_seconds": 0.4,
+        "startup_seconds": 2.0,
+        "phases": {"draft_prefill": 0.3, "mapping": 0.0, "target_prefill": 0.1},
+        "spans": [SpanRecord(start=0, end=32, fate=Fate.RECOMPUTE, pages=[1], risk=None)],
+        "generated_tokens": 3,
+        "tokens_per_second": 10.0,
+        "acceptance_rate": None,
+        "peak_memory_bytes": None,
+        "citations": [],
+        "warnings": [],
+        "stopped": "stop",
+    }
+    return Answer(**fields | values)
