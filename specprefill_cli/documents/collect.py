@@ -2,8 +2,8 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,11 +15,6 @@ from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.documents.sources import STANDARD_INPUT, expand_source
 
 
-def read_collection(sources: Sequence[str]) -> Collection:
-    """Read the documents of `read_documents` as one collection."""
-    return Collection(tuple(read_documents(sources)))
-
-
 def read_documents(
     sources: Sequence[str], *, stdin: BinaryIO | None = None, limits: Limits | None = None
 ) -> list[Document]:
@@ -27,27 +22,34 @@ def read_documents(
 
     A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern (`**` included) or `-` for
     `stdin` (default: the process's standard input). A document is named by its path as the source spells it, standard
-    input `stdin`. Files of a folder that were skipped are a warning of the folder's first document.
+    input `stdin`. Files of a folder that were skipped are a Python warning.
     Raises DocumentError for the first source that cannot be read.
     """
+    collection = read_collection(sources, stdin=stdin, limits=limits)
+    for skipped in collection.skipped:
+        warnings.warn(skipped, stacklevel=2)
+    return list(collection.documents)
+
+
+def read_collection(
+    sources: Sequence[str], *, stdin: BinaryIO | None = None, limits: Limits | None = None
+) -> Collection:
+    """Read the documents of `read_documents` as one collection, which also tells what was skipped."""
     limits = limits or Limits()
-    documents: list[Document] = []
-    seen: set[str] = set()
+    documents: dict[str, Document] = {}
+    skipped: list[str] = []
     for source in sources:
         if source == STANDARD_INPUT:
-            if STANDARD_INPUT not in seen:
-                documents.append(_read_standard_input(stdin, limits))
-            seen.add(STANDARD_INPUT)
+            if STANDARD_INPUT not in documents:
+                documents[STANDARD_INPUT] = _read_standard_input(stdin, limits)
             continue
-        paths, skipped = expand_source(source, KNOWN_SUFFIXES)
+        paths, others = expand_source(source, KNOWN_SUFFIXES)
+        skipped += others
         for path in paths:
             real_path = os.path.normcase(os.path.realpath(path))
-            if real_path not in seen:
-                document = _read_file(path, limits)
-                documents.append(replace(document, warnings=(*skipped, *document.warnings)))
-                skipped = ()
-            seen.add(real_path)
-    return documents
+            if real_path not in documents:
+                documents[real_path] = _read_file(path, limits)
+    return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)))
 
 
 def _read_standard_input(stdin: BinaryIO | None, limits: Limits) -> Document:

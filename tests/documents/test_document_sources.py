@@ -2,11 +2,12 @@
 
 import io
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from specprefill_cli.documents import DocumentError, Limits, read_documents
+from specprefill_cli.documents import DocumentError, Limits, read_collection, read_documents
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names(*sources: str) -> list[str]:
-    return [document.name for document in read_documents(sources)]
+    return [document.name for document in read_collection(sources).documents]
 
 
 def refusal(*sources: str, **options: object) -> str:
@@ -129,10 +130,20 @@ def test_a_folder_without_permission_is_refused(folder: Path, monkeypatch: pytes
 
 def test_lock_files_are_ignored_and_skipped_kinds_are_reported(folder: Path) -> None:
     (folder / "docs" / "~$a.txt").write_bytes(b"\x00user")
-    documents = read_documents(["docs", "docs/*.txt"])
-    assert [document.name for document in documents] == ["docs/B.MD", "docs/a.txt", "docs/sub/c.txt", "docs/z.txt"]
-    assert documents[0].warnings == ("1 file of another kind was skipped in the folder docs (.bin)",)
-    assert not any(document.warnings for document in documents[1:])
+    sources = ["docs", "docs/*.txt", "docs"]
+    words = "1 file of another kind was skipped in the folder docs (.bin)"
+    collection = read_collection(sources)
+    assert [document.name for document in collection.documents] == [
+        *("docs/B.MD", "docs/a.txt", "docs/sub/c.txt", "docs/z.txt")
+    ]
+    assert collection.warnings == [words]  # once, and of no document
+    with pytest.warns(UserWarning, match=re.escape(words)):
+        assert read_documents(sources) == list(collection.documents)
+
+
+def test_skipped_files_are_reported_even_if_the_rest_was_read_before(folder: Path) -> None:
+    collection = read_collection(["docs/a.txt", "docs/B.MD", "docs/sub", "docs/z.txt", "docs"])
+    assert collection.warnings == ["1 file of another kind was skipped in the folder docs (.bin)"]
 
 
 def test_a_tilde_is_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
