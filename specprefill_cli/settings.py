@@ -17,7 +17,7 @@ ENVIRONMENT_PREFIX = "SPECPREFILL_"
 AUTO = "auto"
 OFF = "off"
 # Panels of `--help`.
-MODELS, PREFILL, DECODING = "Models", "Prefill", "Decoding"
+DOCUMENTS, MODELS, PREFILL, DECODING = "Documents", "Models", "Prefill", "Decoding"
 BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 TYPES_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
@@ -159,6 +159,9 @@ class Settings:
         AUTO, "Tokens proposed at once for the target to verify", minimum=1, words=(OFF, AUTO)
     )
     proposer: str = _decoding(AUTO, "What proposes them")
+    strict: bool = setting(
+        DOCUMENTS, False, "Fail at a file of a folder or glob that cannot be read, not only warn", per_question=False
+    )
 
     def __post_init__(self) -> None:
         for name, known in SETTINGS.items():

@@ -16,7 +16,7 @@ from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
 
 
-@with_settings("models", "prefill", "decoding")
+@with_settings("documents", "models", "prefill", "decoding")
 def ask(
     context: typer.Context,
     documents: Documents,
@@ -44,7 +44,7 @@ def ask(
     """
     check_question(question)
     notes = Notes(quiet)
-    collection = read_inputs(documents, html, notes)
+    collection = read_inputs(documents, html, settings, notes)
     size = f"{len(collection.text):,} characters"
     with notes.progress(f"loading the models; the documents have {size}"):
         session = open_ready_session(context, [settings], given, notes)

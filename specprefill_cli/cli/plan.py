@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(
+    "documents",
     "models",
     "prefill",
     "max_new_tokens",
@@ -50,7 +51,7 @@ def plan(
     """
     check_question(question)
     notes = Notes(quiet)
-    collection = read_inputs(documents, html, notes)
+    collection = read_inputs(documents, html, settings, notes)
     with notes.progress("loading the draft, and the target's tokenizer"):
         from specprefill_cli.answering.dry_run import PLANNED_MODE, dry_run
         from specprefill_cli.answering.session import open_session

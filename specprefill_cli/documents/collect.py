@@ -9,46 +9,56 @@ from typing import BinaryIO
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document
-from specprefill_cli.documents.errors import document_error, one_line
+from specprefill_cli.documents.errors import DocumentError, document_error, one_line
 from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.documents.sources import STANDARD_INPUT, expand_source
 
 
 def read_documents(
-    sources: Sequence[str], *, stdin: BinaryIO | None = None, limits: Limits | None = None
+    sources: Sequence[str], *, strict: bool = False, stdin: BinaryIO | None = None, limits: Limits | None = None
 ) -> list[Document]:
     """Read the documents that `sources` name, in that order, each file once however often it is named.
 
     A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern (`**` included) or `-` for
     `stdin` (default: the process's standard input). A document is named by its path as the source spells it, standard
-    input `stdin`. Files of a folder that were skipped are a Python warning.
+    input `stdin`. A file of a folder or pattern that cannot be read is a Python warning, with `strict` an error.
     Raises DocumentError for the first source that cannot be read.
     """
-    collection = read_collection(sources, stdin=stdin, limits=limits)
+    collection = read_collection(sources, strict=strict, stdin=stdin, limits=limits)
     for skipped in collection.skipped:
         warnings.warn(skipped, stacklevel=2)
     return list(collection.documents)
 
 
 def read_collection(
-    sources: Sequence[str], *, stdin: BinaryIO | None = None, limits: Limits | None = None
+    sources: Sequence[str], *, strict: bool = False, stdin: BinaryIO | None = None, limits: Limits | None = None
 ) -> Collection:
     """Read the documents of `read_documents` as one collection, which also tells what was skipped."""
     limits = limits or Limits()
     documents: dict[str, Document] = {}
     skipped: list[str] = []
+    failures: list[DocumentError] = []
     for source in sources:
         if source == STANDARD_INPUT:
             if STANDARD_INPUT not in documents:
                 documents[STANDARD_INPUT] = _read_standard_input(stdin, limits)
             continue
-        paths, others = expand_source(source, KNOWN_SUFFIXES)
-        skipped += others
-        for path in paths:
+        expansion = expand_source(source, KNOWN_SUFFIXES)
+        skipped += expansion.others
+        failures += expansion.failures
+        for path in expansion.files:
             real_path = os.path.normcase(os.path.realpath(path))
-            if real_path not in documents:
-                documents[real_path] = _read_file(path, limits)
+            try:
+                documents[real_path] = documents.get(real_path) or _read_file(path, limits)
+            except DocumentError as error:
+                if strict or expansion.named:
+                    raise
+                failures.append(error)
+    if failures and (strict or not documents):
+        more = f" (and {len(failures) - 1} more that cannot be read)" if len(failures) > 1 else ""
+        raise DocumentError(f"{failures[0]}{more}")
+    skipped += (f"skipped {failure}" for failure in failures)
     return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)))
 
 

@@ -150,3 +150,60 @@ def test_a_tilde_is_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", str(folder / "docs"))
     monkeypatch.setenv("USERPROFILE", str(folder / "docs"))
     assert read_documents(["~/a.txt"])[0].text == "text of a.txt"
+
+
+BAD = "skipped docs/bad.pdf: not a .pdf file: this is plain text or a file that lost its beginning; rename it"
+
+
+@pytest.mark.parametrize("source", ["docs", "docs/*.[ptM]*"])
+def test_a_bad_file_of_a_folder_or_pattern_is_skipped_with_a_warning(folder: Path, source: str) -> None:
+    Path("docs/bad.pdf").write_text("no PDF")
+    collection = read_collection([source, source])
+    assert [document.name for document in collection.documents][:2] == ["docs/B.MD", "docs/a.txt"]
+    (warning,) = (warning for warning in collection.warnings if "bad" in warning)
+    assert warning.startswith(BAD)
+    with pytest.raises(DocumentError, match=r"docs/bad\.pdf: not a \.pdf file"):
+        read_collection([source], strict=True)
+
+
+def test_a_bad_file_that_is_named_fails(folder: Path) -> None:
+    Path("docs/bad.pdf").write_text("no PDF")
+    assert refusal("docs", "docs/bad.pdf").startswith("docs/bad.pdf: not a .pdf file")
+
+
+def test_a_source_of_bad_files_fails_only_if_nothing_else_is_read(folder: Path) -> None:
+    for name in ("one.pdf", "two.pdf"):
+        Path("empty", name).write_text("no PDF")
+    assert refusal("empty").startswith("empty/one.pdf: not a .pdf file")
+    assert refusal("empty/*").endswith(" (and 1 more that cannot be read)")
+    collection = read_collection(["empty", "docs/a.txt"])
+    assert [warning.split(":")[0] for warning in collection.warnings] == [
+        "skipped empty/one.pdf",
+        "skipped empty/two.pdf",
+    ]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs links and pipes")
+def test_links_that_lead_nowhere_and_pipes_of_a_folder_are_reported(folder: Path) -> None:
+    os.symlink("gone.txt", "docs/lost.txt")
+    os.mkfifo("docs/pipe.txt")
+    assert read_collection(["docs"]).warnings == [
+        "2 files of other kinds were skipped in the folder docs (.bin, .txt)",
+        "skipped docs/lost.txt: no such file or folder; check the name",
+    ]
+
+
+def test_a_folder_without_permission_inside_another_is_skipped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = os.scandir
+
+    def deny(path: str) -> object:
+        if path == os.path.join("docs", "sub"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", deny)
+    collection = read_collection(["docs"])
+    assert [document.name for document in collection.documents] == ["docs/B.MD", "docs/a.txt", "docs/z.txt"]
+    assert "skipped docs/sub: the folder cannot be read: Permission denied" in collection.warnings[1]
+    with pytest.raises(DocumentError, match="docs/sub: the folder cannot be read"):
+        read_collection(["docs"], strict=True)

@@ -82,7 +82,7 @@ def calibrate(
     notes = Notes(quiet)
     folder = out or calibration_folder(find_pair(settings.pair, settings.draft, settings.target))
     make_folder(folder, "--out" if out else "the calibration's folder")
-    texts = [document.text for document in read_collection([str(path) for path in text or ()]).documents]
+    texts = [document.text for document in read_collection([str(path) for path in text or ()], strict=True).documents]
     items = [] if heads is None else read_items(heads, limit, distractors, sample_seed)
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True, calibrated=False)

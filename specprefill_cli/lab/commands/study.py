@@ -127,7 +127,7 @@ def compare_drafts(
     from specprefill_cli.models.loading import load_model
     from specprefill_cli.models.placement import choose_placement, roomiest
 
-    texts = [document.text for document in read_collection([str(path) for path in text]).documents]
+    texts = [document.text for document in read_collection([str(path) for path in text], strict=True).documents]
     place = roomiest(choose_placement(settings.devices))
     others = (load_model(name, place, settings.dtype, settings.offline) for name in names)
     with notes.progress("comparing drafts") as update:

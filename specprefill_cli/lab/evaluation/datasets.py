@@ -128,5 +128,5 @@ def named_documents(row: dict, path: Path, cache: dict[tuple[str, ...], Collecti
     """The documents that a row names, read once for all rows that name them."""
     names = document_names(row)
     if names not in cache:
-        cache[names] = read_collection([str(path.parent / name) for name in names])
+        cache[names] = read_collection([str(path.parent / name) for name in names], strict=True)
     return cache[names]
