@@ -133,7 +133,7 @@ def open_answerer(
     """Read the batch's documents, load the models, and warm them up."""
     from specprefill_cli.batching.answerer import SessionAnswerer, Shelf
 
-    read = document_reader(settings)
+    read = document_reader(settings, notes)
     own = None
     if names:
         with notes.progress("reading documents"):

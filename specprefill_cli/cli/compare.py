@@ -74,7 +74,7 @@ def compare(
         draft = loads_draft(settings.varied(mode=AUTO)) if question is None else None
         variants = [settings.varied(mode=mode) for mode in modes]
         session = open_ready_session(context, variants, given, notes, draft)
-    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), document_reader(settings))
+    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), document_reader(settings, notes))
     if question is None:
         run_session(repl, notes)
     else:

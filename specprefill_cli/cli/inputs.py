@@ -29,11 +29,11 @@ def check_question(question: str) -> None:
         )
 
 
-def document_reader(settings: Settings) -> Callable[[Sequence[str]], Collection]:
+def document_reader(settings: Settings, notes: Notes) -> Callable[[Sequence[str]], Collection]:
     """What reads documents by name, as the settings want it."""
     from specprefill_cli.documents import read_collection
 
-    return partial(read_collection, strict=settings.strict)
+    return partial(read_collection, strict=settings.strict, tell=notes.tell)
 
 
 def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings, notes: Notes) -> Collection:
@@ -45,7 +45,7 @@ def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings,
     if html is not None:
         check_can_write(html, "--html")
     with notes.progress("reading documents"):
-        collection = document_reader(settings)(documents)
+        collection = document_reader(settings, notes)(documents)
     if html is not None:
         check_no_document(html, collection, "--html")
     return collection

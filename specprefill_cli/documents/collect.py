@@ -2,8 +2,9 @@
 
 import os
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,6 +14,9 @@ from specprefill_cli.documents.errors import DocumentError, document_error, one_
 from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.documents.sources import STANDARD_INPUT, expand_source
+
+# Pipes that a shell makes have their writer at once.
+PATIENCE_SECONDS = 1.0
 
 
 def read_documents(
@@ -32,9 +36,17 @@ def read_documents(
 
 
 def read_collection(
-    sources: Sequence[str], *, strict: bool = False, stdin: BinaryIO | None = None, limits: Limits | None = None
+    sources: Sequence[str],
+    *,
+    strict: bool = False,
+    stdin: BinaryIO | None = None,
+    limits: Limits | None = None,
+    tell: Callable[[str], None] = lambda _text: None,
 ) -> Collection:
-    """Read the documents of `read_documents` as one collection, which also tells what was skipped."""
+    """Read the documents of `read_documents` as one collection, which also tells what was skipped.
+
+    tell: shows what is being waited for
+    """
     limits = limits or Limits()
     documents: dict[str, Document] = {}
     skipped: list[str] = []
@@ -50,7 +62,7 @@ def read_collection(
         for path in expansion.files:
             real_path = os.path.normcase(os.path.realpath(path))
             try:
-                documents[real_path] = documents.get(real_path) or _read_file(path, limits)
+                documents[real_path] = documents.get(real_path) or _read_file(path, limits, tell)
             except DocumentError as error:
                 if strict or expansion.named:
                     raise
@@ -70,10 +82,10 @@ def _read_standard_input(stdin: BinaryIO | None, limits: Limits) -> Document:
     return read_document(data, "stdin", limits)
 
 
-def _read_file(path: Path, limits: Limits) -> Document:
+def _read_file(path: Path, limits: Limits, tell: Callable[[str], None]) -> Document:
     name = one_line(path.as_posix())
     try:
-        with path.open("rb") as stream:
+        with _open(path, f"waiting for a writer to {name} ...", tell) as stream:
             data = _read_at_most(stream, limits.max_bytes + 1)
     except FileNotFoundError as error:
         raise document_error(name, "no such file or folder", "check the name") from error
@@ -82,6 +94,17 @@ def _read_file(path: Path, limits: Limits) -> Document:
     except OSError as error:
         raise document_error(name, f"cannot be read: {error.strerror or error}", "check the file") from error
     return read_document(data, name, limits)
+
+
+def _open(path: Path, waiting: str, tell: Callable[[str], None]) -> BinaryIO:
+    """Open a file; tell when a named pipe keeps waiting for its writer."""
+    timer = threading.Timer(PATIENCE_SECONDS, tell, (waiting,))
+    if path.is_fifo():
+        timer.start()
+    try:
+        return path.open("rb")
+    finally:
+        timer.cancel()
 
 
 def _read_at_most(stream: BinaryIO, size: int) -> bytes:
