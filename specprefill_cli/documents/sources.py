@@ -51,13 +51,31 @@ def expand_source(source: str, suffixes: Sequence[str]) -> Expansion:
         return _expand_folder(source, suffixes)
     if os.path.lexists(source) or _PATTERN_CHARACTERS.isdisjoint(source):
         return Expansion([Path(source)], named=True)
-    candidates = map(Path, glob.glob(source, recursive=True))
-    matches = sorted(path for path in candidates if not os.path.isdir(path) and not path.name.startswith(_LOCK_PREFIX))
+    matches = sorted({path for path in _matches(Path(source)) if not path.name.startswith(_LOCK_PREFIX)})
     if not matches:
         raise document_error(
             source, "no file matches this pattern", "check it; quotes keep the shell from expanding it"
         )
     return Expansion(matches)
+
+
+def _matches(pattern: Path) -> Iterator[Path]:
+    """Yield the files that match a pattern; for `**`, unlike glob, each real folder is visited once, however links loop."""
+    if "**" not in pattern.parts:
+        yield from (Path(name) for name in glob.glob(str(pattern)) if not os.path.isdir(name))
+        return
+    place = pattern.parts.index("**")
+    rest = pattern.parts[place + 1 :] or ("*",)
+    for top in glob.glob(str(Path(*pattern.parts[:place]))):
+        visited = set()
+        for folder, inner, _ in os.walk(top, followlinks=True):
+            inner[:] = sorted(name for name in inner if not name.startswith("."))
+            real = os.path.realpath(folder)
+            if real in visited:
+                inner.clear()
+            else:
+                visited.add(real)
+                yield from _matches(Path(glob.escape(folder), *rest))
 
 
 def _expand_folder(folder: str, suffixes: Sequence[str]) -> Expansion:
