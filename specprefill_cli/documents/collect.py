@@ -83,9 +83,9 @@ def _read_standard_input(stdin: BinaryIO | None, limits: Limits) -> Document:
 
 
 def _read_file(path: Path, limits: Limits, tell: Callable[[str], None]) -> Document:
-    name = one_line(path.as_posix())
+    name = path.as_posix()
     try:
-        with _open(path, f"waiting for a writer to {name} ...", tell) as stream:
+        with _open(path, f"waiting for a writer to {one_line(name)} ...", tell) as stream:
             data = _read_at_most(stream, limits.max_bytes + 1)
     except FileNotFoundError as error:
         raise document_error(name, "no such file or folder", "check the name") from error

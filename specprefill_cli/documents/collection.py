@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from specprefill_cli.documents.document import Document
+from specprefill_cli.documents.errors import one_line
 
 SEPARATOR = "\n\n"
 
@@ -35,7 +36,7 @@ class Collection:
     @property
     def warnings(self) -> list[str]:
         """What was skipped, then the warnings of all documents, each with its document's name."""
-        own = (f"{document.name}: {warning}" for document in self.documents for warning in document.warnings)
+        own = (f"{one_line(document.name)}: {warning}" for document in self.documents for warning in document.warnings)
         return [*self.skipped, *own]
 
     @cached_property

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -80,3 +81,27 @@ def test_ask_shows_on_standard_error_what_it_waits_for(call, folder, monkeypatch
     code, _, err = call("ask", "pipe.txt", "What does it cost?", "--max-new-tokens", "2")
     assert code == 0
     assert err.startswith("waiting for a writer to pipe.txt ...\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs file names of any bytes")
+def test_names_are_real_in_json_and_safe_on_the_terminal(call, folder):
+    names = [os.fsdecode(b"caf\xe9\n\x1b[31m.txt"), "größe.txt"]
+    for name, fee in zip(names, ("12", "19"), strict=True):
+        Path(name).write_bytes(f"The ferry {fee} costs {fee} euros in café.".encode("cp1252"))
+    arguments = (*names, "What does the ferry cost?", "--mode", "full", "--max-new-tokens", "8")
+    code, out, err = call("ask", *arguments, "--json", "--html", "page.html")
+    assert code == 0, err
+    record = json.loads(out)
+    assert out.isascii()
+    assert {touched["document"] for span in record["spans"] for touched in span["documents"]} == set(names)
+    assert record["citations"]
+    assert {citation["document"] for citation in record["citations"]} <= set(names)
+    assert all(warning.isprintable() for warning in record["warnings"])
+    assert record["warnings"][0].startswith(r"caf\udce9\n\x1b[31m.txt: not UTF-8")
+    assert r"caf\udce9" in Path("page.html").read_text(encoding="utf-8")
+    _, _, err = call("ask", *arguments)
+    assert "\x1b" not in err
+    assert r"caf\udce9\n\x1b[31m.txt p. 1" in err
+    code, _, err = call("ask", *arguments, "--html", names[0])
+    assert code == 2
+    assert "this is one of the documents" in err
