@@ -31,17 +31,6 @@ def same_file(path: Path, other: Path) -> bool:
     return path.exists() and other.exists() and path.samefile(other)
 
 
-def make_folder(path: Path, option: str) -> None:
-    """Create a folder. Raises UsageError for one that cannot be created, or cannot be written to."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(f"{option} {path}: cannot be made ({reason}); give another folder") from error
-    if not os.access(path, os.W_OK):
-        raise UsageError(f"{option} {path}: no permission to write there; give another folder")
-
-
 def is_device(path: Path) -> bool:
     """Whether a path exists and is no regular file: a device or a pipe, such as /dev/stdout."""
     return path.exists() and not path.is_file()

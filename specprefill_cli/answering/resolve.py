@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specprefill_cli.decoding.options import DecodingOptions
 from specprefill_cli.decoding.speculation import draft_may_propose
 from specprefill_cli.models.adapter import longrope_threshold
-from specprefill_cli.prefill.auto_mode import choose_mode, runs_draft
+from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup, runs_draft
 from specprefill_cli.prefill.pass_size import pass_size
 from specprefill_cli.prefill.prefix_cache import TOKENS
 from specprefill_cli.prefill.registry import SCORERS
@@ -45,14 +44,16 @@ class EncodedQuestion:
 class Resolved:
     """What will be done for one prompt.
 
-    mode_reason: why this mode, where `auto` chose it
+    mode_reason: why this mode, where `auto` chose it; expected_speedup: over `full`, None where the cost is unknown
+    decoding: the settings, with the longest answer that is possible
     """
 
     request: PrefillRequest
     mode: str
     mode_reason: str | None
-    decoding: DecodingOptions
+    decoding: Settings
     warnings: tuple[str, ...]
+    expected_speedup: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,16 +131,15 @@ def resolve(settings: Settings, request: PrefillRequest) -> Resolved:
     """Mode and decoding options of a prompt. Raises PromptTooLong for one that does not fit the pair."""
     mode, reason = choose_mode(settings.mode, request, settings.max_new_tokens)
     max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
-    decoding = DecodingOptions(
-        max_new_tokens=max_new_tokens,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        top_k=settings.top_k,
-        seed=settings.seed,
-        speculate=settings.speculate,
-        proposer=settings.proposer,
+    decoding = settings.varied(max_new_tokens=max_new_tokens)
+    return Resolved(
+        request=request,
+        mode=mode,
+        mode_reason=reason,
+        decoding=decoding,
+        warnings=warnings,
+        expected_speedup=expected_speedup(mode, request),
     )
-    return Resolved(request=request, mode=mode, mode_reason=reason, decoding=decoding, warnings=warnings)
 
 
 def cap_answer(max_new_tokens: int, request: PrefillRequest) -> tuple[int, tuple[str, ...]]:

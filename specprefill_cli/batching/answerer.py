@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specprefill_cli.answering.session import Session, check_names, loads_draft
@@ -15,37 +14,18 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.reporting.jsonl import answer_record
 from specprefill_cli.settings import Settings, parse_setting
 
-MAX_COLLECTIONS = 8
 
-
-class Shelf:
-    """Reads each list of documents once, and keeps the most recently used ones."""
-
-    def __init__(self, read: Callable[[Sequence[str]], Collection], limit: int = MAX_COLLECTIONS) -> None:
-        self.read = read
-        self.limit = limit
-        self.collections: OrderedDict[tuple[str, ...], Collection] = OrderedDict()
-
-    def __call__(self, names: tuple[str, ...]) -> Collection:
-        if names not in self.collections:
-            self.collections[names] = self.read(names)
-        self.collections.move_to_end(names)
-        if len(self.collections) > self.limit:
-            self.collections.popitem(last=False)
-        return self.collections[names]
-
-
+@dataclass(frozen=True)
 class SessionAnswerer:
     """Answers rows with one session.
 
-    shelf: reads the documents that rows name; own: the documents of all other rows
+    read: reads the documents that rows name; own: the documents of all other rows
     """
 
-    def __init__(self, session: Session, settings: Settings, shelf: Shelf, own: Collection | None) -> None:
-        self.session = session
-        self.settings = settings
-        self.shelf = shelf
-        self.own = own
+    session: Session
+    settings: Settings
+    read: Callable[[tuple[str, ...]], Collection]
+    own: Collection | None
 
     def __call__(self, row: Row) -> dict[str, Any]:
         """The record of a row's answer; reading the row's own documents counts as start-up.
@@ -57,19 +37,14 @@ class SessionAnswerer:
         if self.session.pair.draft is None and loads_draft(settings):
             raise UsageError("this row needs the draft, which was not loaded; give the batch a --mode that uses it")
         began = time.perf_counter()
-        collection = self.shelf(row.documents) if row.documents else self.own
+        collection = self.read(row.documents) if row.documents else self.own
         assert collection is not None, "`parse_line` refuses rows without documents"
         self.session.warm_up(settings)
         reading = time.perf_counter() - began
         answer = self.session.ask(collection, row.question, settings).finished()
         ignored = [f"key '{key}' of the row is unknown and was ignored" for key in row.ignored]
-        return answer_record(
-            replace(
-                answer,
-                startup_seconds=answer.startup_seconds + reading,
-                warnings=[*answer.warnings, *ignored],
-            )
-        )
+        seconds = answer.startup_seconds + reading
+        return answer_record(replace(answer, startup_seconds=seconds, warnings=[*answer.warnings, *ignored]))
 
 
 def row_settings(settings: Settings, row: Row) -> Settings:

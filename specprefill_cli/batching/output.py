@@ -12,8 +12,6 @@ from specprefill_cli.reporting.jsonl import SCHEMA, line
 
 # The beginning of every row.
 BEGINNING = line({"schema": SCHEMA}).removesuffix("}").encode("ascii")
-# Bytes read at once while searching for the end of the last whole row.
-BLOCK = 2**16
 
 
 class RowWriter:
@@ -60,25 +58,13 @@ def open_output(path: Path, resume: bool) -> BinaryIO:
 
 def cut_half_row(stream: BinaryIO, path: Path) -> None:
     """Cut off what follows the last whole row. Raises UsageError, and changes nothing, for a file that holds no rows."""
-    end = whole_rows_end(stream)
-    for place in (0, end):
-        stream.seek(place)
-        if not BEGINNING.startswith(stream.read(len(BEGINNING))):
+    end = 0
+    for row in stream:
+        whole = row.endswith(b"\n")
+        if (end == 0 or not whole) and not BEGINNING.startswith(row[: len(BEGINNING)]):
             raise UsageError(f"--resume: {path} is not an output of batch; give another --out")
+        end += len(row) if whole else 0
     stream.truncate(end)
-
-
-def whole_rows_end(stream: BinaryIO) -> int:
-    """The offset after the last line end, in bytes."""
-    position = stream.seek(0, 2)
-    while position > 0:
-        start = max(0, position - BLOCK)
-        stream.seek(start)
-        line_end = stream.read(position - start).rfind(b"\n")
-        if line_end >= 0:
-            return start + line_end + 1
-        position = start
-    return 0
 
 
 def finished_rows(path: Path) -> Iterator[tuple[str | int, bool]]:
@@ -86,17 +72,10 @@ def finished_rows(path: Path) -> Iterator[tuple[str | int, bool]]:
 
     Raises SpecprefillError for a line that is not a row of `batch`.
     """
-    if not path.is_file():
-        return
     with path.open("rb") as stream:
-        # Rows that are appended meanwhile are not read.
-        end = whole_rows_end(stream)
-        stream.seek(0)
-        number = 0
-        while stream.tell() < end:
-            number += 1
+        for number, text in enumerate(stream, 1):
             try:
-                record = json.loads(stream.readline())
+                record = json.loads(text)
                 row = record["id"], "error" in record
             except (ValueError, KeyError, TypeError) as error:
                 raise SpecprefillError(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 
-@with_settings("documents", "models", "prefill", "decoding")
+# Lists of documents whose texts are kept for further rows.
+MAX_COLLECTIONS = 8
+
+
+@with_settings("documents", "models", "prefill", "decoding", "output")
 def batch(
     context: typer.Context,
     questions: Annotated[
@@ -87,7 +91,8 @@ def batch(
             progress = Notes(quiet or out is None)
             update = stack.enter_context(progress.progress("waiting for the first row"))
             count = run_batch(
-                lines(source),
+                # Each line as soon as it has arrived, however slow its writer is.
+                iter(source.readline, b""),
                 bool(names),
                 answer,
                 RowWriter(sink),
@@ -122,26 +127,19 @@ def open_questions(name: str, stack: ExitStack) -> BinaryIO:
         raise SpecprefillError(f"{name}: cannot be read ({error.strerror}); give a file of questions, or -") from error
 
 
-def lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Each line as soon as it has arrived, however slow its writer is."""
-    return iter(stream.readline, b"")
-
-
 def open_answerer(
     context: typer.Context, settings: Settings, names: tuple[str, ...], cache: DocumentCache, notes: Notes
 ) -> SessionAnswerer:
     """Read the batch's documents, load the models, and warm them up."""
-    from specprefill_cli.batching.answerer import SessionAnswerer, Shelf
+    from specprefill_cli.batching.answerer import SessionAnswerer
 
     read = document_reader(settings, notes)
-    own = None
-    if names:
-        with notes.progress("reading documents"):
-            own = read(names)
+    with notes.progress("reading documents"):
+        own = read(names) if names else None
     with notes.progress("loading the models"):
         # A row may bring what gives an option its effect: nothing is idle here.
         session = open_ready_session(context, [settings], {}, notes)
-    return SessionAnswerer(session.with_cache(cache), settings, Shelf(read), own)
+    return SessionAnswerer(session.with_cache(cache), settings, lru_cache(MAX_COLLECTIONS)(read), own)
 
 
 def document_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> DocumentCache:

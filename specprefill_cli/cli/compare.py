@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specprefill_cli.cli.repl import Repl
 
 
-@with_settings("documents", "models", "prefill", "decoding", lists=(MODE_LIST,))
+@with_settings("documents", "models", "prefill", "decoding", "output", lists=(MODE_LIST,))
 def compare(
     context: typer.Context,
     documents: Annotated[
@@ -38,7 +38,8 @@ def compare(
         str | None, typer.Option(help="The question, where it could be taken for a document.", show_default=False)
     ] = None,
     cold: Annotated[
-        bool, typer.Option("--cold", help="Reuse no work of earlier questions.", rich_help_panel=PREFILL)
+        bool,
+        typer.Option("--cold", help="With one mode, reuse no work of earlier questions.", rich_help_panel=PREFILL),
     ] = False,
     *,
     settings: Settings,
@@ -50,8 +51,9 @@ def compare(
 ) -> None:
     """Answer in each mode with the same loaded pair, and show answers, times and differences side by side.
 
-    Without a question it is a session: every line is a question, /help lists its commands. A second question about the
-    same documents reuses the models' caches of them; the table says so, and --cold turns it off.
+    Every mode starts cold for every question, so that their times can be compared. Without a question it is a session:
+    every line is a question, /help lists its commands. With one mode, a second question about the same documents reuses
+    the models' caches of them; the table says so, and --cold turns it off.
 
     Examples:
       specprefill compare report.pdf "What is the notice period?"

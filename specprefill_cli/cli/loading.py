@@ -39,6 +39,17 @@ def open_ready_session(
     return session
 
 
+def open_draft_side(settings: Settings) -> Session:
+    """Load the draft, where the scorer needs it, and of the target only its configuration and tokenizer."""
+    from specprefill_cli.answering.dry_run import PLANNED_MODE
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.distributed.ranks import ALONE
+    from specprefill_cli.prefill.auto_mode import runs_draft
+
+    draft = runs_draft(PLANNED_MODE, settings.scorer)
+    return open_session(settings, draft, target_weights=False, ranks=ALONE)
+
+
 def warn_of_idle_options(given: Given, variants: Sequence[Settings], notes: Notes) -> None:
     """Warn of settings that were given and have no effect in any of the variants, whose `auto` scorer is resolved."""
     from specprefill_cli.cli.idle_options import idle_options

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, plan, plugins
+from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, passages, plan, plugins
 from specprefill_cli.cli.console import Notes, close_broken_pipe
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.memory import keep_freed_memory
@@ -56,6 +56,7 @@ def add_commands() -> None:
     app.command("ask")(ask.ask)
     app.command("batch")(batch.batch)
     app.command("compare")(compare.compare)
+    app.command("passages")(passages.passages)
     app.command("plan")(plan.plan)
     app.add_typer(pairs.app, name="pairs")
     app.command("plugins")(plugins.plugins)

@@ -14,9 +14,7 @@ import typer
 
 from specprefill_cli.cli.choices import check_name, choices_of, complete, setting_values
 from specprefill_cli.cli.sources import merge_settings
-from specprefill_cli.settings import AUTO, PREFILL, SETTINGS, Setting, in_words
-
-OUTPUT = "Output"
+from specprefill_cli.settings import AUTO, OUTPUT, PREFILL, SETTINGS, Setting, in_words
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
 Html = Annotated[

@@ -11,7 +11,7 @@ from rich.styled import Styled
 
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.inputs import check_question, read_inputs, write_page
-from specprefill_cli.cli.loading import seconds_since_start
+from specprefill_cli.cli.loading import open_draft_side, seconds_since_start
 from specprefill_cli.cli.options import Documents, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.settings import Settings
 
@@ -53,16 +53,10 @@ def plan(
     notes = Notes(quiet)
     collection = read_inputs(documents, html, settings, notes)
     with notes.progress("loading the draft, and the target's tokenizer"):
-        from specprefill_cli.answering.dry_run import PLANNED_MODE, dry_run
-        from specprefill_cli.answering.session import open_session
-        from specprefill_cli.distributed.ranks import ALONE
-        from specprefill_cli.models.loading import load_draft_side
-        from specprefill_cli.prefill.auto_mode import runs_draft
+        from specprefill_cli.answering.dry_run import dry_run
         from specprefill_cli.reporting import dry_run_report
 
-        # Of the target, only its configuration and tokenizer.
-        draft = runs_draft(PLANNED_MODE, settings.scorer)
-        session = open_session(settings, draft, load=load_draft_side, ranks=ALONE)
+        session = open_draft_side(settings)
     startup_seconds = seconds_since_start(context)
     with notes.progress("reading the documents with the draft"):
         run = dry_run(session, collection, question, settings)

@@ -96,7 +96,7 @@ class Repl:
         return commands[name](argument)
 
     def ask(self, question: str) -> RenderableType:
-        from specprefill_cli.reporting.comparison_table import comparison_table
+        from specprefill_cli.reporting.comparison_table import comparison_view
 
         self.compared = self.comparison.ask(
             question, self.settings, self.modes, lambda mode: self.show_progress(f"answering in mode {mode}")
@@ -104,7 +104,7 @@ class Repl:
         self.question = question
         for compared in self.compared:
             self.times.setdefault(compared.asked, []).append(compared.answer.ttft_seconds)
-        return comparison_table(self.compared)
+        return comparison_view(self.compared)
 
     def change(self, name: str, argument: str) -> RenderableType:
         """Change one setting; without a value, show it."""

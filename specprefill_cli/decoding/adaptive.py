@@ -5,16 +5,20 @@ Costs are in units of a target pass over one token.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median_low
-from typing import Protocol
 
 import numpy as np
 
 from specprefill_cli.decoding.measures import Round
-from specprefill_cli.decoding.proposers.base import Proposer
+from specprefill_cli.decoding.proposers import Proposer
+from specprefill_cli.decoding.proposers.draft import DraftProposer
+from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal
 
 LONGEST_PROPOSAL = 16
 # Estimated speedup that a proposal must reach.
@@ -26,6 +30,8 @@ GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
 MEASURES = 5
 # What a verified token is assumed to add to a pass before anything was measured.
 GUESSED_WIDTH = 0.03
+# Numbers of proposed tokens whose verifying pass warm-up times, and how often.
+TIMED_WIDTHS, TIMES = (1, 4, 16), 4
 # Share of an answer's passes that may be spent on probing a declined proposer, and the bounds of that allowance: two
 # proposers cost an answer of 64 tokens 3 % at most.
 PROBING_SHARE, MOST_SAVED, MOST_OWED = 0.015, 0.75, 4.0
@@ -48,16 +54,6 @@ class Verdict:
 
 # The verdict of an answer decoded without speculation.
 SWITCHED_OFF = Verdict("off")
-
-
-class Pace(Protocol):
-    """Decides how many tokens a proposer is asked for."""
-
-    def count(self, proposer: Proposer, answer_length: int) -> int: ...
-
-    def observe(self, round_: Round) -> None: ...
-
-    def verdict(self) -> Verdict: ...
 
 
 @dataclass(frozen=True)
@@ -98,14 +94,18 @@ class Costs:
 
     pass_seconds: the target's pass over one token
     verifying: by number of proposed tokens, the pass that verifies them; drafting: by proposer, one proposed token
+    fixed: nothing is learnt, so that the pace, and with it the tokens that a seed draws, repeats
     """
 
+    fixed: bool = False
     pass_seconds: deque[float] = field(default_factory=partial(deque, maxlen=MEASURES))
     verifying: dict[int, deque[float]] = field(default_factory=lambda: defaultdict(partial(deque, maxlen=MEASURES)))
     drafting: dict[str, deque[float]] = field(default_factory=lambda: defaultdict(partial(deque, maxlen=MEASURES)))
 
     def learn(self, round_: Round) -> None:
         """Add the times of a round."""
+        if self.fixed:
+            return
         if not round_.drafted:
             self.pass_seconds.append(round_.target_seconds)
         elif self.pass_seconds:
@@ -113,6 +113,28 @@ class Costs:
             self.verifying[round_.drafted].append(max(1.0, round_.target_seconds / whole))
             if not round_.proposal.entered:
                 self.drafting[round_.proposal.proposer].append(round_.propose_seconds / whole / round_.drafted)
+
+    def measure(
+        self, target: ModelReader, draft: ModelReader | None, token: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """Time passes over one token and over several, and one of the draft where there is one; `token` is any token.
+
+        Slow first passes do not matter: costs are medians.
+        """
+
+        def timed(reader: ModelReader, tokens: int) -> float:
+            start = clock()
+            # Reading the result synchronises the device.
+            reader.read([token] * tokens, tokens).argmax(-1).tolist()
+            return clock() - start
+
+        for _ in range(TIMES):
+            self.learn(Round(NO_PROPOSAL, 0, 0.0, timed(target, 1)))
+        name = DraftProposer.name if draft is not None else ""
+        for width in TIMED_WIDTHS:
+            for _ in range(TIMES):
+                drafting = timed(draft, 1) if draft is not None else 0.0
+                self.learn(Round(Proposal(name, (token,) * width), 0, drafting * width, timed(target, 1 + width)))
 
     def passes(self, most: int) -> list[float]:
         """Cost of verifying 0, 1, ... `most` proposed tokens: measured, or interpolated linearly."""
@@ -130,13 +152,6 @@ class Costs:
         """Cost of one proposed token."""
         measured = self.drafting.get(proposer.name)
         return median_low(measured) if measured else proposer.token_passes
-
-
-class AssumedCosts(Costs):
-    """Costs that are never measured, so that the pace, and with it the tokens that a seed draws, repeats."""
-
-    def learn(self, round_: Round) -> None:
-        """Ignore measured times."""
 
 
 @dataclass
@@ -194,10 +209,9 @@ class AdaptivePace:
         )
         self.asked[proposer.name] = proposer
         self.declined.pop(proposer.name, None)
-        late = proposer.entry_passes > ENTRY_SHARE * answer_length
-        if promised >= WORTHWHILE and not late:
-            return best
         if promised >= WORTHWHILE:
+            if proposer.entry_passes <= ENTRY_SHARE * answer_length:
+                return best
             self.declined[proposer.name] = (
                 f"{proposer.name} would first prefill the prompt, at the cost of {proposer.entry_passes:.0f} target passes"
             )

@@ -9,10 +9,14 @@ from specprefill_cli.decoding.verification import Proposal
 
 @dataclass
 class DecodeSpeed:
-    """Tokens after the first, a stop token included, and the seconds of decoding them, without the caller's time."""
+    """Tokens after the first, a stop token included, and the seconds of decoding them, without the caller's time.
+
+    log_probabilities: the target's, of the same tokens
+    """
 
     tokens: int = 0
     seconds: float = 0.0
+    log_probabilities: list[float] = field(default_factory=list)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -53,11 +57,8 @@ class RoundLog:
     @property
     def acceptance_rate(self) -> float | None:
         """Accepted tokens over drafted ones."""
-        return (
-            sum(round_.accepted for round_ in self.rounds) / sum(round_.drafted for round_ in self.rounds)
-            if self.rounds
-            else None
-        )
+        drafted = sum(round_.drafted for round_ in self.rounds)
+        return sum(round_.accepted for round_ in self.rounds) / drafted if drafted else None
 
     @property
     def accepted_length_mean(self) -> float | None:

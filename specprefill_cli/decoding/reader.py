@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,23 +17,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class Reader(Protocol):
-    """What decoding needs of a model whose cache holds the prompt and the first `length` tokens of the answer."""
-
-    @property
-    def length(self) -> int: ...
-
-    def read(self, tokens: Sequence[int], rows: int = 1) -> Tensor:
-        """Read the answer's next tokens; return float32 logits [rows, vocabulary] after each of the last `rows`."""
-        ...
-
-    def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens of the answer, or all where there are no more."""
-        ...
-
-
 class ModelReader:
-    """A transformers model with a prefilled cache.
+    """A transformers model whose cache holds the prompt and the first `length` tokens of the answer.
 
     position: absolute position of the answer's first token: the full prompt's length, however few slots the cache holds
     ranks: the processes that this one, as rank 0, leads in reading; each holds its shard of the same cache

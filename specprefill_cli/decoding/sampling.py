@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,10 +11,8 @@ from torch import Tensor
 def distribution(logits: Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Tensor:
     """Probabilities [..., V] after temperature, then top-k, then top-p (nucleus sampling, arXiv 1904.09751).
 
-    `temperature` 0 puts all mass on the largest logit; `top_k` 0 and `top_p` 1 leave all tokens in.
+    temperature: above 0; `top_k` 0 and `top_p` 1 leave all tokens in
     """
-    if temperature == 0:
-        return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
     scaled = logits.float() / temperature
     if 0 < top_k < scaled.shape[-1]:
         scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[..., -1:], float("-inf"))
@@ -24,6 +24,12 @@ def distribution(logits: Tensor, temperature: float, top_k: int = 0, top_p: floa
         probabilities = probabilities.masked_fill(torch.zeros_like(outside).scatter_(-1, places, outside), 0.0)
         probabilities = probabilities / probabilities.sum(-1, keepdim=True)
     return probabilities
+
+
+def log_probabilities(logits: Tensor, tokens: Sequence[int]) -> list[float]:
+    """Natural logarithms of the model's own probabilities of tokens, whatever the sampling; logits: [k, V], k tokens."""
+    chosen = torch.tensor(tokens, device=logits.device)[:, None]
+    return logits.float().log_softmax(-1).gather(1, chosen)[:, 0].tolist()
 
 
 class Sampler:

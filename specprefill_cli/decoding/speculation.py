@@ -6,15 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specprefill_cli.decoding.adaptive import (
-    AdaptivePace,
-    AssumedCosts,
-    FixedPace,
-    Pace,
-    SpeculationState,
-)
-from specprefill_cli.decoding.options import DecodingOptions
-from specprefill_cli.decoding.proposers.base import Proposer
+from specprefill_cli.decoding.adaptive import AdaptivePace, Costs, FixedPace, SpeculationState
+from specprefill_cli.decoding.proposers import Proposer
 from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.proposers.lookup import LookupProposer
 from specprefill_cli.decoding.reader import ModelReader
@@ -31,7 +24,7 @@ if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
 
 
-def check_proposer(options: DecodingOptions | Settings, pair: LoadedPair) -> None:
+def check_proposer(options: Settings, pair: LoadedPair) -> None:
     """Raises UsageError where the draft is named as proposer and cannot propose the target's tokens."""
     if options.speculate == OFF or options.proposer != DraftProposer.name:
         return
@@ -44,7 +37,7 @@ def check_proposer(options: DecodingOptions | Settings, pair: LoadedPair) -> Non
         )
 
 
-def draft_may_propose(options: DecodingOptions | Settings, pair: LoadedPair) -> bool:
+def draft_may_propose(options: Settings, pair: LoadedPair) -> bool:
     """Whether decoding will need the draft's cache of the prompt."""
     return (
         options.speculate != OFF
@@ -54,12 +47,12 @@ def draft_may_propose(options: DecodingOptions | Settings, pair: LoadedPair) -> 
     )
 
 
-def adapts(options: DecodingOptions | Settings) -> bool:
+def adapts(options: Settings) -> bool:
     """Whether measured costs decide how much is proposed: not for sampled answers, which a seed must repeat."""
     return options.speculate == AUTO and options.temperature == 0 and options.max_new_tokens > 1
 
 
-def proposer_warnings(options: DecodingOptions | Settings, request: PrefillRequest) -> tuple[str, ...]:
+def proposer_warnings(options: Settings, request: PrefillRequest) -> tuple[str, ...]:
     """A warning where the draft was named as proposer, and its context has no room behind the prompt."""
     if options.speculate == OFF or options.proposer != DraftProposer.name:
         return ()
@@ -75,7 +68,7 @@ def proposer_warnings(options: DecodingOptions | Settings, request: PrefillReque
 def choose_speculator(
     request: PrefillRequest,
     prefilled: PrefillResult,
-    options: DecodingOptions | Settings,
+    options: Settings,
     sampler: Sampler,
     stop_tokens: frozenset[int],
     state: SpeculationState,
@@ -92,12 +85,9 @@ def choose_speculator(
         proposers.append(LookupProposer(request.prompt.tokens[prefilled.state.positions]))
     if draft_may_propose(options, request.pair):
         proposers.append(draft_proposer(request, prefilled, sampler, stop_tokens))
-    pace: Pace
-    if options.speculate == AUTO:
-        pace = AdaptivePace(state if sampler.greedy else SpeculationState(AssumedCosts()))
-    else:
-        pace = FixedPace(int(options.speculate))
-    return Speculator(proposers, pace)
+    if options.speculate != AUTO:
+        return Speculator(proposers, FixedPace(int(options.speculate)))
+    return Speculator(proposers, AdaptivePace(state if sampler.greedy else SpeculationState(Costs(fixed=True))))
 
 
 def draft_proposer(

@@ -8,18 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from specprefill_cli.decoding.adaptive import Pace, Verdict
+from specprefill_cli.decoding.adaptive import AdaptivePace, FixedPace, Verdict
 from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
-from specprefill_cli.decoding.proposers.base import Proposer
-from specprefill_cli.decoding.reader import Reader
-from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.decoding.verification import NO_PROPOSAL, Correction, Proposal, positive_part, verify
+from specprefill_cli.decoding.proposers import Proposer
+from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.sampling import Sampler, log_probabilities
+from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal, verify
 
 
 class Speculator:
     """Asks its proposers in turn, each for as many tokens as the pace allows; the first proposal that is not empty is used."""
 
-    def __init__(self, proposers: Sequence[Proposer], pace: Pace) -> None:
+    def __init__(self, proposers: Sequence[Proposer], pace: FixedPace | AdaptivePace) -> None:
         self.proposers = proposers
         self.pace = pace
         self.log = RoundLog()
@@ -50,7 +50,7 @@ class Speculator:
 
 
 def decode(
-    target: Reader,
+    target: ModelReader,
     first: int,
     stop_tokens: frozenset[int],
     most: int,
@@ -58,7 +58,6 @@ def decode(
     speed: DecodeSpeed,
     speculator: Speculator | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    correct: Correction = positive_part,
 ) -> Iterator[int]:
     """Yield up to `most` tokens, the given first one included, until a stop token (which is not yielded).
 
@@ -78,7 +77,7 @@ def decode(
             proposal = speculator.propose(answer, most - len(answer) - 1) if speculator is not None else NO_PROPOSAL
             proposed = clock()
             logits = target.read([answer[-1], *proposal.tokens], len(proposal.tokens) + 1)
-            accepted, following = verify(logits, proposal, sampler, correct)
+            accepted, following = verify(logits, proposal, sampler)
             verified = clock()
             decoded = [*proposal.tokens[:accepted], following]
             fresh = before_stop(decoded, stop_tokens)
@@ -93,7 +92,9 @@ def decode(
             # Tokens accepted after the answer's end do not count.
             useful = min(accepted, len(fresh) + ended)
             speculator.observe(Round(proposal, useful, proposed - start, verified - proposed))
-        speed.tokens += len(fresh) + ended
+        counted = len(fresh) + ended
+        speed.tokens += counted
+        speed.log_probabilities += log_probabilities(logits[:counted], decoded[:counted])
         speed.seconds += clock() - start
         yield from fresh
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -27,12 +26,12 @@ class Proposal:
 
 NO_PROPOSAL = Proposal("")
 
-# Weights [V] of the token after a rejection: (target's probabilities [V], proposal, rejected index) -> [V].
-Correction = Callable[[Tensor, Proposal, int], Tensor]
-
 
 def positive_part(probabilities: Tensor, proposal: Proposal, place: int) -> Tensor:
-    """The positive part of target minus proposal, not normalised (arXiv 2211.17192, section 2.3)."""
+    """Weights [V] of the token that replaces the rejected one at `place`, from the target's probabilities [V] of it.
+
+    The positive part of target minus proposal, not normalised (arXiv 2211.17192, section 2.3).
+    """
     if proposal.probabilities is None:
         rest = probabilities.clone()
         rest[proposal.tokens[place]] = 0
@@ -42,9 +41,7 @@ def positive_part(probabilities: Tensor, proposal: Proposal, place: int) -> Tens
     return rest if rest.sum() > 0 else probabilities
 
 
-def verify(
-    logits: Tensor, proposal: Proposal, sampler: Sampler, correct: Correction = positive_part
-) -> tuple[int, int]:
+def verify(logits: Tensor, proposal: Proposal, sampler: Sampler) -> tuple[int, int]:
     """How many of k proposed tokens are accepted, and the token that follows them.
 
     logits: [k + 1, V] of the target after the last known token and after each proposed token
@@ -63,12 +60,11 @@ def verify(
         return accepted, int(chosen[accepted])
     probabilities = sampler.probabilities(logits)
     target = probabilities[:count].gather(1, tokens[:, None])[:, 0]
-    draft = (
-        torch.ones(count) if proposal.probabilities is None else proposal.probabilities.gather(1, tokens[:, None])[:, 0]
-    )
+    drawn = proposal.probabilities
+    draft = torch.ones(count) if drawn is None else drawn.gather(1, tokens[:, None])[:, 0]
     accepted = leading(sampler.uniform(count) * draft < target)
-    weights = probabilities[accepted] if accepted == count else correct(probabilities[accepted], proposal, accepted)
-    return accepted, sampler.draw(weights)
+    weights = probabilities[accepted]
+    return accepted, sampler.draw(weights if accepted == count else positive_part(weights, proposal, accepted))
 
 
 def leading(flags: Tensor) -> int:

@@ -65,6 +65,11 @@ class Heartbeat(threading.Thread):
                 return f"rank {peer} stopped answering: no heartbeat for {now - since:.0f} s"
         return None
 
+    def end_by_signal(self, *_: object) -> None:
+        """Handle SIGTERM, unless it comes while the run ends already."""
+        if not self.ending.locked():
+            self.end_process(self.reason_to_end() or "another rank stopped answering, or SIGTERM ended the run")
+
     def end_process(self, reason: str) -> NoReturn:
         """End this process at once, from any thread; on rank 0, with the reason as the last line on standard error."""
         # Never released: a second thread that calls this waits for the end.

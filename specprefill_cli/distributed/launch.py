@@ -59,14 +59,6 @@ def ranks_for(tensor_parallel: int) -> Ranks:
     return ranks
 
 
-def refuse_ranks(tensor_parallel: int, work: str) -> None:
-    """Raise UsageError for work that is done in one process only."""
-    if in_run() or tensor_parallel > 1:
-        raise UsageError(
-            f"{work} runs in one process; call it without torchrun, and with SPECPREFILL_TENSOR_PARALLEL=1"
-        )
-
-
 @cache
 def join_run() -> ConnectedRanks:
     """Join the run that the environment names. Cached: a process can be in one run only.
@@ -82,14 +74,8 @@ def join_run() -> ConnectedRanks:
     ranks = connect(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), *stores)
     if ranks.leads:
         # torchrun sends it to the ranks that are left when one has died.
-        signal.signal(signal.SIGTERM, lambda *_: end_by_signal(ranks.heartbeat))
+        signal.signal(signal.SIGTERM, ranks.heartbeat.end_by_signal)
     return ranks
-
-
-def end_by_signal(heartbeat: Heartbeat) -> None:
-    """Handle SIGTERM, unless it comes while the run ends already."""
-    if not heartbeat.ending.locked():
-        heartbeat.end_process(heartbeat.reason_to_end() or "another rank stopped answering, or SIGTERM ended the run")
 
 
 @cache

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from specprefill_cli.distributed.commands import Prefill
 from specprefill_cli.models.attention_plan import LocalWindow
-
-if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedModel
-    from specprefill_cli.prefill.calibration import CalibratedPair
-    from specprefill_cli.prefill.phases import PhaseClock
-    from specprefill_cli.prefill.prefix_cache import PrefixCache
-    from specprefill_cli.prompting import Prompt
+from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.prefix_cache import PrefixCache
+from specprefill_cli.prompting import Prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +75,13 @@ class PrefillRequest:
             return None
         return LocalWindow(self.draft_window, self.draft_prompt.document[1])
 
+    def cold(self) -> PrefillRequest:
+        """The request without what earlier questions left: everything is computed."""
+        return replace(self, draft_prefixes=None, target_prefixes=None)
+
     def command(self, mode: str) -> Prefill:
         """The command that makes other ranks prefill this prompt: without what belongs to this process."""
         # The receiving rank fills in its own pair and clock.
-        portable = replace(self, pair=None, clock=None, draft_prefixes=None, target_prefixes=None)  # type: ignore[arg-type]
+        portable = replace(self.cold(), pair=None, clock=None)  # type: ignore[arg-type]
         prefixes = self.target_prefixes
         return Prefill(mode=mode, request=portable, prefix_cache=prefixes.name if prefixes is not None else None)

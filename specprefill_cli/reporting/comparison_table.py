@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
 from rich.table import Table
 
 from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.reporting.evidence import passages_view
 from specprefill_cli.reporting.jsonl import SCHEMA, answer_record
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import page_text, phase_name, seconds, several_documents, source_text, span_count
@@ -17,6 +19,13 @@ if TYPE_CHECKING:
     from specprefill_cli.answering.comparison import ModeAnswer
 
 EMPTY = "-"
+
+
+def comparison_view(compared: Sequence[ModeAnswer]) -> Group:
+    """The table of modes, and below it the passages of the first mode that scored the documents, else of the first."""
+    scored = [column.answer for column in compared if column.answer.scorer is not None]
+    answers = [*scored, *(column.answer for column in compared)]
+    return Group(comparison_table(compared), *map(passages_view, answers[:1]))
 
 
 def comparison_table(compared: Sequence[ModeAnswer]) -> Table:

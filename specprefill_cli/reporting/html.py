@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.answering.cells import LEVELS, Cell, PageCells, cells_by_page
 from specprefill_cli.prefill.phases import PHASES
+from specprefill_cli.reporting.evidence import confidence_lines
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import decode_facts, phase_name, prompt_facts, seconds, start_facts
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from specprefill_cli.answering.answer import Answer
     from specprefill_cli.answering.citations import Citation
+    from specprefill_cli.answering.passages import Passage
     from specprefill_cli.documents.collection import Collection
 
 TEMPLATES = Path(__file__).resolve().parent / "page"
@@ -34,6 +36,7 @@ class PageResult:
 
     answer: its text, or None where the target did not run; facts: labels and values
     phases: seconds by the names in `PHASES`
+    passages: those under the answer, with one line on its confidence
     cells: the document as this mode treated it; estimates: header and rows of a table, or nothing
     """
 
@@ -46,6 +49,8 @@ class PageResult:
     warnings: Sequence[str]
     cells: Sequence[Cell]
     estimates: Sequence[Sequence[str]] = ()
+    passages: Sequence[Passage] = ()
+    confidence: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,8 @@ def answer_result(answer: Answer, cells: Sequence[Cell]) -> PageResult:
         citations=answer.citations,
         warnings=answer.warnings,
         cells=cells,
+        passages=answer.passages,
+        confidence=confidence_lines(answer)[:1],
     )
 
 

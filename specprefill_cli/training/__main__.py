@@ -11,7 +11,7 @@ from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
 from specprefill_cli.training.batches import BatchStream
 from specprefill_cli.training.corpus import dev_grams, stream_text
 from specprefill_cli.training.export import export_pair
-from specprefill_cli.training.score import markdown, score_pair
+from specprefill_cli.training.score import score_pair
 from specprefill_cli.training.shapes import PAIR_SHAPES
 from specprefill_cli.training.shards import ShardStream, write_shards
 from specprefill_cli.training.sources import RowSource
@@ -64,8 +64,8 @@ def pretrain(
     seed: int = 1,
 ) -> None:
     """Language modelling on RUN/shards, target and draft together; checkpoint and log go to RUN/pretrain."""
-    pair = PAIR_SHAPES[shape]
-    stream = ShardStream(run / "shards", load_tokenizer(run / "tokenizer"), tokens_per_batch, pair.target.context, seed)
+    context = PAIR_SHAPES[shape].target.context
+    stream = ShardStream(run / "shards", load_tokenizer(run / "tokenizer"), tokens_per_batch, context, seed)
     settings = TrainSettings(
         minutes=minutes,
         rate=rate,
@@ -76,7 +76,7 @@ def pretrain(
         device=device,
         compile=shape != "smoke",
     )
-    train(pair, settings, stream, run / "pretrain")
+    train(PAIR_SHAPES[shape], settings, stream, run / "pretrain")
 
 
 @app.command()
@@ -121,13 +121,7 @@ def tune(
         draft_every=draft_every,
         curriculum_from=0.75 if exported else 0.0,
     )
-    source = RowSource(
-        data=data,
-        tokenizer=run / "tokenizer",
-        characters_per_file=characters,
-        skipped_characters=skip,
-        context=pair.target.context,
-    )
+    source = RowSource(data, run / "tokenizer", characters, pair.target.context, skipped_characters=skip)
     train(pair, settings, BatchStream(source, tokens_per_batch, seed), run / "tune", start)
 
 
@@ -168,8 +162,8 @@ def score(
     def progress(text: str) -> None:
         print(f"\r{text}   ", end="", flush=True)
 
-    measurements = score_pair(data, pair, load_tokenizer(run / "tokenizer"), out, limit, needles, progress)
-    print("\n" + markdown(measurements), flush=True)
+    score_pair(data, pair, load_tokenizer(run / "tokenizer"), out, limit, needles, progress)
+    print("\n" + (out / "scores.md").read_text(encoding="utf-8"), flush=True)
 
 
 @app.command()

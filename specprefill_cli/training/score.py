@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.lab.evaluation.datasets import Item, read_items
 from specprefill_cli.lab.evaluation.runner import Configuration, Row, rows, run
+from specprefill_cli.lab.tables import EVALUATION, Columns, markdown
 from specprefill_cli.prefill.scoring_heads import load_heads
-from specprefill_cli.reporting.table import keep_text
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from specprefill_cli.training.corpus import dev_grams, stream_text
@@ -23,7 +23,6 @@ NEEDLE_TOKENS = (7_900, 15_900)
 NEEDLE_SEED = 977
 MAX_NEW_TOKENS = 32
 QuestionSet = tuple[str, Sequence[Item], Sequence[Configuration]]
-HEADINGS = ("measure", "mode", "keep", "scorer", "n", "right", "EM", "F1 [95 %]", "F1 - full [95 %]", "TTFT, x full")
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,18 @@ class Measurement:
 
     measure: str
     row: Row
+
+
+def row_column(name: str) -> tuple[str, Callable[[Measurement], str]]:
+    """A column of `evaluate` for measurements."""
+    return name, lambda measurement: EVALUATION[name](measurement.row)
+
+
+# The columns of the model card.
+COLUMNS: Columns = {
+    "measure": lambda measurement: measurement.measure,
+    **dict(map(row_column, (name for name in EVALUATION if name not in ("kept", "TTFT")))),
+}
 
 
 def question_sets(data: Path, tokenizer: Tokenizer, work: Path, limit: int, needles: int) -> Iterator[QuestionSet]:
@@ -75,7 +86,7 @@ def score_pair(
         measurements += [Measurement(measure, row) for row in rows(results)]
         record = [asdict(measurement) for measurement in measurements]
         (out / "scores.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    (out / "scores.md").write_text(markdown(measurements), encoding="utf-8")
+    (out / "scores.md").write_text(markdown(measurements, COLUMNS), encoding="utf-8")
     return measurements
 
 
@@ -86,24 +97,3 @@ def open_pair(pair: Path, base: Settings) -> Session:
     assert session.pair.draft is not None
     session.pair.scoring_heads = load_heads(pair, session.pair.draft)
     return session
-
-
-def markdown(measurements: Sequence[Measurement]) -> str:
-    """The measurements as a table for the model card."""
-    lines = [cells(HEADINGS), cells(["---"] * len(HEADINGS))]
-    for measurement in measurements:
-        row = measurement.row
-        delta = ratio = ""
-        if row.f1_delta is not None:
-            delta = f"{row.f1_delta:+.1f} [{row.f1_delta_low:+.1f}, {row.f1_delta_high:+.1f}]"
-        if row.ttft_ratio is not None:
-            ratio = f"{row.ttft_ratio:.2f}"
-        f1 = f"{row.f1:.1f} [{row.f1_low:.1f}, {row.f1_high:.1f}]"
-        keep = keep_text(row.mode, row.keep)
-        figures = (row.n, row.right, f"{row.em:.1f}", f1, delta, ratio)
-        lines.append(cells([measurement.measure, row.mode, keep, row.scorer or "", *figures]))
-    return "\n".join(lines) + "\n"
-
-
-def cells(values: Sequence[object]) -> str:
-    return f"| {' | '.join(map(str, values))} |"

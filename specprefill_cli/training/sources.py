@@ -12,15 +12,15 @@ from specprefill_cli.training.rows import RowMaker
 from specprefill_cli.training.tokenizer import load_tokenizer
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RowSource:
     """Loads text, questions and tokenizer when called with a seed, and returns a maker of rows."""
 
     data: Path
     tokenizer: Path
     characters_per_file: int
-    skipped_characters: int = 0
     context: int
+    skipped_characters: int = 0
 
     def __call__(self, seed: int) -> RowMaker:
         forbidden = dev_grams(self.data)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.tokenizers import SPLIT_PATTERN
@@ -36,16 +37,10 @@ def train_tokenizer(texts: Iterator[str], vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-def byte_alphabet() -> dict[str, int]:
-    """The printable character that stands for each byte in a byte-level vocabulary (GPT-2's table)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(others)}
-
-
 def tiktoken_ranks(tokenizer: Tokenizer) -> dict[bytes, int]:
     """Every mergeable token's bytes and its id; tiktoken merges by rank, and the ids are in merge order."""
-    alphabet = byte_alphabet()
+    # The printable character that stands for each byte in a byte-level vocabulary.
+    alphabet = {character: byte for byte, character in bytes_to_unicode().items()}
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     return {
         bytes(alphabet[character] for character in token): number

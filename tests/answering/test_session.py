@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specprefill_cli.answering.session import Session
+from specprefill_cli.decoding.adaptive import Costs
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, Page, one_page_document
@@ -174,10 +175,8 @@ def test_every_phase_waits_for_the_devices(random_session, monkeypatch):
 
 
 def test_costs_are_measured_only_for_the_adaptive_pace(random_session, monkeypatch):
-    from specprefill_cli.answering import session as module
-
     measured = []
-    monkeypatch.setattr(module, "measure_costs", lambda *_: measured.append(True))
+    monkeypatch.setattr(Costs, "measure", lambda *_: measured.append(True))
     for settings in ({"speculate": 4}, {"temperature": 1.0}, {"max_new_tokens": 1}, {"speculate": "off"}, {}):
         random_session.warmed.clear()
         random_session.warm_up(Settings(mode="full", **settings))

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from specprefill_cli import documents
 from specprefill_cli.batching import answerer as answering
 from specprefill_cli.resources import packaged_folder
 
@@ -117,14 +118,18 @@ def test_ctrl_c_abandons_the_row_and_keeps_earlier_rows(call, monkeypatch):
     assert "Traceback" not in err
 
 
-def test_reads_each_list_of_documents_once():
+def test_reads_each_list_of_documents_once(call, monkeypatch, tmp_path):
+    for name in ("a.md", "b.md"):
+        (tmp_path / name).write_text("The gate of the farm is dark green. " * 20)
     read = []
-    shelf = answering.Shelf(lambda names: read.append(names) or object(), limit=2)
-    assert shelf(("a",)) is shelf(("a",))
-    shelf(("a", "b"))
-    shelf(("c",))
-    shelf(("a",))
-    assert read == [("a",), ("a", "b"), ("c",), ("a",)]
+    real = documents.read_collection
+    monkeypatch.setattr(documents, "read_collection", lambda names, **how: read.append(names) or real(names, **how))
+    monkeypatch.chdir(tmp_path)
+    lists = [["a.md"], ["a.md", "b.md"], ["a.md"], ["a.md", "b.md"]]
+    rows = jsonl(*({"question": "Who?", "documents": names} for names in lists))
+    code, out, _ = call("batch", "--mode", "full", "--max-new-tokens", "2", "--quiet", stdin=rows)
+    assert (code, len(out.splitlines())) == (0, 4)
+    assert read == [("a.md",), ("a.md", "b.md")]
 
 
 @pytest.mark.slow

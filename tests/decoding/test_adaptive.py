@@ -18,7 +18,6 @@ from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal
-from specprefill_cli.decoding.warm_up import measure_costs
 from tests.helpers.scripted import Clock, ScriptReader
 
 WIDTH = 0.03
@@ -48,7 +47,7 @@ class Pair:
         self.random = random.Random(0)
         self.entered = 0
         target, draft = self.readers([0] * 100)
-        measure_costs(self.memory.costs, target, None if entry else draft, 1, self.clock)
+        self.memory.costs.measure(target, None if entry else draft, 1, self.clock)
 
     def readers(self, script):
         chance = self.right if callable(self.right) else lambda _place: self.right

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from specprefill_cli.decoding.adaptive import AdaptivePace, AssumedCosts, FixedPace, SpeculationState
+from specprefill_cli.decoding import verification
+from specprefill_cli.decoding.adaptive import AdaptivePace, Costs, FixedPace, SpeculationState
 from specprefill_cli.decoding.measures import DecodeSpeed
 from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.proposers.lookup import LookupProposer
@@ -52,10 +53,10 @@ def chi_squared_p(tokens, expected):
     return math.erfc(z / math.sqrt(2)) / 2
 
 
-def sample(sampler, proposer, count, correct=positive_part):
+def sample(sampler, proposer, count):
     target = TableReader(TARGET)
     speculating = Speculator([proposer], FixedPace(count) if isinstance(count, int) else count)
-    tokens = list(decode(target, 1, frozenset(), SAMPLES + 1, sampler, DecodeSpeed(), speculating, correct=correct))
+    tokens = list(decode(target, 1, frozenset(), SAMPLES + 1, sampler, DecodeSpeed(), speculating))
     return tokens, speculating.log
 
 
@@ -88,7 +89,7 @@ def test_lookup_proposals_preserve_the_distribution():
 def test_adaptive_pace_preserves_the_distribution():
     """The number of proposed tokens depends only on earlier acceptance, never on the tokens being drawn."""
     sampler = Sampler(1.0, seed=5)
-    pace = AdaptivePace(SpeculationState(AssumedCosts()))
+    pace = AdaptivePace(SpeculationState(Costs(fixed=True)))
     proposer = draft("sometimes", sampler)
     proposer.token_passes = 0.1
     tokens, log = sample(sampler, proposer, pace)
@@ -109,15 +110,17 @@ def residual_at_last_position(probabilities, proposal, _place):
 
 
 @pytest.mark.parametrize("broken", [without_correction, reversed_difference, residual_at_last_position])
-def test_detects_a_wrong_residual_distribution(broken):
+def test_detects_a_wrong_residual_distribution(broken, monkeypatch):
+    monkeypatch.setattr(verification, "positive_part", broken)
     sampler = Sampler(1.0, seed=7)
-    tokens, _ = sample(sampler, draft("sometimes", sampler), 3, broken)
+    tokens, _ = sample(sampler, draft("sometimes", sampler), 3)
     assert chi_squared_p(tokens, distribution(TARGET, 1.0)) < 1e-6
 
 
-def test_detects_a_missing_correction_of_lookup_proposals():
+def test_detects_a_missing_correction_of_lookup_proposals(monkeypatch):
+    monkeypatch.setattr(verification, "positive_part", without_correction)
     sampler = Sampler(1.0, seed=3)
-    tokens, _ = sample(sampler, LookupProposer(torch.arange(VOCABULARY).repeat(40)), 4, without_correction)
+    tokens, _ = sample(sampler, LookupProposer(torch.arange(VOCABULARY).repeat(40)), 4)
     assert chi_squared_p(tokens, distribution(TARGET, 1.0)) < 1e-6
 
 

@@ -9,7 +9,7 @@ from specprefill_cli.distributed import heartbeat as module
 from specprefill_cli.distributed import processes, ranks
 from specprefill_cli.distributed.commands import Rollback
 from specprefill_cli.distributed.heartbeat import END, Heartbeat, beat_key
-from specprefill_cli.distributed.launch import in_run, ranks_for, refuse_ranks
+from specprefill_cli.distributed.launch import in_run, ranks_for
 from specprefill_cli.distributed.processes import WorkerProcesses
 from specprefill_cli.distributed.ranks import ALONE, ConnectedRanks, Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
@@ -110,12 +110,6 @@ def test_single_process_has_no_other_ranks():
     assert ranks_for(1) is ALONE
     with ALONE.together(Rollback(0)):
         assert ALONE.agree("value") == ALONE.from_leader(lambda: "value") == "value"
-
-
-def test_rejects_ranks_for_single_process_commands():
-    refuse_ranks(1, "calibrate")
-    with pytest.raises(UsageError, match="calibrate runs in one process"):
-        refuse_ranks(2, "calibrate")
 
 
 def test_rejects_named_devices_with_tensor_parallelism():

@@ -32,7 +32,7 @@ from specprefill_cli.training.sources import RowSource
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
 from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from specprefill_cli.training.train import Trainer, TrainSettings, train
-from specprefill_cli.training.values import GENERATORS
+from specprefill_cli.training.values import FORMS
 
 PROSE = (
     "The mill stands by the river and has done so for many years. Farmers brought their grain along the old road. "
@@ -72,7 +72,7 @@ def run(data, tmp_path_factory):
 
 
 def row_source(data, run):
-    return RowSource(data=data, tokenizer=run / "tokenizer", characters_per_file=100_000, context=16_384)
+    return RowSource(data, run / "tokenizer", characters_per_file=100_000, context=16_384)
 
 
 def test_drops_questions_that_share_eight_words_with_dev(data):
@@ -119,8 +119,8 @@ def test_synthesised_answers_stand_at_their_positions():
 def test_relations_have_valid_slots_and_kinds():
     book = FactBook()
     for relation in book.relations:
-        assert relation["value"] in {*GENERATORS, *book.pools}
-        assert relation["subject"] is None or relation["subject"] in {*GENERATORS, *book.pools}
+        assert relation["value"] in {*FORMS, *book.pools}
+        assert relation["subject"] is None or relation["subject"] in {*FORMS, *book.pools}
         for statement in relation["statements"]:
             assert statement.count("{value}") + statement.count("{value_cap}") == 1
             assert ("{subject" in statement) == (relation["subject"] is not None)

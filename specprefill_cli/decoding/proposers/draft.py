@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.decoding.reader import Reader
+from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.verification import Proposal
 
 
+@dataclass(eq=False)
 class DraftProposer:
     """Draws from the draft's distribution, with the target's sampling parameters.
 
     open_reader: opens the draft after the prompt; called at the first proposal, since it may have to prefill
-    entry_passes: cost of that in target passes; token_passes: assumed cost of a drafted token
+    entry_passes: cost of that in target passes, 0 afterwards; token_passes: assumed cost of a drafted token
     vocabulary: size V of the target's logits; longest_answer: tokens of answer that the draft's context holds
     """
 
     name = "draft"
-
-    def __init__(
-        self,
-        open_reader: Callable[[], Reader],
-        sampler: Sampler,
-        stop_tokens: frozenset[int],
-        vocabulary: int,
-        longest_answer: int,
-        entry_passes: float = 0.0,
-        token_passes: float = 0.5,
-    ) -> None:
-        self.open_reader = open_reader
-        self.sampler = sampler
-        self.stop_tokens = stop_tokens
-        self.vocabulary = vocabulary
-        self.longest_answer = longest_answer
-        self.opening_passes = entry_passes
-        self.token_passes = token_passes
-        self.reader: Reader | None = None
-
-    @property
-    def entry_passes(self) -> float:
-        """Cost of the first proposal, 0 afterwards."""
-        return 0.0 if self.reader is not None else self.opening_passes
+    open_reader: Callable[[], ModelReader]
+    sampler: Sampler
+    stop_tokens: frozenset[int]
+    vocabulary: int
+    longest_answer: int
+    entry_passes: float = 0.0
+    token_passes: float = 0.5
+    reader: ModelReader | None = None
 
     def propose(self, answer: Sequence[int], count: int) -> Proposal:
         count = min(count, self.longest_answer - len(answer))
@@ -53,7 +39,7 @@ class DraftProposer:
             return Proposal(self.name)
         entered = self.entry_passes > 0
         if self.reader is None:
-            self.reader = self.open_reader()
+            self.reader, self.entry_passes = self.open_reader(), 0.0
         tokens: list[int] = []
         rows: list[Tensor] = []
         unread = answer[self.reader.length :]

@@ -25,28 +25,14 @@ class LookupProposer:
     token_passes = 0.0
 
     def __init__(self, seen: Tensor) -> None:
-        self.seen = seen
-        self.text: np.ndarray | None = None
-        self.length = 0
+        self.seen = seen.numpy()
 
     def propose(self, answer: Sequence[int], count: int) -> Proposal:
-        text = self.extended(answer)
+        text = np.concatenate([self.seen, answer])
         return Proposal(self.name, tuple(continuation(text, len(answer), count).tolist()))
 
     def rollback(self, length: int) -> None:
         """Nothing to do: it sees accepted tokens only."""
-
-    def extended(self, answer: Sequence[int]) -> np.ndarray:
-        """Prompt and answer [n + len(answer)], in a buffer with room for more."""
-        prompt = len(self.seen)
-        needed = prompt + len(answer)
-        if self.text is None or needed > len(self.text):
-            grown = np.empty(needed + max(256, needed // 2), dtype=np.int64)
-            grown[:prompt] = self.seen.numpy()
-            self.text, self.length = grown, prompt
-        self.text[self.length : needed] = answer[self.length - prompt :]
-        self.length = needed
-        return self.text[:needed]
 
 
 def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray:

@@ -13,7 +13,6 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.prefill import prompt_of_length
 from specprefill_cli.lab.evaluation.statistics import known_mean, quartiles
-from specprefill_cli.lab.session import answer_with
 from specprefill_cli.settings import OFF, Settings
 
 QUOTES = 4
@@ -77,27 +76,20 @@ def quote_task(collection: Collection) -> list[Query]:
     return [Query(f'Repeat the passage that begins "{opening}".', f" {opening}", True) for opening in openings]
 
 
-def short_task(_collection: Collection) -> list[Query]:
-    """Ordinary questions, whose answers end where the target ends them."""
-    return [Query(question) for question in SHORT_QUESTIONS]
-
-
-TASKS: dict[str, Callable[[Collection], list[Query]]] = {"quote": quote_task, "short": short_task}
+TASKS: dict[str, Callable[[Collection], list[Query]]] = {
+    "quote": quote_task,
+    # Ordinary questions, whose answers end where the target ends them.
+    "short": lambda _collection: [Query(question) for question in SHORT_QUESTIONS],
+}
 
 
 @dataclass(frozen=True)
 class Round:
-    """All answers of a task: their token ids, and tokens and seconds of decoding after each first token."""
+    """All answers of a task with their token ids, and the speed of decoding after each first token."""
 
-    token_ids: tuple[tuple[int, ...], ...]
-    tokens: int
-    seconds: float
-    answers: tuple[Answer, ...]
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Decoding speed after the first tokens; 0 if no answer has a second token."""
-        return self.tokens / self.seconds if self.seconds else 0.0
+    answers: Sequence[Answer]
+    token_ids: Sequence[Sequence[int]]
+    tokens_per_second: float
 
 
 def check_tasks(tasks: Sequence[str]) -> None:
@@ -139,17 +131,17 @@ def bench_decode(
 
 
 def run_task(session: Session, collection: Collection, queries: Sequence[Query], settings: Settings) -> Round:
-    """Answer all queries one after another."""
-    answers, token_ids, tokens, seconds = [], [], 0, 0.0
+    """Answer all queries one after another; a speed of 0 means that no answer has a second token."""
+    answers, token_ids, speeds = [], [], []
     for query in queries:
-        stream = answer_with(session, collection, query.question, settings, opening=query.opening)
+        stream = session.ask(collection, query.question, settings, opening=query.opening)
         if query.ignore_stop_tokens:
             stream.stop_tokens = frozenset()
         answers.append(stream.finished())
-        token_ids.append(tuple(stream.tokens))
-        tokens += stream.speed.tokens
-        seconds += stream.speed.seconds
-    return Round(tuple(token_ids), tokens, seconds, tuple(answers))
+        token_ids.append(stream.tokens)
+        speeds.append(stream.speed)
+    seconds = sum(speed.seconds for speed in speeds)
+    return Round(answers, token_ids, sum(speed.tokens for speed in speeds) / seconds if seconds else 0.0)
 
 
 def decode_row(

@@ -14,17 +14,6 @@ if TYPE_CHECKING:
 
 # llama.cpp's name of the tokenizer's splitting pattern.
 PRE_TOKENIZER = "qwen2"
-LAYER_NAMES = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
 
 
 def export_gguf(model: Path, out: Path) -> None:
@@ -52,16 +41,15 @@ def export_gguf(model: Path, out: Path) -> None:
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     add_tokenizer(writer, json.loads((model / "tokenizer.json").read_text(encoding="utf-8")), config)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     for name, weight in load_file(model / "model.safetensors").items():
         weight = weight.astype(np.float32)
         projection = name.split(".")[-2]
         if projection in heads:
             weight = interleaved(weight, heads[projection])
-        if weight.ndim == 1:
-            writer.add_tensor(tensor_name(name), weight)
-        else:
-            kind = gguf.GGMLQuantizationType.Q8_0
-            writer.add_tensor(tensor_name(name), gguf.quants.quantize(weight, kind), raw_dtype=kind)
+        kind = gguf.GGMLQuantizationType.F32 if weight.ndim == 1 else gguf.GGMLQuantizationType.Q8_0
+        short_name = names.get_name(name, try_suffixes=(".weight",)) or name
+        writer.add_tensor(short_name, gguf.quants.quantize(weight, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -79,23 +67,12 @@ def add_tokenizer(writer: GGUFWriter, tokenizer: dict[str, Any], config: dict[st
     writer.add_tokenizer_pre(PRE_TOKENIZER)
     writer.add_token_list(tokens)
     writer.add_token_types([gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens])
-    writer.add_token_merges(
-        [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
-    )
+    merges = tokenizer["model"]["merges"]
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_pad_token_id(config["pad_token_id"])
     writer.add_add_bos_token(False)
-
-
-def tensor_name(name: str) -> str:
-    """llama.cpp's name for one of transformers' Llama weights."""
-    if name == "model.embed_tokens.weight":
-        return "token_embd.weight"
-    if name == "model.norm.weight":
-        return "output_norm.weight"
-    _, _, layer, *middle, _ = name.split(".")
-    return f"blk.{layer}.{LAYER_NAMES['.'.join(middle)]}.weight"
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:

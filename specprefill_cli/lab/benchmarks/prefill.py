@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 
-from specprefill_cli import __version__
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
+from specprefill_cli.lab.benchmarks.memory import growth, return_freed_memory
 from specprefill_cli.lab.benchmarks.peers import Peer
-from specprefill_cli.lab.evaluation.runner import BASELINE, Configuration
+from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
-from specprefill_cli.lab.session import answer_with, check_context, request_for
-from specprefill_cli.models.cost import compute_limit, cost_of
-from specprefill_cli.models.memory import PeakMemory, return_freed_memory
+from specprefill_cli.lab.session import check_context
+from specprefill_cli.models.cost import ModelCost, cost_of
+from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.registry import BASELINE, MODES, SCORERS
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
@@ -63,7 +62,7 @@ def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Colle
     sources = sorted((packaged_folder("sample_docs") / "sources").glob("*.md"))
     prose = "\n\n".join(path.read_text(encoding="utf-8") for path in sources)
     empty = Collection((one_page_document("bench", "A.", "text/plain"),))
-    overhead = request_for(session, empty, QUESTION, settings).prompt.length
+    overhead = session.request(empty, QUESTION, settings).prompt.length
     needed = tokens - overhead
     if needed < settings.chunk_size:
         raise UsageError(f"--lengths {tokens}: too short; the question alone takes {overhead} tokens")
@@ -92,7 +91,7 @@ def bench_prefill(
     for collection in prompts.values():
         for configuration in configurations:
             settings = configuration.settings(base)
-            check_context(request_for(session, collection, QUESTION, settings), settings)
+            check_context(session.request(collection, QUESTION, settings), settings)
     # Memory that a mode's first run maps for all modes must not count as that mode's own.
     for configuration in configurations:
         session.warm_up(configuration.settings(base))
@@ -112,46 +111,30 @@ def bench_prefill(
     return table
 
 
-@dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The figures of one run; times in seconds, memory in bytes."""
+    """The figures of one run, times in seconds and memory in bytes; the run itself is not held on to."""
 
-    ttft: float
-    phases: dict[str, float]
-    kept_ratio: float
-    limit: float | None
-    peak: int | None
-    growth: int | None
+    def __init__(
+        self, clock: PhaseClock, memory: PeakMemory, kept_ratio: float = 1.0, limit: float | None = None
+    ) -> None:
+        self.ttft, self.phases = clock.ttft, clock.phases()
+        self.peak, self.growth = memory.bytes(), growth(memory)
+        self.kept_ratio, self.limit = kept_ratio, limit
 
 
 def measure_mode(session: Session, collection: Collection, settings: Settings) -> Measurement:
-    """One prefill in a mode; its caches are freed, so that they do not count in the next run's memory."""
-    stream = answer_with(session, collection, QUESTION, settings)
-    return Measurement(
-        ttft=stream.ttft_seconds,
-        phases=stream.request.clock.phases(),
-        kept_ratio=stream.prefilled.plan.kept_ratio,
-        limit=limit(stream),
-        peak=stream.memory.bytes(),
-        growth=stream.memory.growth(),
-    )
+    """One prefill in a mode."""
+    stream = session.ask(collection, QUESTION, settings)
+    return Measurement(stream.request.clock, stream.memory, stream.prefilled.plan.kept_ratio, limit(stream))
 
 
 def measure_peer(peer: Peer, session: Session, collection: Collection, settings: Settings) -> Measurement:
     """One prefill by a peer, of the target's tokens in mode `full`."""
     memory = PeakMemory()
-    request = request_for(session, collection, QUESTION, settings.varied(mode=BASELINE))
-    clock = request.clock
-    with clock.phase("target_prefill"):
+    request = session.request(collection, QUESTION, settings.varied(mode=BASELINE))
+    with request.clock.phase("target_prefill"):
         peer.read(request.prompt.tokens)
-    return Measurement(
-        ttft=clock.ttft,
-        phases=clock.phases(),
-        kept_ratio=1.0,
-        limit=None,
-        peak=memory.bytes(),
-        growth=memory.growth(),
-    )
+    return Measurement(request.clock, memory)
 
 
 def limit(stream: AnswerStream) -> float | None:
@@ -163,6 +146,18 @@ def limit(stream: AnswerStream) -> float | None:
         return None
     scoring = SCORERS[request.scorer].cost(request) if MODES[stream.resolved.mode].uses_draft else 0.0
     return compute_limit(cost_of(request.pair.target), scoring, plan.prompt_tokens, plan.kept_tokens)
+
+
+def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, computed_tokens: int) -> float:
+    """The speedup over full prefill if only FLOPs took time: F(prompt) / (scoring + F(computed)).
+
+    F(n), `prefill_flops`: for each layer but the last 2 n (projections + MLP weights) + 4 heads head_size n (n + 1) / 2, with
+    fewer pairs where it has a window; of the last layer 2 n (query, key and value weights), and the rest for one token; 2
+    hidden_size vocabulary for the logits.
+
+    scoring: FLOPs of the scorer without overhead; computed_tokens: prompt tokens that the target computes
+    """
+    return target.prefill_flops(prompt_tokens) / (scoring + target.prefill_flops(computed_tokens))
 
 
 def rows(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) -> list[BenchRow]:
@@ -192,22 +187,3 @@ def rows(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) -> li
             )
         )
     return table
-
-
-def host() -> dict[str, str | int]:
-    """The machine that is measured."""
-    import torch
-
-    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    return {
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "gpus": ", ".join(gpus),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Versions of specprefill, its main dependencies, and Python."""
-    packages = {name: version(name) for name in ("torch", "transformers")}
-    return {"specprefill": __version__, **packages, "python": platform.python_version()}

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.errors import PromptTooLong, SpecprefillError
 from specprefill_cli.lab.calibration.heads import HELD_OUT, usable_cases
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.lab.evaluation.runner import AnsweredItems, Configuration, row, run
-from specprefill_cli.lab.session import check_context, cold, short_answers
+from specprefill_cli.lab.evaluation.runner import AnsweredItems, Configuration, ask, row
+from specprefill_cli.lab.session import check_context, short_answers
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scoring_heads import ScoringHeads
 from specprefill_cli.settings import Settings
 
@@ -21,8 +20,7 @@ from specprefill_cli.settings import Settings
 MASSES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 # The F1 that a mass must reach, relative to that of `full`.
 ENOUGH = 0.99
-FULL = Configuration("full")
-AUTO_KEEP = Configuration("select", None, HeadsScorer.name)
+FULL, AUTO_KEEP = Configuration("full"), Configuration("select", None, "heads")
 
 
 @dataclass(frozen=True)
@@ -84,51 +82,39 @@ def fits(request: PrefillRequest, settings: Settings) -> bool:
     """Whether a prompt fits both models."""
     try:
         check_context(request, settings)
-    except SpecprefillError:
+    except PromptTooLong:
         return False
     return True
 
 
 def tune_auto_keep(
-    session: Session, heads: ScoringHeads, items: Sequence[Item], settings: Settings, step: Callable[[int], None]
+    session: Session, heads: ScoringHeads, items: Sequence[Item], settings: Settings, step: Callable[[str], None]
 ) -> AutoKeep:
     """Answer every question in mode `full`, and in `select` with `heads` and `--keep auto` at each of `MASSES`.
 
-    Works on copies of the session. items: with answers; step: called with the number of questions done
+    Works on copies of the session. items: with answers
 
-    Raises SpecprefillError without questions or for a prompt that does not fit, KeyboardInterrupt if interrupted.
+    Raises SpecprefillError without questions or for a prompt that does not fit.
     """
     if not items:
         raise SpecprefillError("no questions to tune --keep auto on; give more of them, or shorter documents")
-    base, plain, sessions = short_answers(settings), cold(session), sessions_by_mass(session, heads)
+    base, plain, sessions = short_answers(settings), session.with_cache(None), sessions_by_mass(session, heads)
     full: AnsweredItems = []
     answers: dict[float, AnsweredItems] = {mass: [] for mass in sessions}
     # Question by question, so that the draft's state is kept for one document at a time.
     for number, item in enumerate(items):
-        step(number)
-        full += ask(plain, item, FULL, base)
+        step(f"answering: {number:,} of {len(items):,}")
+        full.append((item, ask(plain, item, FULL.settings(base))))
         for mass, mass_session in sessions.items():
-            answers[mass] += ask(mass_session, item, AUTO_KEEP, base)
-    return summary(full, answers)
+            answers[mass].append((item, ask(mass_session, item, AUTO_KEEP.settings(base))))
+    rows = {mass: row(AUTO_KEEP, answered, None) for mass, answered in answers.items()}
+    results = tuple(MassResult(mass, figures.f1, figures.kept_ratio) for mass, figures in rows.items())
+    baseline = row(FULL, full, None).f1
+    return AutoKeep(len(full), baseline, results, mass_for_answers(baseline, results))
 
 
 def sessions_by_mass(session: Session, heads: ScoringHeads) -> dict[float, Session]:
     """Copies of the session, one for each mass; the draft reads a document once for all of them."""
     cache = DocumentCache()
-    return {
-        mass: cold(session, replace(session.pair, scoring_heads=replace(heads, auto_mass=mass)), cache)
-        for mass in MASSES
-    }
-
-
-def ask(session: Session, item: Item, configuration: Configuration, base: Settings) -> AnsweredItems:
-    """The answer to one question. Raises what `tune_auto_keep` raises."""
-    return run(session, [item], [configuration], base, lambda *_: None).complete()[configuration]
-
-
-def summary(full: AnsweredItems, answers: Mapping[float, AnsweredItems]) -> AutoKeep:
-    """Means over the questions and the mass that they call for; answers: by mass, to the questions of `full`."""
-    rows = {mass: row(AUTO_KEEP, answered, None) for mass, answered in sorted(answers.items())}
-    results = tuple(MassResult(mass, figures.f1, figures.kept_ratio) for mass, figures in rows.items())
-    baseline = row(FULL, full, None).f1
-    return AutoKeep(len(full), baseline, results, mass_for_answers(baseline, results))
+    pairs = {mass: replace(session.pair, scoring_heads=replace(heads, auto_mass=mass)) for mass in MASSES}
+    return {mass: replace(session, pair=pair, cache=cache) for mass, pair in pairs.items()}

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
-from specprefill_cli.lab.session import loaded_models
 from specprefill_cli.models.adapter import read_keys
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import layer_keys, new_state
@@ -36,20 +35,20 @@ ROWS_PER_INPUT = 15
 ROUNDING = 0.02
 
 
-def sequences(texts: Sequence[str], model: LoadedModel, length: int = SEQUENCE) -> Iterator[Tensor]:
-    """Token sequences [length] of the texts, each beginning with the BOS token if the model has one."""
+def sequences(texts: Sequence[str], model: LoadedModel) -> Iterator[Tensor]:
+    """Token sequences [SEQUENCE] of the texts, each beginning with the BOS token if the model has one."""
     bos = [model.tokenizer.bos_token_id] if model.tokenizer.bos_token_id is not None else []
     for text in texts:
         ids, _ = encode_text(model.tokenizer, text)
-        for start in range(0, len(ids) - length // 2, length):
-            yield torch.tensor([*bos, *ids[start : start + length - len(bos)]])
+        for start in range(0, len(ids) - SEQUENCE // 2, SEQUENCE):
+            yield torch.tensor([*bos, *ids[start : start + SEQUENCE - len(bos)]])
 
 
 def calibrate_kv(
     pair: LoadedPair,
     texts: Sequence[str],
     exact_layers: Sequence[int],
-    step: Callable[[int], None],
+    step: Callable[[str], None],
     window: int | None = None,
 ) -> KvCalibration:
     """Fit the map `exact-0-draft`, and for each number of exact layers a map with and one without the draft.
@@ -59,7 +58,7 @@ def calibrate_kv(
     Raises SpecprefillError for two tokenizers, an unsupported architecture, or too little text; UsageError for a number
     of exact layers that the target does not have.
     """
-    draft, target = loaded_models(pair)
+    draft, target = pair.loaded_draft, pair.loaded_target
     if not pair.same_tokenizer:
         raise SpecprefillError(
             f"{draft.name} and {target.name} have different tokenizers: draft KV cannot be mapped between them; "
@@ -77,7 +76,7 @@ def calibrate_kv(
     }
     count = 0
     for count, tokens in enumerate(sequences(texts, target), 1):
-        step(count)
+        step(f"mapping {draft.name}: sequence {count:,}")
         if count == 1:
             check_keys(target, tokens)
         held_out = count % HELD_OUT == 0
@@ -147,11 +146,9 @@ def close(built: Tensor, own: Tensor) -> bool:
 
 def draft_candidates(layers: int) -> list[int]:
     """Up to `MOST_CANDIDATES` draft layers, evenly spread, without the first, whose input is the token alone."""
-    usable = list(range(1, layers)) if layers > 2 else list(range(layers))
-    if len(usable) <= MOST_CANDIDATES:
-        return usable
-    spacing = (len(usable) - 1) / (MOST_CANDIDATES - 1)
-    return sorted({usable[round(number * spacing)] for number in range(MOST_CANDIDATES)})
+    usable = range(1 if layers > 2 else 0, layers)
+    places = torch.linspace(0, len(usable) - 1, min(len(usable), MOST_CANDIDATES)).round()
+    return [usable[int(place)] for place in places]
 
 
 def new_gram(draft: LoadedModel, target: LoadedModel, edge: int, candidates: Sequence[int]) -> Gram:

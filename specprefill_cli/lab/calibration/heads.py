@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,17 +13,8 @@ from torch import Tensor
 from specprefill_cli.answering.citations import occurrences
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.lab.calibration.head_search import (
-    Sighting,
-    auto_mass,
-    combined,
-    mean_recall,
-    recalls_by_keep,
-    search_heads,
-    search_lexical,
-)
+from specprefill_cli.lab.calibration import head_search as search
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.lab.session import loaded_models, request_for
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState, new_state
 from specprefill_cli.models.loading import LoadedModel
@@ -56,13 +46,13 @@ SEARCHED, HELD_OUT = slice(0, None, 2), slice(1, None, 2)
 
 
 def calibrate_heads(
-    session: Session, items: Sequence[Item], settings: Settings, step: Callable[[int], None]
+    session: Session, items: Sequence[Item], settings: Settings, step: Callable[[str], None]
 ) -> ScoringHeads:
     """Search on every other question and measure on the rest.
 
     Raises SpecprefillError if too few questions have an answer that occurs in their documents.
     """
-    draft, _ = loaded_models(session.pair)
+    draft = session.pair.loaded_draft
     if all(window is not None for window in window_layers(draft.config)):
         raise SpecprefillError(f"{draft.name}: every layer has a sliding window, so that no head sees a whole document")
     cases = list(usable_cases(session, items, settings))
@@ -74,35 +64,33 @@ def calibrate_heads(
     heads = draft.config.get_text_config().num_attention_heads
     sightings = []
     for number, case in enumerate(cases):
-        step(number)
+        step(f"searching the draft's heads: {number:,} of {len(cases):,}")
         sightings.append(sight(case, draft))
     searched, held_out = sightings[SEARCHED], sightings[HELD_OUT]
-    chosen = search_heads(searched, heads)
-    lexical = search_lexical(searched, chosen, heads)
+    chosen = search.search_heads(searched, heads)
+    lexical = search.search_lexical(searched, chosen, heads)
     scores = {
-        "heads": [combined(seen, chosen, heads, lexical) for seen in held_out],
-        "attention": [combined(seen, chosen, heads) for seen in held_out],
+        "heads": [search.combined(seen, chosen, heads, lexical) for seen in held_out],
+        "attention": [search.combined(seen, chosen, heads) for seen in held_out],
         "lexical": [seen.lexical for seen in held_out],
         "question": [seen.question for seen in held_out],
     }
-    held_out_golds = [seen.gold for seen in held_out]
-    recalls = {scorer: recalls_by_keep(rows, held_out_golds) for scorer, rows in scores.items()}
-    unlimited = [combined(seen, chosen, heads, lexical) for seen in sightings]
+    golds = [seen.gold for seen in held_out]
+    recalls = {scorer: search.recalls_by_keep(rows, golds) for scorer, rows in scores.items()}
+    unlimited = [search.combined(seen, chosen, heads, lexical) for seen in sightings]
     window, window_recalls, windowed = smallest_window(cases, sightings, chosen, lexical, unlimited)
     evidence: dict[str, float | int] = {"questions": len(sightings)}
     for scorer, by_keep in recalls.items():
         evidence |= {f"{scorer}_{name}": round(value, 4) for name, value in by_keep.items()}
     evidence |= {f"mean_recall_window_{name}": round(value, 4) for name, value in window_recalls.items()}
-    # Any: the values differ in type.
-    fields: dict[str, Any] = {**draft_identity(draft)}
     return ScoringHeads(
         heads=chosen,
         lexical=lexical,
-        auto_mass=auto_mass(windowed, [seen.gold for seen in sightings]),
+        auto_mass=search.auto_mass(windowed, [seen.gold for seen in sightings]),
         default=sum(recalls["heads"].values()) > sum(recalls["question"].values()),
         evidence=evidence,
         window=window,
-        **fields,
+        **draft_identity(draft),
     )
 
 
@@ -117,19 +105,19 @@ class Case:
 
 def usable_cases(session: Session, items: Sequence[Item], settings: Settings) -> Iterator[Case]:
     """The questions that fit the draft and whose first answer occurs in their own context."""
-    draft, _ = loaded_models(session.pair)
+    draft = session.pair.loaded_draft
     for item in items:
         start, end = item.evidence
         places = occurrences(item.answers[0], item.collection.text[start:end]) if item.answers else []
         for low, high in places[:1]:
-            request = request_for(session, item.collection, item.question, settings)
+            request = session.request(item.collection, item.question, settings)
             if request.draft_prompt.length + settings.look_ahead <= draft.context:
                 yield Case(item, request, (start + low, start + high))
 
 
 def smallest_window(
     cases: Sequence[Case],
-    sightings: Sequence[Sighting],
+    sightings: Sequence[search.Sighting],
     chosen: Sequence[Head],
     lexical: float,
     unlimited: Sequence[np.ndarray],
@@ -139,7 +127,7 @@ def smallest_window(
     lexical: the weight of BM25; unlimited: chunk scores [chunks] without a window
     """
     golds = [seen.gold for seen in sightings]
-    recalls = {"off": mean_recall(unlimited, golds)}
+    recalls = {"off": search.mean_recall(unlimited, golds)}
     best, best_scores = None, unlimited
     typical = np.median([case.request.draft_prompt.length for case in cases])
     for window in sorted((window for window in WINDOWS if SHORTEST_PROMPT * window <= typical), reverse=True):
@@ -147,7 +135,7 @@ def smallest_window(
             blend(windowed_scores(case.request, chosen, window), seen.lexical, lexical)
             for case, seen in zip(cases, sightings, strict=True)
         ]
-        recalls[str(window)] = mean_recall(scores, golds)
+        recalls[str(window)] = search.mean_recall(scores, golds)
         if recalls[str(window)] < WINDOW_RECALL * recalls["off"]:
             break
         best, best_scores = window, scores
@@ -177,7 +165,7 @@ def scores_for_selection(importance: Tensor, chunk_size: int) -> np.ndarray:
 
 
 @torch.inference_mode()
-def sight(case: Case, draft: LoadedModel) -> Sighting:
+def sight(case: Case, draft: LoadedModel) -> search.Sighting:
     """One question's attention by head and chunk."""
     # Gold chunks and heads count in the draft's tokens, so the other scorers must too.
     request = replace(case.request, prompt=case.request.draft_prompt, draft_window=None)
@@ -193,7 +181,7 @@ def sight(case: Case, draft: LoadedModel) -> Sighting:
             scores[layer] = [scores_for_selection(row, size) for row in attention]
     first = int((prompt.offsets[:, 1] <= case.place[0]).sum())
     last = max(first, int((prompt.offsets[:, 0] < case.place[1]).sum()) - 1)
-    return Sighting(
+    return search.Sighting(
         scores=scores.reshape(-1, scores.shape[-1]),
         gold=np.arange(first // size, last // size + 1),
         question=scores_for_selection(QuestionScorer().score(request).importance, size),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -115,26 +115,22 @@ def fit_map(
     fits, weights = [], {}
     for layer in sorted(fitted.outputs):
 
-        def best_ridge(chosen: tuple[int, ...], layer: int = layer) -> Fit:
-            columns = columns_of(chosen, candidates, draft_size, edge_size)
+        def best_of(choices: Iterable[tuple[int, ...]], layer: int = layer) -> Fit:
             options = []
-            for strength in RIDGES:
-                weight = ridge(fitted, layer, columns, strength)
-                options.append(Fit(*missed_variance(held_out, layer, columns, weight), chosen, strength, weight))
+            for chosen in choices:
+                columns = columns_of(chosen, candidates, draft_size, edge_size)
+                for strength in RIDGES:
+                    weight = ridge(fitted, layer, columns, strength)
+                    options.append(Fit(*missed_variance(held_out, layer, columns, weight), chosen, strength, weight))
             return min(options, key=lambda fit: fit.error)
 
-        best = None if with_draft else best_ridge(())
-        while with_draft and (best is None or len(best.draft_layers) < MOST_DRAFT_LAYERS):
-            chosen = best.draft_layers if best is not None else ()
-            rest = [number for number in candidates if number not in chosen]
-            if not rest:
-                break
-            winner = min((best_ridge(tuple(sorted((*chosen, number)))) for number in rest), key=lambda fit: fit.error)
-            if best is not None and winner.error > (1 - SMALLEST_GAIN) * best.error:
+        best = best_of([(number,) for number in candidates] if with_draft else [()])
+        while with_draft and len(best.draft_layers) < min(MOST_DRAFT_LAYERS, len(candidates)):
+            chosen = best.draft_layers
+            winner = best_of(tuple(sorted((*chosen, number))) for number in candidates if number not in chosen)
+            if winner.error > (1 - SMALLEST_GAIN) * best.error:
                 break
             best = winner
-        if best is None:
-            raise ValueError("a map that reads the draft needs candidate layers")
         fits.append(
             LayerFit(layer, best.draft_layers, best.strength, round(best.key_error, 5), round(best.value_error, 5))
         )
@@ -144,9 +140,6 @@ def fit_map(
 
 def columns_of(chosen: Sequence[int], candidates: Sequence[int], draft_size: int, edge_size: int) -> Tensor:
     """Columns of the inputs that belong to the target's edge state, the chosen draft layers, and the constant."""
-    parts = [torch.arange(edge_size)]
-    for layer in chosen:
-        start = edge_size + list(candidates).index(layer) * draft_size
-        parts.append(torch.arange(start, start + draft_size))
-    constant = edge_size + len(candidates) * draft_size
-    return torch.cat([*parts, torch.tensor([constant])])
+    widths = [edge_size, *[draft_size] * len(candidates), 1]
+    edge, *drafts, constant = torch.arange(sum(widths)).split(widths)
+    return torch.cat([edge, *(drafts[list(candidates).index(layer)] for layer in chosen), constant])

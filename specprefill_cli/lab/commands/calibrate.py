@@ -11,9 +11,10 @@ import typer
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
-from specprefill_cli.files import make_folder
+from specprefill_cli.lab.commands.checks import make_folder, refuse_ranks
 from specprefill_cli.lab.commands.lists import whole_numbers
-from specprefill_cli.settings import Settings
+from specprefill_cli.lab.commands.options import Distractors, SampleSeed
+from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
@@ -31,6 +32,18 @@ def calibrate(
         list[Path] | None,
         typer.Option(help="Text files, or folders: fit the maps of the draft's KV into the target's on them."),
     ] = None,
+    confidence: Annotated[
+        Path | None,
+        typer.Option(help="JSONL (or .xz) of questions with known answers: fit how likely an answer is right on it."),
+    ] = None,
+    unseen: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            max=0.99,
+            help="Share of answers that are right on unknown text, where --confidence has questions of the training.",
+        ),
+    ] = None,
     exact: Annotated[
         str, typer.Option(help="Numbers of exactly computed target layers to fit maps for, comma-separated.")
     ] = "",
@@ -43,10 +56,8 @@ def calibrate(
             "--keep auto by F1; 0: tune it by how often the answer's chunks are kept.",
         ),
     ] = 60,
-    distractors: Annotated[
-        int, typer.Option(min=0, help="Other contexts of the file around each question's own.")
-    ] = 19,
-    sample_seed: Annotated[int, typer.Option(help="Seed of the draw and of the distractors.")] = 0,
+    distractors: Distractors = 19,
+    sample_seed: SampleSeed = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; default: the pair's calibration folder.")
     ] = None,
@@ -57,6 +68,7 @@ def calibrate(
 ) -> None:
     """Find the draft's attention heads that point at answers (--heads), and map its KV into the target's (--text).
 
+    With --confidence, also learn to tell right answers from wrong ones.
     The scorer `heads` then uses only those heads, and `--keep auto` with it the share of their importance that sufficed
     for the answers; the modes `draft-kv` and `hybrid` use the maps.
 
@@ -65,14 +77,15 @@ def calibrate(
 
       specprefill calibrate --pair qwen2.5-7b --text corpus/ --exact 4
     """
-    if heads is None and not text:
-        raise UsageError("calibrate: nothing to do; give --heads QUESTIONS.jsonl, or --text FILES")
+    if heads is None and confidence is None and not text:
+        raise UsageError(
+            "calibrate: nothing to do; give --heads QUESTIONS.jsonl, --confidence QUESTIONS.jsonl, or --text FILES"
+        )
     if exact and not text:
         raise UsageError("--exact: belongs to the maps of draft KV; give --text FILES too")
     edges = whole_numbers(exact, "--exact") if exact.strip() else []
     settings = settings.varied(scorer="question", mode="select")
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.distributed.launch import refuse_ranks
     from specprefill_cli.documents import read_collection
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.models.calibration import calibration_folder
@@ -88,6 +101,10 @@ def calibrate(
         session = open_session(settings, draft=True, calibrated=False)
     if heads is not None:
         calibrate_heads([item for item in items if item.answers], session, settings, answers, folder, notes, json)
+    if confidence is not None:
+        calibrate_confidence(
+            read_items(confidence, limit, distractors, sample_seed), settings, unseen, folder, notes, json
+        )
     if text:
         fit_maps(session, texts, edges, folder, notes, json)
 
@@ -97,19 +114,15 @@ def calibrate_heads(
 ) -> None:
     """Find the scoring heads, tune `--keep auto`, and write both to the folder."""
     from specprefill_cli.lab.calibration import heads as search
+    from specprefill_cli.lab.calibration.files import save_heads
 
     with notes.progress(f"searching the draft's heads with {len(items):,} questions") as update:
-        heads = search.calibrate_heads(
-            session,
-            items,
-            settings,
-            lambda number: update(f"searching the draft's heads: {number:,} of {len(items):,}"),
-        )
+        heads = search.calibrate_heads(session, items, settings, update)
     # Saved now too, so that Ctrl-C during the answers loses no heads.
-    path = heads.save(folder)
+    path = save_heads(heads, folder)
     if answers:
         heads = tune_keep(session, heads, items, settings, answers, notes)
-        path = heads.save(folder)
+        path = save_heads(heads, folder)
     if json:
         print_json({"file": str(path), **asdict(heads)})
         return
@@ -120,6 +133,28 @@ def calibrate_heads(
         print(f"{name}: {value:g}")
     scorer = "heads" if heads.default else "question"
     print(f"mass kept by --keep auto: {heads.auto_mass:.3f}; default scorer: {scorer}")
+
+
+def calibrate_confidence(
+    items: list[Item], settings: Settings, unseen: float | None, folder: Path, notes: Notes, json: bool
+) -> None:
+    """Fit the confidence of answers in mode `auto`, as the pair gives them with its other calibrations."""
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.lab.calibration.confidence import fit_confidence
+    from specprefill_cli.lab.calibration.files import save_confidence
+    from specprefill_cli.lab.session import LONGEST_ANSWER
+
+    settings = settings.varied(scorer=AUTO, mode=AUTO, max_new_tokens=LONGEST_ANSWER)
+    session = open_session(settings, draft=True)
+    with notes.progress(f"answering {len(items):,} questions") as update:
+        model = fit_confidence(session, items, settings, unseen, update)
+    path = save_confidence(model, folder)
+    if json:
+        print_json({"file": str(path), **asdict(model)})
+        return
+    notes.tell(f"wrote {path}")
+    for name, value in {"intercept": model.intercept, **model.weights, **model.evidence}.items():
+        print(f"{name}: {value:.4g}")
 
 
 def tune_keep(
@@ -134,9 +169,7 @@ def tune_keep(
         notes.warn(f"no prompt fits the target with an answer; {fallback}. Give shorter documents, or --answers 0")
         return heads
     with notes.progress(f"answering {len(chosen):,} questions") as update:
-        tuned = tune_auto_keep(
-            session, heads, chosen, settings, lambda number: update(f"answering: {number:,} of {len(chosen):,}")
-        )
+        tuned = tune_auto_keep(session, heads, chosen, settings, update)
     if tuned.mass is None:
         notes.warn(f"no answer had a word right (questions: {tuned.questions:,}); {fallback}")
     return tuned.applied(heads)
@@ -145,6 +178,7 @@ def tune_keep(
 def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path, notes: Notes, json: bool) -> None:
     """Fit the maps from the draft's KV to the target's, and write them to the folder."""
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
+    from specprefill_cli.lab.calibration.files import save_maps
     from specprefill_cli.models.calibration import calibration_folder
     from specprefill_cli.prefill.scoring_heads import load_heads
 
@@ -153,14 +187,8 @@ def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path,
     stored = (load_heads(place, session.pair.draft) for place in (folder, calibration_folder(session.pair.pair)))
     window = next((heads.window for heads in stored if heads is not None), None)
     with notes.progress("running the pair over the text") as update:
-        calibration = calibrate_kv(
-            session.pair,
-            texts,
-            edges,
-            lambda number: update(f"running the pair over the text: sequence {number:,}"),
-            window,
-        )
-    path = calibration.save(folder)
+        calibration = calibrate_kv(session.pair, texts, edges, update, window)
+    path = save_maps(calibration, folder)
     if json:
         maps = {name: [asdict(fit) for fit in kv_map.fits] for name, kv_map in calibration.maps.items()}
         print_json({"file": str(path), "rows": calibration.rows, "maps": maps})

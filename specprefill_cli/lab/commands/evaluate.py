@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -16,11 +15,11 @@ from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, with_sett
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 from specprefill_cli.files import check_can_write, same_file
 from specprefill_cli.lab.commands.lists import KEEP_LIST, SCORER_LIST
+from specprefill_cli.lab.commands.options import Distractors, SampleSeed
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.answer import Answer
-    from specprefill_cli.answering.session import Session
     from specprefill_cli.lab.evaluation.datasets import Item
     from specprefill_cli.lab.evaluation.runner import Configuration, Run
 
@@ -31,8 +30,8 @@ def evaluate(
         Path, typer.Argument(help="JSONL (or .xz) of {id, context | document | documents, question, answers}.")
     ],
     limit: Annotated[int | None, typer.Option(min=1, help="Questions to draw at random; all without it.")] = None,
-    distractors: Annotated[int, typer.Option(min=0, help="Other contexts of the file to bury each context among.")] = 0,
-    sample_seed: Annotated[int, typer.Option(help="Seed of the draw and of the distractors.")] = 0,
+    distractors: Distractors = 0,
+    sample_seed: SampleSeed = 0,
     answers: Annotated[Path | None, typer.Option(help="Write every answer as JSONL to this file.")] = None,
     *,
     settings: Settings,
@@ -59,7 +58,8 @@ def evaluate(
         check_can_write(answers, "--answers")
     from specprefill_cli.answering.session import loads_draft, open_session
     from specprefill_cli.lab.evaluation.datasets import read_items
-    from specprefill_cli.lab.evaluation.runner import configurations
+    from specprefill_cli.lab.evaluation.runner import configurations, run
+    from specprefill_cli.reporting.jsonl import answer_record, line
 
     notes = Notes(quiet)
     items = read_items(questions, limit, distractors, sample_seed)
@@ -69,43 +69,29 @@ def evaluate(
             "but name documents; leave it out"
         )
     cases = configurations(modes, keeps, scorers)
-    variants = [configuration.settings(settings) for configuration in cases]
+    variants = [case.settings(settings) for case in cases]
     with notes.progress("loading the models"):
         session = open_session(settings, draft=any(map(loads_draft, variants)))
-    cases = [configuration.named(session) for configuration in cases]
-    warn_of_idle_options(given, [configuration.settings(settings) for configuration in cases], notes)
-    report(questions, ask_all(session, items, cases, settings, answers, notes), json, notes)
-
-
-def ask_all(
-    session: Session,
-    items: Sequence[Item],
-    cases: Sequence[Configuration],
-    settings: Settings,
-    answers: Path | None,
-    notes: Notes,
-) -> Run:
-    """Ask all questions in all configurations, and write the answers to a file where one is named."""
-    from specprefill_cli.lab.evaluation.runner import run
-    from specprefill_cli.reporting.jsonl import answer_record, line
-
+    cases = [case.named(session) for case in cases]
+    warn_of_idle_options(given, [case.settings(settings) for case in cases], notes)
     with ExitStack() as stack:
         out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None
         update = stack.enter_context(notes.progress(f"asking {len(items):,} questions"))
 
-        def step(number: int, item: Item, configuration: Configuration, answer: Answer) -> None:
+        def step(number: int, item: Item, case: Configuration, answer: Answer) -> None:
             update(f"asking {len(items):,} questions in {len(cases)} configurations: {number:,} done")
             if out:
-                extra = {"references": item.answers, "keep": configuration.keep, "scorer": configuration.scorer}
+                extra = {"references": item.answers, "keep": case.keep, "scorer": case.scorer}
                 out.write(line(answer_record(answer) | extra) + "\n")
 
-        return run(session, items, cases, settings, step)
+        outcome = run(session, items, cases, settings, step)
+    report(questions, outcome, json, notes)
 
 
 def report(questions: Path, run: Run, json: bool, notes: Notes) -> None:
     """Print the figures; raises Exit where the run was interrupted or questions were left out."""
-    from specprefill_cli.lab.commands.tables import EVALUATION, show_table
     from specprefill_cli.lab.evaluation.runner import rows
+    from specprefill_cli.lab.tables import EVALUATION, show_table
 
     if not any(run.results.values()):
         run.complete()

@@ -8,12 +8,14 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from specprefill_cli.answering.answer import Answer
+from specprefill_cli.answering.resolve import resolve_scorer
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.evaluation.evidence import EvidenceFigures, evidence_figures
 from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
-from specprefill_cli.lab.evaluation.statistics import bootstrap_interval
-from specprefill_cli.lab.session import Control, answer_with, with_scorer
+from specprefill_cli.lab.evaluation.statistics import mean_interval
+from specprefill_cli.lab.session import Control
 from specprefill_cli.prefill.registry import BASELINE, MODES
 from specprefill_cli.settings import Settings
 
@@ -56,9 +58,7 @@ class Configuration:
 
     def named(self, session: Session) -> Configuration:
         """The configuration with the scorer `auto` resolved for the session's pair."""
-        if self.scorer is None:
-            return self
-        return replace(self, scorer=with_scorer(session, Settings(scorer=self.scorer)).scorer)
+        return self if self.scorer is None else replace(self, scorer=resolve_scorer(self.scorer, session.pair))
 
 
 def may_use_keep(mode: str) -> bool:
@@ -104,6 +104,7 @@ class Row:
     ttft_ratio: float | None
     kept_ratio: float
     right: int
+    evidence: EvidenceFigures
 
 
 @dataclass
@@ -157,7 +158,7 @@ def run(
 
 def ask(session: Session, item: Item, settings: Settings) -> Answer:
     """One answer; its caches are freed, so that they do not count in the next answer's memory."""
-    return answer_with(session, item.collection, item.question, settings, identifier=item.identifier).finished()
+    return session.ask(item.collection, item.question, settings, item.identifier).finished()
 
 
 def rows(results: dict[Configuration, AnsweredItems]) -> list[Row]:
@@ -169,13 +170,12 @@ def rows(results: dict[Configuration, AnsweredItems]) -> list[Row]:
 def row(configuration: Configuration, answers: AnsweredItems, full: AnsweredItems | None) -> Row:
     """The figures of one configuration; full: the baseline's answers to the same questions."""
     scores = [100 * f1(answer.answer, item.answers) for item, answer in answers]
-    low, high = bootstrap_interval(scores)
+    mean, low, high = mean_interval(scores)
     delta = delta_low = delta_high = ratio = None
     if full is not None and configuration.mode != BASELINE:
         baseline = [100 * f1(answer.answer, item.answers) for item, answer in full]
         differences = [score - other for score, other in zip(scores, baseline, strict=True)]
-        delta = statistics.fmean(differences)
-        delta_low, delta_high = bootstrap_interval(differences)
+        delta, delta_low, delta_high = mean_interval(differences)
         ratio = statistics.median(
             plain.ttft_seconds / answer.ttft_seconds for (_, plain), (_, answer) in zip(full, answers, strict=True)
         )
@@ -185,7 +185,7 @@ def row(configuration: Configuration, answers: AnsweredItems, full: AnsweredItem
         scorer=configuration.scorer,
         n=len(answers),
         em=statistics.fmean(100 * exact_match(answer.answer, item.answers) for item, answer in answers),
-        f1=statistics.fmean(scores),
+        f1=mean,
         f1_low=low,
         f1_high=high,
         f1_delta=delta,
@@ -195,4 +195,5 @@ def row(configuration: Configuration, answers: AnsweredItems, full: AnsweredItem
         ttft_ratio=ratio,
         kept_ratio=statistics.fmean(answer.kept_ratio for _, answer in answers),
         right=sum(contains_answer(answer.answer, item.answers) for item, answer in answers),
+        evidence=evidence_figures(answers),
     )

@@ -40,6 +40,11 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
+def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The mean and its bootstrap interval."""
+    return statistics.fmean(values), *bootstrap_interval(values)
+
+
 def ranks(values: ArrayLike) -> np.ndarray:
     """Ranks [n] from 1; ties get their mean rank."""
     _, inverse, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)

@@ -7,16 +7,7 @@ from functools import partial
 
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.session import Control, short_answers
-from specprefill_cli.lab.study.controls import (
-    accepted_replaced,
-    all_replaced,
-    mapped_only,
-    random_recomputed,
-    rest_dropped,
-    spliced,
-    with_map,
-    zeroed,
-)
+from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.measurements import BUDGETS, REFERENCE_BUDGET
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.checkpoints import SlotKv
@@ -39,54 +30,49 @@ def conditions(pair: CalibratedPair, keeps: Mapping[str, float], wrong: SlotKv |
     keeps: keep ratio by mode; wrong: the mapped KV of another document, if there is one
     """
     calibration = pair_calibration(pair)
-    exact = [kv_map for kv_map in calibration.maps.values() if kv_map.exact_layers] if calibration is not None else []
+    exact = [
+        draft_kv(
+            f"exact {kv_map.exact_layers} layers, {'with' if kv_map.draft_layers else 'without'} draft",
+            partial(controls.with_map, kv_map),
+        )
+        for kv_map in (calibration.maps.values() if calibration is not None else ())
+        if kv_map.exact_layers
+    ]
+    foreign = []
+    if wrong is not None:
+        replaced_by_wrong = partial(controls.spliced, wrong)
+        foreign = [
+            draft_kv(WRONG_ACCEPTED, partial(controls.accepted_replaced, replaced_by_wrong)),
+            draft_kv(WRONG, partial(controls.all_replaced, replaced_by_wrong)),
+        ]
     return [
         Configuration(FULL),
         Configuration(FULL, name=DRAFT_ALONE, by_draft=True),
         Configuration(SELECT, keeps[SELECT]),
-        budgeted(DRAFT_KV, REFERENCE_BUDGET),
+        draft_kv(DRAFT_KV, budget=REFERENCE_BUDGET),
         Configuration(HYBRID, keeps[HYBRID]),
-        controlled(MAPPED, mapped_only),
-        controlled(REST_DROPPED, rest_dropped),
-        budgeted("random tokens recomputed", REFERENCE_BUDGET, random_recomputed),
-        *(
-            controlled(
-                f"exact {kv_map.exact_layers} layers, {'with' if kv_map.draft_layers else 'without'} draft",
-                partial(with_map, kv_map),
-            )
-            for kv_map in exact
-        ),
+        draft_kv(MAPPED, controls.mapped_only),
+        draft_kv(REST_DROPPED, controls.rest_dropped),
+        draft_kv("random tokens recomputed", controls.random_recomputed, REFERENCE_BUDGET),
+        *exact,
         # The same budget as the reference, so that only the accepted KV differs.
-        controlled(ZEROS_ACCEPTED, partial(accepted_replaced, zeroed)),
-        *(
-            [
-                controlled(WRONG_ACCEPTED, partial(accepted_replaced, partial(spliced, wrong))),
-                controlled(WRONG, partial(all_replaced, partial(spliced, wrong))),
-            ]
-            if wrong is not None
-            else []
-        ),
-        controlled("zero KV", partial(all_replaced, zeroed)),
+        draft_kv(ZEROS_ACCEPTED, partial(controls.accepted_replaced, controls.zeroed)),
+        *foreign,
+        draft_kv("zero KV", partial(controls.all_replaced, controls.zeroed)),
     ]
 
 
 def other_budgets() -> list[Configuration]:
     """Draft KV with every budget but the reference's, spent on the riskiest and on random chunks."""
-    by_risk = [budgeted(f"draft-kv, recompute {budget:g}", budget) for budget in BUDGETS if budget != REFERENCE_BUDGET]
-    at_random = [
-        budgeted(f"random tokens, recompute {budget:g}", budget, random_recomputed)
-        for budget in BUDGETS
-        if budget not in (0, REFERENCE_BUDGET)
+    others = [budget for budget in BUDGETS if budget != REFERENCE_BUDGET]
+    return [draft_kv(f"draft-kv, recompute {budget:g}", budget=budget) for budget in others] + [
+        draft_kv(f"random tokens, recompute {budget:g}", controls.random_recomputed, budget)
+        for budget in others
+        if budget
     ]
-    return by_risk + at_random
 
 
-def budgeted(name: str, budget: float, control: Control | None = None) -> Configuration:
-    """Draft KV that may recompute a ratio of the prompt: the riskiest chunks, or those that the control draws."""
-    chosen_by = "random" if control else "risk"
+def draft_kv(name: str, control: Control | None = None, budget: float | None = None) -> Configuration:
+    """Draft KV, or a control in its place; budget: what it may recompute as a ratio of the prompt, where that varies."""
+    chosen_by = None if budget is None else "random" if control else "risk"
     return Configuration(DRAFT_KV, name=name, recompute=budget, chosen_by=chosen_by, control=control)
-
-
-def controlled(name: str, control: Control) -> Configuration:
-    """Draft KV with a control in place of its prefill."""
-    return Configuration(DRAFT_KV, name=name, control=control)

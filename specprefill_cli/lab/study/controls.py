@@ -13,10 +13,8 @@ from torch import Tensor
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.lab.session import loaded_models, request_for
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.raw_kv import state_of
+from specprefill_cli.models.cache import PrefillState, new_state
 from specprefill_cli.prefill.checkpoints import SlotKv, copy_slots
 from specprefill_cli.prefill.fates import Fate, Plan, Span
 from specprefill_cli.prefill.mapped_cache import repair
@@ -76,13 +74,14 @@ def random_recomputed(request: PrefillRequest) -> PrefillResult:
 def rest_dropped(request: PrefillRequest) -> PrefillResult:
     """Prefill of the tokens that draft KV computes (recomputed chunks and checkpoint tokens), with all others dropped."""
     mapped, fates = map_and_choose(request)
-    _, target = loaded_models(request.pair)
     with request.clock.phase("selection"):
         plan = plan_of(request, fates.chunks, mapped.risks, mapped.inspection.computed)
         spans = tuple(span if span.fate is Fate.RECOMPUTE else replace(span, fate=Fate.DROP) for span in plan.spans)
         positions = torch.unique(torch.cat([plan.kept_positions(), mapped.inspection.computed]))
     with request.clock.phase("target_prefill"):
-        logits, state = prefill(target.model, request.prompt.tokens[positions], positions, request.prefill_chunk)
+        logits, state = prefill(
+            request.target.model, request.prompt.tokens[positions], positions, request.prefill_chunk
+        )
     plan = replace(plan, spans=spans)
     return PrefillResult(logits=logits, state=state, plan=plan, importance=mapped.scores.importance)
 
@@ -128,7 +127,7 @@ def other_document(items: Sequence[Item], number: int) -> Item | None:
 
 def mapped_kv(session: Session, item: Item, settings: Settings) -> SlotKv:
     """The mapped KV of a question's prefix and document, before the target computes anything."""
-    request = request_for(session, item.collection, item.question, settings)
+    request = session.request(item.collection, item.question, settings)
     _, state = score_and_map(request, find_map(request, DraftKvMode.name))
     return copy_slots(state, torch.arange(request.prompt.document[1]))
 
@@ -156,7 +155,11 @@ def at(kv: SlotKv, slots: Tensor) -> SlotKv:
 
 def fresh(kv: SlotKv) -> PrefillState:
     """A new cache with a copy's contents."""
-    return state_of([(keys.clone(), values.clone()) for keys, values in kv.layers], kv.slots)
+    state = new_state(len(kv.slots))
+    for number, (keys, values) in enumerate(kv.layers):
+        state.cache.update(keys[None], values[None], number)
+    state.positions = kv.slots.clone()
+    return state
 
 
 def zeroed(kv: SlotKv, _document: tuple[int, int]) -> SlotKv:

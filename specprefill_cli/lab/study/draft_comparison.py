@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
+import torch
+
 from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
-from specprefill_cli.lab.session import loaded_models
-from specprefill_cli.models.loading import LoadedModel, random_like
+from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.sources import auto_class
 from specprefill_cli.prefill.calibration import CalibratedPair
 
 OWN, COMPARED, UNRELATED = "own", "compared", "unrelated"
@@ -43,10 +47,12 @@ def fit_drafts(
 
     Raises SpecprefillError if the text is too short.
     """
-    own, _ = loaded_models(pair)
-    fits = [fit_draft(pair, own, OWN, texts, step)]
-    fits += [fit_draft(pair, draft, COMPARED, texts, step) for draft in others]
-    return [*fits, fit_draft(pair, random_like(own, SEED), UNRELATED, texts, step)]
+    own = pair.loaded_draft
+    return [
+        fit_draft(pair, own, OWN, texts, step),
+        *(fit_draft(pair, draft, COMPARED, texts, step) for draft in others),
+        fit_draft(pair, random_like(own, SEED), UNRELATED, texts, step),
+    ]
 
 
 def fit_draft(
@@ -66,13 +72,19 @@ def fit_draft(
     if not tested.same_tokenizer:
         return replace(unfitted, reason="another tokenizer: its tokens are not the target's, so no KV can be mapped")
     window = pair.scoring_heads.window if pair.scoring_heads is not None else None
-    calibration = calibrate_kv(
-        tested, texts, (), lambda number: step(f"mapping {draft.name}: sequence {number:,}"), window
-    )
-    fits = calibration.maps["exact-0-draft"].fits
+    fits = calibrate_kv(tested, texts, (), step, window).maps["exact-0-draft"].fits
     return replace(
         unfitted,
         target_layers=tuple(fit.layer for fit in fits),
         key_errors=tuple(fit.key_error for fit in fits),
         value_errors=tuple(fit.value_error for fit in fits),
     )
+
+
+def random_like(loaded: LoadedModel, seed: int) -> LoadedModel:
+    """A model of the same shape and tokenizer with random weights."""
+    config = deepcopy(loaded.config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = auto_class(config).from_config(config, attn_implementation=ATTENTION, dtype=loaded.model.dtype)
+    return replace(loaded, name=f"{loaded.name} with random weights", model=model.to(loaded.device).eval())

@@ -14,28 +14,15 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.evaluation.runner import Configuration
-from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW, bootstrap_interval
-from specprefill_cli.lab.session import answer_with, cold, draft_session, with_scorer
-from specprefill_cli.lab.study.conditions import (
-    DRAFT_ALONE,
-    DRAFT_KV,
-    FULL,
-    HYBRID,
-    MAPPED,
-    REST_DROPPED,
-    SELECT,
-    WRONG_ACCEPTED,
-    ZEROS_ACCEPTED,
-    conditions,
-    other_budgets,
-    reference_settings,
-)
+from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW, mean_interval
+from specprefill_cli.lab.session import answer_with, draft_session
+from specprefill_cli.lab.study import conditions
 from specprefill_cli.lab.study.controls import mapped_kv, other_document
 from specprefill_cli.lab.study.equal_ttft import Tuned, tune
 from specprefill_cli.settings import Settings
 
 # What draft KV is compared with question by question.
-OPPONENTS = (REST_DROPPED, SELECT, ZEROS_ACCEPTED, WRONG_ACCEPTED)
+OPPONENTS = (conditions.REST_DROPPED, conditions.SELECT, conditions.ZEROS_ACCEPTED, conditions.WRONG_ACCEPTED)
 # How far a TTFT may lie from the reference's to count as equal, as a ratio.
 TOLERANCE = 0.05
 
@@ -112,7 +99,7 @@ class EqualCost:
 
     def record(self) -> dict:
         """The outcome for JSON."""
-        return {"reference": DRAFT_KV, "tolerance": TOLERANCE, **asdict(self)}
+        return {"reference": conditions.DRAFT_KV, "tolerance": TOLERANCE, **asdict(self)}
 
 
 def equal_cost(
@@ -126,18 +113,22 @@ def equal_cost(
     """
     if not items:
         raise SpecprefillError("no questions to answer; give --answers a number above 0")
-    settings = reference_settings(with_scorer(session, settings))
-    tuned = tune(session, items, settings, (SELECT, HYBRID), step)
+    settings = conditions.reference_settings(settings)
+    tuned = tune(session, items, settings, (conditions.SELECT, conditions.HYBRID), step)
     keeps = {mode: choice.keep for mode, choice in tuned.items()}
     tallies = ask_all(session, items, settings, keeps, swept, step)
-    swept_only = {condition.label for condition in other_budgets()}
+    swept_only = {condition.label for condition in conditions.other_budgets()}
     budgets = cost_rows({name: tally.first(swept) for name, tally in tallies.items()})
     return EqualCost(
         tuned=tuple(tuned.values()),
         rows=cost_rows({name: tally for name, tally in tallies.items() if name not in swept_only}),
-        duels=tuple(paired_difference(tallies[DRAFT_KV], tallies[name], name) for name in OPPONENTS if name in tallies),
+        duels=tuple(
+            paired_difference(tallies[conditions.DRAFT_KV], tallies[name], name)
+            for name in OPPONENTS
+            if name in tallies
+        ),
         budgets=tuple(row for row in budgets if row.budget is not None),
-        answer_changed=tuple(not same for same in tallies[MAPPED].same),
+        answer_changed=tuple(not same for same in tallies[conditions.MAPPED].same),
     )
 
 
@@ -150,18 +141,23 @@ def ask_all(
     step: Callable[[str], None],
 ) -> dict[str, Tally]:
     """The figures of every condition by name; settings: the reference's, keeps: keep ratio by mode."""
-    session, alone = cold(session), draft_session(session)
+    session, alone = session.with_cache(None), draft_session(session)
     tallies: dict[str, Tally] = {}
     # Number -1 asks the last question without counting it, as a warm-up of every condition.
     for number in range(-1, len(items)):
         item = items[number]
         other = other_document(items, number % len(items))
         wrong = mapped_kv(session, other, settings) if other is not None else None
-        asked = conditions(session.pair, keeps, wrong) + (other_budgets() if number < swept else [])
+        asked = conditions.conditions(session.pair, keeps, wrong)
+        asked += conditions.other_budgets() if number < swept else []
         full: tuple[str, Tensor] | None = None
         for condition in asked:
             step(f"question {number + 1:,} of {len(items):,}: {condition.label}")
-            text, ttft, logits = answer(alone if condition.by_draft else session, condition, item, settings)
+            asking = alone if condition.by_draft else session
+            stream = answer_with(
+                asking, item.collection, item.question, condition.settings(settings), condition.control
+            )
+            text, ttft, logits = stream.finished().answer, stream.ttft_seconds, stream.prefilled.logits
             full = full or (text, logits)
             if number >= 0:
                 tally = tallies.setdefault(condition.label, Tally(condition))
@@ -174,19 +170,6 @@ def ask_all(
     return tallies
 
 
-def answer(session: Session, condition: Configuration, item: Item, base: Settings) -> tuple[str, float, Tensor]:
-    """Answer, TTFT in seconds, and the first token's logits [V] of one question; the caches are freed."""
-    stream = answer_with(
-        session,
-        item.collection,
-        item.question,
-        condition.settings(base),
-        identifier=item.identifier,
-        control=condition.control,
-    )
-    return stream.finished().answer, stream.ttft_seconds, stream.prefilled.logits
-
-
 def first_token_kl(full: Tensor, logits: Tensor) -> float:
     """KL(full || condition) in nats over logits [V]; the padding of either vocabulary is cut off."""
     size = min(len(full), len(logits))
@@ -195,16 +178,15 @@ def first_token_kl(full: Tensor, logits: Tensor) -> float:
 
 def cost_rows(tallies: Mapping[str, Tally]) -> tuple[CostRow, ...]:
     """One row for each condition."""
-    reference = statistics.median(tallies[DRAFT_KV].ttft)
-    full, draft = (statistics.fmean(tallies[name].f1) for name in (FULL, DRAFT_ALONE))
+    reference = statistics.median(tallies[conditions.DRAFT_KV].ttft)
+    full, draft = (statistics.fmean(tallies[name].f1) for name in (conditions.FULL, conditions.DRAFT_ALONE))
     return tuple(cost_row(name, tally, reference, full, draft) for name, tally in tallies.items())
 
 
 def cost_row(name: str, tally: Tally, reference: float, full: float, draft: float) -> CostRow:
     """A row; reference: the reference's median TTFT in seconds; full, draft: mean F1 of `full` and the draft alone."""
-    mean, (low, high) = statistics.fmean(tally.f1), bootstrap_interval(tally.f1)
-    seconds = statistics.median(tally.ttft)
-    ratio = seconds / reference
+    mean, low, high = mean_interval(tally.f1)
+    ratio = (seconds := statistics.median(tally.ttft)) / reference
     return CostRow(
         name=name,
         budget=tally.condition.recompute,
@@ -231,9 +213,6 @@ def gap_recovered(score: float, draft: float, full: float) -> float | None:
 def paired_difference(reference: Tally, other: Tally, name: str) -> PairedDifference:
     """The reference against another condition on the same questions; decided if the interval excludes 0."""
     differences = [ours - theirs for ours, theirs in zip(reference.f1, other.f1, strict=True)]
-    low, high = bootstrap_interval(differences)
-    if len(differences) < FEWEST_QUESTIONS:
-        verdict = TOO_FEW
-    else:
-        verdict = "better" if low > 0 else "worse" if high < 0 else "undecided"
-    return PairedDifference(name, statistics.fmean(differences), low, high, verdict)
+    mean, low, high = mean_interval(differences)
+    verdict = "better" if low > 0 else "worse" if high < 0 else "undecided"
+    return PairedDifference(name, mean, low, high, verdict if len(differences) >= FEWEST_QUESTIONS else TOO_FEW)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.lab.session import answer_with
 from specprefill_cli.settings import Settings
 
 KEEPS = tuple(step / 40 for step in range(1, 41))
@@ -46,8 +45,8 @@ def nearest_keep(
 
 def median_ttft(session: Session, items: Sequence[Item], settings: Settings) -> float:
     """Median seconds to the first token over questions, after one unmeasured."""
-    answer_with(session, items[0].collection, items[0].question, settings)
-    streams = (answer_with(session, item.collection, item.question, settings) for item in items)
+    session.ask(items[0].collection, items[0].question, settings)
+    streams = (session.ask(item.collection, item.question, settings) for item in items)
     return statistics.median(stream.ttft_seconds for stream in streams)
 
 

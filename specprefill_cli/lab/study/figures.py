@@ -10,27 +10,10 @@ from typing import Any
 from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW, known_mean
 from specprefill_cli.lab.plots import Series, heat_map, line_plot
 from specprefill_cli.lab.study.conditions import MAPPED
+from specprefill_cli.lab.tables import Columns, cells, number
 from specprefill_cli.reporting.table import seconds
 
-UNKNOWN = "-"
-COST_HEADER = (
-    "condition",
-    "n",
-    "F1 [95 %]",
-    "TTFT",
-    "x reference",
-    "equal",
-    "first-token KL",
-    "gap recovered",
-    "same as full",
-)
-SIGNAL_HEADER = (
-    "signal",
-    "Spearman: true error",
-    "Spearman: KL",
-    "AUROC: first token changed",
-    "AUROC: answer changed",
-)
+figure = partial(number, unknown="-")
 SIGNAL_NAMES = {
     "error": "error of keys and values",
     "key_cosine": "1 - cosine of keys",
@@ -44,17 +27,48 @@ PREDICTIONS = {
     "auroc_to_changed_first_token": "Best predictor of a changed first token",
     "auroc_to_changed_answer": "Best predictor of a changed answer",
 }
+SIGNALS: Columns = {
+    "signal": lambda signal: SIGNAL_NAMES.get(signal["signal"], signal["signal"]),
+    "Spearman: true error": lambda signal: figure(signal["spearman_to_true_error"]),
+    "Spearman: KL": lambda signal: figure(signal["spearman_to_kl"]),
+    "AUROC: first token changed": lambda signal: figure(signal["auroc_to_changed_first_token"]),
+    "AUROC: answer changed": lambda signal: figure(signal["auroc_to_changed_answer"]),
+}
+DRAFTS: Columns = {
+    "draft": lambda draft: draft["draft"],
+    "role": lambda draft: draft["role"],
+    "tokenizer": lambda draft: "same" if draft["same_tokenizer"] else "other",
+    "family": lambda draft: "same" if draft["same_family"] else "other",
+    "layers x width": lambda draft: f"{draft['layers']} x {draft['hidden_size']:,}",
+    "keys missed": lambda draft: figure(known_mean(draft["key_errors"]), ".3f"),
+    "values missed": lambda draft: figure(known_mean(draft["value_errors"]), ".3f"),
+}
+FIRST_TOKEN: Columns = {
+    "cache": lambda variant: variant["name"],
+    "median KL": lambda variant: figure(variant["kl_median"], ".3f"),
+    "mean KL": lambda variant: figure(variant["kl_mean"], ".3f"),
+    "first token kept": lambda variant: f"{variant['same_first_token']:.0%}",
+}
+COST: Columns = {
+    "condition": lambda row: row["name"] if row["keep"] is None else f"{row['name']}, keep {row['keep']:g}",
+    "n": lambda row: str(row["n"]),
+    "F1 [95 %]": lambda row: figure(row["f1"], ".1f", row["f1_low"], row["f1_high"]),
+    "TTFT": lambda row: seconds(row["ttft_seconds"]),
+    "x reference": lambda row: figure(row["ttft_ratio"]),
+    "equal": lambda row: "yes" if row["equal_ttft"] else "no",
+    "first-token KL": lambda row: figure(row["first_token_kl"], ".3f"),
+    "gap recovered": lambda row: figure(row["gap_recovered"]),
+    "same as full": lambda row: f"{row['same_answer']:.0%}",
+}
 COST_TITLE = "What does draft KV win at equal TTFT?"
 Plots = dict[str, Callable[[], str]]
 
 
-@dataclass(frozen=True)
 class Figures:
     """A table of text."""
 
-    name: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    def __init__(self, name: str, columns: Columns, rows: Sequence[dict[str, Any]]) -> None:
+        self.name, self.header, self.rows = name, list(columns), cells(rows, columns)
 
 
 @dataclass(frozen=True)
@@ -65,11 +79,6 @@ class Section:
     findings: Sequence[str]
     plots: Plots
     tables: Sequence[Figures] = ()
-
-
-def figure(value: float | None, form: str = "{:.2f}") -> str:
-    """A number as text."""
-    return UNKNOWN if value is None else form.format(value)
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
@@ -107,12 +116,7 @@ def signal_section(record: dict[str, Any]) -> Section:
         "shows how reliable checkpoint tokens are. The attention output is over the checkpoint tokens alone, because the "
         "target's own KV is known only there."
     )
-    columns = ("spearman_to_true_error", "spearman_to_kl", "auroc_to_changed_first_token", "auroc_to_changed_answer")
-    rows = [
-        [SIGNAL_NAMES.get(signal["signal"], signal["signal"]), *(figure(signal[column]) for column in columns)]
-        for signal in record["signals"]
-    ]
-    return Section(title, findings, {}, [Figures("signals", SIGNAL_HEADER, rows)])
+    return Section(title, findings, {}, [Figures("signals", SIGNALS, record["signals"])])
 
 
 def layer_section(record: dict[str, Any]) -> Section:
@@ -157,102 +161,67 @@ def draft_section(drafts: list[dict[str, Any]]) -> Section:
             f"{figure(means['unrelated'])}, using the tokens alone."
         )
     findings += [f"{draft['draft']}: {draft['reason']}." for draft in drafts if draft["reason"]]
-    rows = [
-        [
-            draft["draft"],
-            draft["role"],
-            "same" if draft["same_tokenizer"] else "other",
-            "same" if draft["same_family"] else "other",
-            f"{draft['layers']} x {draft['hidden_size']:,}",
-            figure(known_mean(draft["key_errors"]), "{:.3f}"),
-            figure(known_mean(draft["value_errors"]), "{:.3f}"),
-        ]
-        for draft in drafts
-    ]
-    header = ["draft", "role", "tokenizer", "family", "layers x width", "keys missed", "values missed"]
     plots: Plots = {}
     if fitted:
-        lines = [
-            Series(
-                f"{draft['draft']} ({draft['role']})",
-                [
-                    (layer, (key + value) / 2)
-                    for layer, key, value in zip(
-                        draft["target_layers"], draft["key_errors"], draft["value_errors"], strict=True
-                    )
-                ],
-            )
-            for draft in fitted
-        ]
+        lines = []
+        for draft in fitted:
+            errors = zip(draft["target_layers"], draft["key_errors"], draft["value_errors"], strict=True)
+            points = [(layer, (key + value) / 2) for layer, key, value in errors]
+            lines.append(Series(f"{draft['draft']} ({draft['role']})", points))
         plots["error_by_draft"] = partial(
             line_plot, "Error of the map by draft", "target layer", "variance missed", lines
         )
-    return Section("How much does the choice of draft matter?", findings, plots, [Figures("drafts", header, rows)])
+    return Section("How much does the choice of draft matter?", findings, plots, [Figures("drafts", DRAFTS, drafts)])
 
 
 def repair_section(record: dict[str, Any]) -> Section:
     """What recomputing repairs: KL and F1 by budget."""
     budgets, variants = record["first_token_by_budget"], record["variants"]
-    enough = record["questions"] >= FEWEST_QUESTIONS
     by_risk = {row["recompute"]: row for row in budgets if row["chosen_by"] == "risk"}
     first, *_, last = by_risk.values()
     findings = [
         f"Median KL of the first token from full prefill: {first['kl_median']:.3f} with checkpoint tokens alone, "
         f"{last['kl_median']:.3f} with {last['recompute']:.0%} of the prompt recomputed."
     ]
+    # Sentences, each with the subject of its verdict and the figures that it compares: the lower is the better.
+    compared: list[tuple[str, str, float, float]] = []
     mapped = variants[MAPPED]["kl_median"]
     for control, name in (("zeros", "zeros"), ("wrong document", "another document's KV")):
         if control in variants:
             value = variants[control]["kl_median"]
-            verdict = f"Mapped KV is {'better' if mapped < value else 'no better'}." if enough else ""
-            findings.append(
-                f"Median KL is {mapped:.3f} with mapped KV alone, {value:.3f} with {name} instead. {verdict}".rstrip()
-            )
+            words = f"Median KL is {mapped:.3f} with mapped KV alone, {value:.3f} with {name} instead."
+            compared.append((words, "Mapped KV", mapped, value))
     for row in budgets:
         if row["chosen_by"] == "random" and row["recompute"]:
             risk, random = by_risk[row["recompute"]]["kl_median"], row["kl_median"]
-            verdict = f"Choosing by risk is {'better' if risk < random else 'no better'}." if enough else ""
-            findings.append(
-                f"With {row['recompute']:.0%} recomputed it is {risk:.3f} for the riskiest chunks, {random:.3f} for random "
-                f"ones. {verdict}".rstrip()
-            )
+            words = f"With {row['recompute']:.0%} recomputed it is {risk:.3f} for the riskiest chunks, {random:.3f} for random"
+            compared.append((f"{words} ones.", "Choosing by risk", risk, random))
+    enough = record["questions"] >= FEWEST_QUESTIONS
+    for words, subject, ours, other in compared:
+        findings.append(f"{words} {subject} is {'better' if ours < other else 'no better'}." if enough else words)
     if not enough:
         findings.append(f"No verdicts: {TOO_FEW}.")
     plots = {"kl_by_budget": budget_plot("KL by recompute budget", "median KL, nats", budgets, "kl_median")}
-    tables = [
-        Figures(
-            "first token",
-            ["cache", "median KL", "mean KL", "first token kept"],
-            [
-                [
-                    name,
-                    figure(row["kl_median"], "{:.3f}"),
-                    figure(row["kl_mean"], "{:.3f}"),
-                    f"{row['same_first_token']:.0%}",
-                ]
-                for name, row in variants.items()
-            ],
-        )
-    ]
-    answered = (record.get("equal_cost") or {}).get("budgets", ())
-    if answered:
+    named = [{"name": name, **variant} for name, variant in variants.items()]
+    tables = [Figures("first token", FIRST_TOKEN, named)]
+    if answered := (record.get("equal_cost") or {}).get("budgets", ()):
         scores = [{**row, "recompute": row["budget"]} for row in answered]
         plots["f1_by_budget"] = budget_plot(
             "F1 by recompute budget", "F1, percent", scores, "f1", ("f1_low", "f1_high")
         )
-        tables.append(Figures("answers by budget", COST_HEADER, [cost_words(row) for row in answered]))
+        tables.append(Figures("answers by budget", COST, answered))
     return Section("Does recomputing repair it?", findings, plots, tables)
 
 
 def budget_plot(
-    title: str, y_label: str, rows: Sequence[dict[str, Any]], key: str, interval: tuple[str, str] | None = None
+    title: str, y_label: str, rows: Sequence[dict[str, Any]], key: str, interval: Sequence[str] = ()
 ) -> Callable[[], str]:
     """A figure over budgets, spent on the riskiest and on random chunks; a budget of 0 counts for both."""
     series = []
     for chosen_by, name in (("risk", "riskiest chunks"), ("random", "random chunks")):
         chosen = {row["recompute"]: row for row in rows if row["chosen_by"] == chosen_by or not row["recompute"]}
         line = [chosen[budget] for budget in sorted(chosen)]
-        intervals = [(row[interval[0]], row[interval[1]]) for row in line] if interval else []
+        intervals = [tuple(row[bound] for bound in interval) for row in line] if interval else []
         series.append(Series(name, [(row["recompute"], row[key]) for row in line], intervals))
     return partial(line_plot, title, "ratio of the prompt recomputed", y_label, series, x_percent=True)
 
@@ -276,20 +245,4 @@ def cost_section(cost: dict[str, Any]) -> Section:
         f"TTFT): {duel['difference']:+.1f} [{duel['low']:+.1f}, {duel['high']:+.1f}], {duel['verdict']}."
         for duel in cost["duels"]
     ]
-    table = [cost_words(row) for row in cost["rows"]]
-    return Section(COST_TITLE, findings, {}, [Figures("answers", COST_HEADER, table)])
-
-
-def cost_words(row: dict[str, Any]) -> list[str]:
-    """One condition's figures under `COST_HEADER`."""
-    return [
-        row["name"] if row["keep"] is None else f"{row['name']}, keep {row['keep']:g}",
-        str(row["n"]),
-        f"{row['f1']:.1f} [{row['f1_low']:.1f}, {row['f1_high']:.1f}]",
-        seconds(row["ttft_seconds"]),
-        f"{row['ttft_ratio']:.2f}",
-        "yes" if row["equal_ttft"] else "no",
-        figure(row["first_token_kl"], "{:.3f}"),
-        figure(row["gap_recovered"]),
-        f"{row['same_answer']:.0%}",
-    ]
+    return Section(COST_TITLE, findings, {}, [Figures("answers", COST, cost["rows"])])

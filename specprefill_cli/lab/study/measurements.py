@@ -13,20 +13,8 @@ from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.lab.session import check_context, loaded_models, request_for, with_scorer
-from specprefill_cli.lab.study.controls import (
-    Contents,
-    accepted_slots,
-    at,
-    everything_of,
-    exchanged,
-    fresh,
-    mapped_kv,
-    other_document,
-    random_order,
-    spliced,
-    zeroed,
-)
+from specprefill_cli.lab.session import check_context
+from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.signals import observe, rows_of, signals_at
 from specprefill_cli.models.raw_kv import StateCapture, layer_count
 from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
@@ -69,15 +57,14 @@ class ItemStudy:
 def fitting(
     session: Session, items: Sequence[Item], settings: Settings
 ) -> tuple[list[Item], list[tuple[Item, PromptTooLong]]]:
-    """The questions whose prompts fit the pair, and the others with the reason.
+    """The questions whose prompts fit the pair in the settings' mode, and the others with the reason.
 
     Raises PromptTooLong if none fits.
     """
-    settings = with_scorer(session, settings.varied(mode=DraftKvMode.name))
     good, left_out = [], []
     for item in items:
         try:
-            check_context(request_for(session, item.collection, item.question, settings), settings)
+            check_context(session.request(item.collection, item.question, settings), settings)
             good.append(item)
         except PromptTooLong as error:
             left_out.append((item, error))
@@ -86,52 +73,50 @@ def fitting(
     return good, left_out
 
 
-def study(session: Session, items: Sequence[Item], settings: Settings, step: Callable[[int], None]) -> list[ItemStudy]:
+def study(session: Session, items: Sequence[Item], settings: Settings, step: Callable[[str], None]) -> list[ItemStudy]:
     """Study every question, with the document of another question as the wrong document."""
-    settings = with_scorer(session, settings.varied(mode=DraftKvMode.name))
     studies = []
     for number, item in enumerate(items):
-        step(number)
-        wrong = mapped_kv(session, other, settings) if (other := other_document(items, number)) else None
-        studies.append(study_item(request_for(session, item.collection, item.question, settings), wrong))
+        step(f"studying {number} of {len(items)}")
+        other = controls.other_document(items, number)
+        wrong = controls.mapped_kv(session, other, settings) if other is not None else None
+        studies.append(study_item(session.request(item.collection, item.question, settings), wrong))
     return studies
 
 
 @torch.inference_mode()
 def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
     """The figures of one question; wrong: the mapped KV of another document."""
-    prompt, model = request.prompt, loaded_models(request.pair)[1].model
+    prompt, model = request.prompt, request.target.model
     layers = range(layer_count(model))
     with StateCapture(model, layers) as capture:
         full = MODES[BASELINE].prefill(request)
     kv_map = find_map(request, DraftKvMode.name)
     scores, state = score_and_map(request, kv_map)
-    mapped, native = everything_of(state), everything_of(full.state)
+    mapped, native = controls.everything_of(state), controls.everything_of(full.state)
     keys, values = (errors[:, slice(*prompt.document)] for errors in key_value_errors(mapped, native))
     checkpoints = checkpoint_slots(prompt.document, scores.importance)
     seen = inspect(request, state, scores.importance)
     observed = observe(request, state, seen.computed, checkpoints)
     exact_states = [rows_of(capture.states(layer, prompt.length), checkpoints) for layer in layers]
     risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
-    checked = everything_of(state)
-    others: dict[str, Contents] = {"zeros": zeroed}
+    checked = controls.everything_of(state)
+    others: dict[str, controls.Contents] = {"zeros": controls.zeroed}
     if wrong is not None:
-        others["wrong document"] = partial(spliced, wrong)
+        others["wrong document"] = partial(controls.spliced, wrong)
     fates = fates_at(request, risks, REFERENCE_BUDGET)
-    accepted = accepted_slots(request, fates, seen.computed)
-    unrepaired = {MAPPED_ONLY: mapped, "native": native}
-    unrepaired |= {name: contents(mapped, prompt.document) for name, contents in others.items()}
-    variants = {name: repair(request, fresh(kv), torch.arange(0)) for name, kv in unrepaired.items()}
+    accepted = controls.accepted_slots(request, fates, seen.computed)
+    before, after = (controls.at(kv, checkpoints) for kv in (mapped, checked))
+    variants = {name: repaired(request, kv) for name, kv in ((MAPPED_ONLY, mapped), ("native", native))}
+    variants |= {name: repaired(request, contents(mapped, prompt.document)) for name, contents in others.items()}
     variants |= budgets(request, checked, risks)
     for name, contents in others.items():
-        replaced = fresh(exchanged(checked, contents(checked, prompt.document), accepted))
-        variants[f"recompute {REFERENCE_BUDGET:g}, {name} accepted"] = repair(
-            request, replaced, recompute_slots(request, fates)
-        )
+        replaced = controls.exchanged(checked, contents(checked, prompt.document), accepted)
+        variants[f"recompute {REFERENCE_BUDGET:g}, {name} accepted"] = repaired(request, replaced, fates)
     return ItemStudy(
         key_errors=by_depth(keys),
         value_errors=by_depth(values),
-        signals=signals_at(request, at(mapped, checkpoints), at(checked, checkpoints), observed, exact_states),
+        signals=signals_at(request, before, after, observed, exact_states),
         happened=((keys + values) / 2)[:, checkpoints - prompt.document[0]],
         risk=float(risks.sum()),
         kl={name: kl_divergence(full.logits, logits) for name, logits in variants.items()},
@@ -148,10 +133,10 @@ def budgets(request: PrefillRequest, checked: SlotKv, risks: Tensor) -> dict[str
     logits = {}
     for budget in BUDGETS:
         fates = fates_at(request, risks, budget)
-        logits[f"recompute {budget:g}"] = repair(request, fresh(checked), recompute_slots(request, fates))
+        logits[f"recompute {budget:g}"] = repaired(request, checked, fates)
         if budget:
-            drawn = fates[random_order(len(fates), question_seed(request))]
-            logits[f"recompute {budget:g} at random"] = repair(request, fresh(checked), recompute_slots(request, drawn))
+            drawn = fates[controls.random_order(len(fates), question_seed(request))]
+            logits[f"recompute {budget:g} at random"] = repaired(request, checked, drawn)
     return logits
 
 
@@ -160,9 +145,12 @@ def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:
     return fates_by_risk(risks, prompt_tokens=request.prompt.length, chunk_size=request.chunk_size, share=budget)
 
 
-def recompute_slots(request: PrefillRequest, fates: Tensor) -> Tensor:
-    """Slots, ascending, of the chunks to recompute; fates: [chunks]."""
-    return chunk_tokens(fates == RECOMPUTE, request.chunk_size, request.prompt.document)
+def repaired(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> Tensor:
+    """First-token logits [V] on a copy of a cache, after what the fates [chunks] recompute; None: nothing."""
+    slots = torch.arange(0)
+    if fates is not None:
+        slots = chunk_tokens(fates == RECOMPUTE, request.chunk_size, request.prompt.document)
+    return repair(request, controls.fresh(kv), slots)
 
 
 def by_depth(errors: Tensor) -> Tensor:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import json
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 
-from specprefill_cli.lab.study.figures import Figures, sections
+from specprefill_cli.lab.study.figures import sections
+from specprefill_cli.lab.tables import rich_table
 from specprefill_cli.reporting.html import environment
-from specprefill_cli.reporting.safe import plain
 
 
 def render_study(record: dict[str, Any]) -> str:
@@ -34,11 +33,7 @@ def render_study(record: dict[str, Any]) -> str:
 
 def finite(value: Any) -> Any:
     """The record with None for numbers that JSON cannot hold, and lists for tuples."""
-    if isinstance(value, dict):
-        return {key: finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.loads(json.dumps(value), parse_constant=lambda _name: None)
 
 
 def study_plots(record: dict[str, Any]) -> dict[str, str]:
@@ -48,14 +43,5 @@ def study_plots(record: dict[str, Any]) -> dict[str, str]:
 
 def study_tables(record: dict[str, Any]) -> Group:
     """The page's tables for a terminal."""
-    return Group(*(rich_table(figures) for section in sections(record) for figures in section.tables))
-
-
-def rich_table(figures: Figures) -> Table:
-    """One table, with text first and figures to the right."""
-    table = Table(title=plain(figures.name), title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for place, label in enumerate(figures.header):
-        table.add_column(plain(label), justify="right" if place else "left", overflow="fold")
-    for row in figures.rows:
-        table.add_row(*map(plain, row))
-    return table
+    tables = (figures for section in sections(record) for figures in section.tables)
+    return Group(*(rich_table(figures.header, figures.rows, figures.name) for figures in tables))

@@ -11,10 +11,8 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.lab.benchmarks import shapes
 from specprefill_cli.lab.benchmarks.shapes import (
     CONTEXT,
-    SHAPES,
-    Shape,
     named_config,
-    shape_config,
+    published_shapes,
     shape_pair,
     shaped_session,
 )
@@ -37,10 +35,10 @@ PUBLISHED_BILLIONS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(SHAPES))
+@pytest.mark.parametrize("name", sorted(published_shapes()))
 def test_shapes_have_the_published_number_of_parameters(name):
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(shape_config(SHAPES[name]))
+        model = AutoModelForCausalLM.from_config(named_config(name, "target"))
     assert model.num_parameters() / 1e9 == pytest.approx(PUBLISHED_BILLIONS[name], rel=0.02)
 
 
@@ -71,11 +69,12 @@ def test_rejects_shapes_larger_than_memory(monkeypatch):
 
 
 def test_pair_of_shapes_can_be_measured(monkeypatch):
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 8_192}
     small = {
-        "a": Shape("qwen2", 2, 64, 96, 4, 2, 16, 8_192, True, 1e6),
-        "b": Shape("qwen3", 3, 96, 160, 4, 2, 32, 8_192, False, 1e6),
+        "a": {**sizes, "model_type": "qwen2", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96},
+        "b": {**sizes, "model_type": "qwen3", "num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160},
     }
-    monkeypatch.setattr(shapes, "SHAPES", small)
+    monkeypatch.setattr(shapes, "published_shapes", lambda: small)
     session = shaped_session("a:b", Settings(dtype="float32", devices="cpu"))
     assert session.pair.same_tokenizer
     from specprefill_cli.lab.benchmarks.prefill import bench_prefill

@@ -12,13 +12,13 @@ from specprefill_cli.lab.calibration.auto_keep import (
     MASSES,
     AutoKeep,
     MassResult,
-    ask,
     mass_for_answers,
     sessions_by_mass,
     tune_auto_keep,
     tuning_items,
 )
 from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.evaluation.runner import ask
 from specprefill_cli.lab.session import short_answers
 from specprefill_cli.settings import Settings
 
@@ -92,7 +92,7 @@ def test_tuning_asks_every_mass_and_restores_the_session(random_session):
     items = []
     for number, text in enumerate(TEXTS):
         question = item(number, text)
-        ((_, answer),) = ask(reference, question, AUTO_KEEP, short_answers(SETTINGS))
+        answer = ask(reference, question, AUTO_KEEP.settings(short_answers(SETTINGS)))
         items.append(replace(question, answers=(answer.answer,)))
     token_counts, steps = [], []
     shortest = min(document_end(random_session, entry) for entry in items)
@@ -101,7 +101,7 @@ def test_tuning_asks_every_mass_and_restores_the_session(random_session):
     )
     outcome = tune_auto_keep(random_session, heads, items, SETTINGS, steps.append)
     hook.remove()
-    assert steps == [0, 1]
+    assert steps == ["answering: 0 of 2", "answering: 1 of 2"]
     assert outcome.questions == 2
     assert [result.mass for result in outcome.results] == list(MASSES)
     f1 = {result.mass: result.f1 for result in outcome.results}

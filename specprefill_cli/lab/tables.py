@@ -1,0 +1,126 @@
+"""Tables of figures, for a terminal and for Markdown: those of `bench` and `evaluate`, and the parts that others share."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from rich.table import Table
+
+from specprefill_cli import __version__
+from specprefill_cli.cli.console import console, print_json
+from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.table import keep_text, phase_text, seconds
+
+# The text of a row's cell by column.
+Columns = Mapping[str, Callable[[Any], str]]
+
+
+def cells(rows: Iterable[Any], columns: Columns) -> list[list[str]]:
+    """The text of every cell, row by row."""
+    return [[text(row) for text in columns.values()] for row in rows]
+
+
+def number(value: float | None, form: str = ".2f", *interval: float, unknown: str = "") -> str:
+    """A formatted number with its interval; `unknown` for None."""
+    if value is None:
+        return unknown
+    return format(value, form) + (f" [{', '.join(format(bound, form) for bound in interval)}]" if interval else "")
+
+
+def mebibytes(count: int | None) -> str:
+    """A number of bytes in MiB; empty for None."""
+    return "" if count is None else f"{count / 2**20:,.0f} MiB"
+
+
+PREFILL: Columns = {
+    "tokens": lambda row: f"{row.length:,}",
+    "mode": lambda row: row.mode,
+    "keep": lambda row: keep_text(row.mode, row.keep),
+    "TTFT [quartiles]": lambda row: f"{seconds(row.ttft_seconds)} [{seconds(row.ttft_low)}, {seconds(row.ttft_high)}]",
+    "x full": lambda row: number(row.speedup),
+    "limit": lambda row: number(row.limit),
+    "efficiency": lambda row: number(row.efficiency),
+    "peak memory": lambda row: mebibytes(row.peak_memory_bytes),
+    "of it new": lambda row: mebibytes(row.memory_growth_bytes),
+    "phases": lambda row: phase_text(row.phases),
+}
+DECODE: Columns = {
+    "task": lambda row: row.task,
+    "speculate": lambda row: row.speculate,
+    "tokens": lambda row: str(row.answer_tokens),
+    "plain": lambda row: f"{row.plain_tokens_per_second:,.0f}/s",
+    "speculative": lambda row: f"{row.tokens_per_second:,.0f}/s",
+    "x plain [quartiles]": lambda row: number(row.speedup, ".2f", row.speedup_low, row.speedup_high),
+    "accepted": lambda row: number(row.acceptance_rate),
+    "a round": lambda row: number(row.accepted_length_mean, ".1f"),
+    "proposer": lambda row: row.proposer or "",
+    "tokens the same": lambda row: "" if row.identical is None else "yes" if row.identical else "no",
+}
+EVALUATION: Columns = {
+    "mode": lambda row: row.mode,
+    "keep": lambda row: keep_text(row.mode, row.keep),
+    "scorer": lambda row: row.scorer or "",
+    "n": lambda row: str(row.n),
+    "right": lambda row: str(row.right),
+    "EM": lambda row: number(row.em, ".1f"),
+    "F1 [95 %]": lambda row: number(row.f1, ".1f", row.f1_low, row.f1_high),
+    "in passages": lambda row: number(row.evidence.passage_recall, ".1f"),
+    "likely, right": lambda row: f"{row.evidence.likely.n}, {row.evidence.likely.right}" if row.evidence.likely else "",
+    "F1 - full [95 %]": lambda row: number(row.f1_delta, "+.1f", row.f1_delta_low, row.f1_delta_high),
+    "kept": lambda row: number(row.kept_ratio),
+    "TTFT": lambda row: f"{row.ttft_seconds * 1000:,.0f} ms",
+    "x full": lambda row: number(row.ttft_ratio),
+}
+
+
+def show_benchmark(rows: Sequence[Any], columns: Columns, json: bool) -> None:
+    """Print a benchmark's rows: as one JSON object with host and versions, or as a table."""
+    if json:
+        print_json({"rows": [asdict(row) for row in rows], "host": host(), "versions": versions()})
+    else:
+        show_table(rows, columns)
+
+
+def show_table(rows: Iterable[Any], columns: Columns) -> None:
+    """Print rows as a table on standard output."""
+    console(sys.stdout).print(rich_table(list(columns), cells(rows, columns)))
+
+
+def rich_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
+    """A table for a terminal; one with a title has its figures to the right."""
+    table = Table(title=title and plain(title), title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for place, label in enumerate(header):
+        table.add_column(plain(label), justify="right" if title and place else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(plain, row))
+    return table
+
+
+def markdown(rows: Iterable[Any], columns: Columns) -> str:
+    """Rows as a Markdown table."""
+    lines = [list(columns), ["---"] * len(columns), *cells(rows, columns)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def host() -> dict[str, str | int]:
+    """The machine that is measured."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
+    return {
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "gpus": ", ".join(gpus),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of specprefill, its main dependencies, and Python."""
+    packages = {name: version(name) for name in ("torch", "transformers")}
+    return {"specprefill": __version__, **packages, "python": platform.python_version()}
