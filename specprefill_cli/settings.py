@@ -17,7 +17,7 @@ ENVIRONMENT_PREFIX = "SPECPREFILL_"
 AUTO = "auto"
 OFF = "off"
 # Panels of `--help`.
-MODELS, PREFILL, DECODING, OUTPUT = "Models", "Prefill", "Decoding", "Output"
+DOCUMENTS, MODELS, PREFILL, DECODING, OUTPUT = "Documents", "Models", "Prefill", "Decoding", "Output"
 BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 TYPES_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
@@ -168,6 +168,9 @@ class Settings:
         AUTO, "Tokens proposed at once for the target to verify", minimum=1, words=(OFF, AUTO)
     )
     proposer: str = _decoding(AUTO, "What proposes them")
+    strict: bool = setting(
+        DOCUMENTS, False, "Fail at a file of a folder or glob that cannot be read, not only warn", per_question=False
+    )
     passages: str | int = setting(
         OUTPUT, 3, "Passages of the documents to show under the answer", minimum=1, maximum=100, words=(OFF,)
     )

@@ -18,7 +18,7 @@ from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
 
 
-@with_settings("models", "prefill", "decoding", "output")
+@with_settings("documents", "models", "prefill", "decoding", "output")
 def ask(
     context: typer.Context,
     documents: Documents = None,
@@ -52,7 +52,7 @@ def ask(
     """
     names, question = checked_arguments("ask", documents, question)
     notes = Notes(quiet)
-    collection = read_inputs(names, html, notes)
+    collection = read_inputs(names, html, settings, notes)
     size = f"{len(collection.text):,} characters"
     with notes.progress(f"loading the models; the documents have {size}"):
         session = open_ready_session(context, [settings], given, notes)

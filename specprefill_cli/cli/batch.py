@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.inputs import document_reader
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import OUTPUT, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, SpecprefillError, UsageError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 MAX_COLLECTIONS = 8
 
 
-@with_settings("models", "prefill", "decoding", "output")
+@with_settings("documents", "models", "prefill", "decoding", "output")
 def batch(
     context: typer.Context,
     questions: Annotated[
@@ -131,14 +132,14 @@ def open_answerer(
 ) -> SessionAnswerer:
     """Read the batch's documents, load the models, and warm them up."""
     from specprefill_cli.batching.answerer import SessionAnswerer
-    from specprefill_cli.documents import read_collection
 
+    read = document_reader(settings, notes)
     with notes.progress("reading documents"):
-        own = read_collection(names) if names else None
+        own = read(names) if names else None
     with notes.progress("loading the models"):
         # A row may bring what gives an option its effect: nothing is idle here.
         session = open_ready_session(context, [settings], {}, notes)
-    return SessionAnswerer(session.with_cache(cache), settings, lru_cache(MAX_COLLECTIONS)(read_collection), own)
+    return SessionAnswerer(session.with_cache(cache), settings, lru_cache(MAX_COLLECTIONS)(read), own)
 
 
 def document_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> DocumentCache:

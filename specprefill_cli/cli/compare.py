@@ -12,7 +12,7 @@ from rich.console import Console
 
 from specprefill_cli.cli.arguments import names_document
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.inputs import read_inputs, write_page
+from specprefill_cli.cli.inputs import document_reader, read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import MODE_LIST, Given, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, UsageError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specprefill_cli.cli.repl import Repl
 
 
-@with_settings("models", "prefill", "decoding", "output", lists=(MODE_LIST,))
+@with_settings("documents", "models", "prefill", "decoding", "output", lists=(MODE_LIST,))
 def compare(
     context: typer.Context,
     documents: Annotated[
@@ -66,18 +66,17 @@ def compare(
     if question is None:
         check_session_input(names, to_file=json or html is not None)
     notes = Notes(quiet)
-    collection = read_inputs(names, html, notes)
+    collection = read_inputs(names, html, settings, notes)
     with notes.progress("loading the models"):
         from specprefill_cli.answering.comparison import Comparison
         from specprefill_cli.answering.session import loads_draft
         from specprefill_cli.cli.repl import Repl
-        from specprefill_cli.documents import read_collection
 
         # In a session any mode may be chosen later.
         draft = loads_draft(settings.varied(mode=AUTO)) if question is None else None
         variants = [settings.varied(mode=mode) for mode in modes]
         session = open_ready_session(context, variants, given, notes, draft)
-    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), read_collection)
+    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), document_reader(settings, notes))
     if question is None:
         run_session(repl, notes)
     else:

@@ -16,6 +16,7 @@ from specprefill_cli.settings import OUTPUT, Settings
 
 
 @with_settings(
+    "documents",
     "models",
     "prefill",
     without=("mode", "recompute", "accept_risk", "exact_layers", "tensor_parallel", "quantization"),
@@ -48,7 +49,7 @@ def passages(
     """
     names, question = checked_arguments("passages", documents, question)
     notes = Notes(quiet)
-    collection = read_inputs(names, None, notes)
+    collection = read_inputs(names, None, settings, notes)
     with notes.progress("loading the draft"):
         session = open_draft_side(settings)
     from specprefill_cli.answering.retrieval import retrieve

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(
+    "documents",
     "models",
     "prefill",
     "max_new_tokens",
@@ -51,7 +52,7 @@ def plan(
     """
     names, question = checked_arguments("plan", documents, question)
     notes = Notes(quiet)
-    collection = read_inputs(names, html, notes)
+    collection = read_inputs(names, html, settings, notes)
     with notes.progress("loading the draft, and the target's tokenizer"):
         from specprefill_cli.answering.dry_run import dry_run
         from specprefill_cli.reporting import dry_run_report

@@ -14,6 +14,7 @@ from specprefill_cli.cli.choices import setting_values
 from specprefill_cli.cli.console import Notes, plain_table
 from specprefill_cli.cli.inputs import check_no_document, write_page
 from specprefill_cli.cli.plan import plan_report
+from specprefill_cli.documents.errors import one_line
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import check_can_write, write_whole
 from specprefill_cli.reporting.safe import plain
@@ -124,7 +125,7 @@ class Repl:
             self.question, self.compared = "", []
         table = plain_table("document", "pages", "characters")
         for document in self.comparison.collection.documents:
-            table.add_row(plain(document.name), str(len(document.pages)), f"{len(document.text):,}")
+            table.add_row(plain(one_line(document.name)), str(len(document.pages)), f"{len(document.text):,}")
         return table
 
     def show_sources(self, _argument: str) -> RenderableType:

@@ -13,6 +13,7 @@ from specprefill_cli.answering.answer import Answer
 from specprefill_cli.answering.citations import NOT_FOUND
 from specprefill_cli.answering.confidence import LIKELY
 from specprefill_cli.answering.passages import Passage
+from specprefill_cli.documents.errors import one_line
 from specprefill_cli.models.pairs import BUNDLED
 from specprefill_cli.reporting.safe import plain
 
@@ -62,7 +63,7 @@ def needs_better_pair(answer: Answer) -> bool:
 
 def passage_place(passage: Passage) -> str:
     """Document and page of a passage."""
-    return f"{passage.document}, page {passage.page}"
+    return f"{one_line(passage.document)}, page {passage.page}"
 
 
 def highlighted(text: str, question: str, answer: str) -> Text:

@@ -10,6 +10,7 @@ from rich.text import Text
 from specprefill_cli.answering.answer import Answer, SpanRecord
 from specprefill_cli.answering.citations import Citation
 from specprefill_cli.documents.document import page_ranges
+from specprefill_cli.documents.errors import one_line
 from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.registry import BASELINE, MODES
 from specprefill_cli.reporting.safe import plain
@@ -177,12 +178,12 @@ def page_text(spans: Sequence[SpanRecord], several: bool) -> str:
         for touched in span.documents:
             pages.setdefault(touched.document, set()).update(touched.pages)
     texts = {name: f"p. {page_ranges(sorted(numbers)).split(' ', 1)[1]}" for name, numbers in pages.items() if numbers}
-    return "; ".join(f"{name} {text}" if several else text for name, text in texts.items())
+    return "; ".join(f"{one_line(name)} {text}" if several else text for name, text in texts.items())
 
 
 def source_text(citation: Citation) -> str:
     """Write a citation on one line."""
-    return f"{citation.document}, page {citation.page}: {' '.join(citation.text.split())}"
+    return f"{one_line(citation.document)}, page {citation.page}: {' '.join(citation.text.split())}"
 
 
 def keep_text(mode: str, keep: float | None) -> str:

@@ -86,7 +86,7 @@ def calibrate(
     edges = whole_numbers(exact, "--exact") if exact.strip() else []
     settings = settings.varied(scorer="question", mode="select")
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.documents import read_documents
+    from specprefill_cli.documents import read_collection
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.models.calibration import calibration_folder
     from specprefill_cli.models.pairs import find_pair
@@ -95,7 +95,7 @@ def calibrate(
     notes = Notes(quiet)
     folder = out or calibration_folder(find_pair(settings.pair, settings.draft, settings.target))
     make_folder(folder, "--out" if out else "the calibration's folder")
-    texts = [document.text for document in read_documents([str(path) for path in text])] if text else []
+    texts = [document.text for document in read_collection([str(path) for path in text or ()], strict=True).documents]
     items = [] if heads is None else read_items(heads, limit, distractors, sample_seed)
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True, calibrated=False)
