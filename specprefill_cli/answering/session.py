@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from specprefill_cli.answering.resolve import (
@@ -27,10 +27,10 @@ from specprefill_cli.documents.document import Document, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.calibration import calibration_folder
-from specprefill_cli.models.loading import LoadedPair, load_pair
+from specprefill_cli.models.loading import load_pair
 from specprefill_cli.models.memory import PeakMemory
-from specprefill_cli.models.pairs import BUNDLED, Pair, find_pair
-from specprefill_cli.models.placement import Placement, choose_placement, place_of_rank
+from specprefill_cli.models.pairs import BUNDLED, find_pair
+from specprefill_cli.models.placement import choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.auto_mode import automatic_modes, runs_draft
 from specprefill_cli.prefill.calibration import CalibratedPair, with_calibration
@@ -43,7 +43,6 @@ from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
 from specprefill_cli.settings import AUTO, OFF, Settings, prompt_folder
 
-PairLoader = Callable[[Pair, Placement, str, bool, bool, str], LoadedPair]
 WARM_UP_TEXT = "The gate is open from nine to five. " * 8
 WARM_UP_LOOK_AHEAD = 8
 
@@ -75,13 +74,13 @@ def loads_draft(settings: Settings) -> bool:
 def open_session(
     settings: Settings,
     draft: bool | None = None,
-    load: PairLoader = load_pair,
+    target_weights: bool = True,
     calibrated: bool = True,
     ranks: Ranks | None = None,
 ) -> Session:
     """Load the pair that the settings name.
 
-    draft: overrides whether the draft is loaded; load: loads the pair; `load_draft_side` suffices for a dry run
+    draft: overrides whether the draft is loaded; target_weights: without them, the session can only plan
     calibrated: whether stored calibrations of the pair are used
     ranks: the processes that share the target; None: those that the settings or torchrun ask for, of which this is rank 0
 
@@ -96,9 +95,7 @@ def open_session(
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
     with ranks.together(OpenPair(settings, with_draft, calibrated)):
-        pair = with_calibration(
-            load(named, placement, settings.dtype, settings.offline, with_draft, settings.quantization), ranks
-        )
+        pair = with_calibration(load_pair(named, placement, settings, with_draft, target_weights), ranks)
         if pair.draft is not None and calibrated:
             pair.scoring_heads = load_heads(calibration_folder(named), pair.draft)
     return Session(pair=pair, template=template, settings=settings)
@@ -169,11 +166,12 @@ class Session:
     def request(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> PrefillRequest:
         """Tokenise the prompt for the target, and for the draft where one may run and has other tokens."""
         pair, clock = self.pair, PhaseClock(self.pair.wait)
-        encode = self.cache.encodings.encode if self.cache is not None else encode_text
+        encode = self.cache.encode if self.cache is not None else encode_text
         with clock.phase("tokenize"):
-            known = self.cache is not None and (pair.target.tokenizer, collection.text) in self.cache.encodings
+            reused = self.cache.encodings_reused if self.cache is not None else 0
             text = render(self.template, collection.text, question, pair.target.tokenizer, opening)
             prompt = draft_prompt = encode_prompt(text, pair.target.tokenizer, encode)
+            known = self.cache is not None and self.cache.encodings_reused > reused
             if needs_draft_prompt(settings, pair):
                 text = render(self.template, collection.text, question, pair.loaded_draft.tokenizer, opening)
                 draft_prompt = encode_prompt(text, pair.loaded_draft.tokenizer, encode)

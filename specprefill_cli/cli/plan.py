@@ -55,13 +55,12 @@ def plan(
         from specprefill_cli.answering.dry_run import PLANNED_MODE, dry_run
         from specprefill_cli.answering.session import open_session
         from specprefill_cli.distributed.ranks import ALONE
-        from specprefill_cli.models.loading import load_draft_side
         from specprefill_cli.prefill.auto_mode import runs_draft
         from specprefill_cli.reporting import dry_run_report
 
         # Of the target, only its configuration and tokenizer.
         draft = runs_draft(PLANNED_MODE, settings.scorer)
-        session = open_session(settings, draft, load=load_draft_side, ranks=ALONE)
+        session = open_session(settings, draft, target_weights=False, ranks=ALONE)
     startup_seconds = seconds_since_start(context)
     with notes.progress("reading the documents with the draft"):
         run = dry_run(session, collection, question, settings)

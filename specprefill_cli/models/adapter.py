@@ -5,12 +5,12 @@ No other module touches transformers' internals; `tests/models/test_adapter.py` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
 
 from specprefill_cli.models.attention import LayerReached
 from specprefill_cli.models.attention_plan import LocalWindow
@@ -18,9 +18,7 @@ from specprefill_cli.models.cache import PrefillState, device_of, new_state
 from specprefill_cli.models.last_layer import only_last_token
 from specprefill_cli.models.masks import PositionContext
 from specprefill_cli.models.query_capture import QueryCapture
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
+from specprefill_cli.models.raw_kv import layer_count
 
 # Every forward pass costs at least as much as this many tokens do: Python and kernel launches on a CPU (measured), and
 # on a GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
@@ -40,13 +38,13 @@ def recompute(
     Each token sees the keys at positions up to its own. Returns the logits [V] of the last token in float32, or
     an empty tensor without `logits`: then the pass ends with the keys and values of the last layer.
     """
-    last_layer = None if logits else model.config.get_text_config().num_hidden_layers - 1
+    last_layer = None if logits else layer_count(model) - 1
     # One copy per device, because every copy waits for it.
     moved = {device: slots.to(device) for device in {layer.keys.device for layer in state.layers}}
     for layer in state.layers:
         layer.slots = moved[layer.keys.device]
     try:
-        return forward(model, tokens, state.positions[slots], state, slots, capture, logits, last_layer)
+        return forward(model, tokens, state.positions[slots], state, slots, capture, last_layer)
     finally:
         for layer in state.layers:
             layer.slots = None
@@ -58,7 +56,6 @@ def run(
     positions: Tensor,
     state: PrefillState,
     capture: QueryCapture | None = None,
-    logits: bool = True,
     last_layer: int | None = None,
     rows: int | None = None,
     local_window: LocalWindow | None = None,
@@ -68,12 +65,11 @@ def run(
     last_layer: end the pass when this layer has its queries, keys and values; the layers above get none for these tokens
     local_window: limits what the document's tokens see (None: all before them)
 
-    Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` ones; empty where `logits` is false
-    or the pass ends early, and then the head over the vocabulary is not computed.
+    Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` ones; empty where the pass ends early.
     """
     slots = torch.arange(state.length, state.length + len(tokens))
     state.positions = torch.cat([state.positions, positions])
-    return forward(model, tokens, positions, state, slots, capture, logits, last_layer, rows, local_window)
+    return forward(model, tokens, positions, state, slots, capture, last_layer, rows, local_window)
 
 
 @torch.inference_mode()
@@ -84,7 +80,6 @@ def forward(
     state: PrefillState,
     slots: Tensor,
     capture: QueryCapture | None,
-    logits: bool,
     last_layer: int | None = None,
     rows: int | None = None,
     local_window: LocalWindow | None = None,
@@ -95,24 +90,21 @@ def forward(
         # In a cache of the whole prompt, a token's slot is its position.
         captured = torch.isin(slots, capture.positions).nonzero()[:, 0]
     device = device_of(model.get_input_embeddings())
-    whole = logits and last_layer is None
-    call = model if whole else model.base_model
-    shortened = whole and rows is None and len(tokens) > pass_overhead(device.type)
-    try:
-        with only_last_token(model, state, slots) if shortened else nullcontext():
-            output = call(
-                input_ids=tokens[None].to(device),
-                position_ids=positions[None].to(device),
-                past_key_values=state.cache,
-                use_cache=True,
-                context=PositionContext(positions, state.positions, capture, captured, last_layer, local_window),
-                **({"logits_to_keep": rows or 1} if whole else {}),
-            )
-    except LayerReached:
+    inputs = {
+        "input_ids": tokens[None].to(device),
+        "position_ids": positions[None].to(device),
+        "past_key_values": state.cache,
+        "use_cache": True,
+        "context": PositionContext(positions, state.positions, capture, captured, last_layer, local_window),
+    }
+    if last_layer is not None:
+        with suppress(LayerReached):
+            model.base_model(**inputs)
         return torch.empty(0)
-    if not whole:
-        return torch.empty(0)
-    return output.logits[0, -1].float() if rows is None else output.logits[0, -rows:].float()
+    shortened = rows is None and len(tokens) > pass_overhead(device.type)
+    with only_last_token(model, state, slots) if shortened else nullcontext():
+        logits = model(**inputs, logits_to_keep=rows or 1).logits[0].float()
+    return logits[-1] if rows is None else logits
 
 
 def prefill(
@@ -131,8 +123,7 @@ def prefill(
     """
     state = new_state(len(tokens)) if state is None else state
     before = (len(tokens) - 1) // chunk * chunk
-    last_layer = model.config.get_text_config().num_hidden_layers - 1
-    read_keys(model, tokens[:before], positions[:before], chunk, last_layer, capture, state, local_window)
+    read_keys(model, tokens[:before], positions[:before], chunk, layer_count(model) - 1, capture, state, local_window)
     logits = run(model, tokens[before:], positions[before:], state, capture, local_window=local_window)
     return logits, state
 
@@ -148,26 +139,14 @@ def read_keys(
     local_window: LocalWindow | None = None,
 ) -> None:
     """Run tokens [N] up to the queries, keys and values of `last_layer`; the layers above get none."""
-    for start, end in chunked(len(tokens), chunk):
-        run(
-            model,
-            tokens[start:end],
-            positions[start:end],
-            state,
-            capture,
-            last_layer=last_layer,
-            local_window=local_window,
-        )
+    for start in range(0, len(tokens), chunk):
+        part = slice(start, start + chunk)
+        run(model, tokens[part], positions[part], state, capture, last_layer, local_window=local_window)
 
 
 def pass_overhead(device_type: str) -> int:
     """Tokens whose computation takes as long as the fixed cost of a forward pass on a kind of device."""
     return PASS_OVERHEAD_TOKENS.get(device_type, PASS_OVERHEAD_TOKENS["cuda"])
-
-
-def chunked(length: int, size: int) -> Iterator[tuple[int, int]]:
-    """Split `length` into ranges [start, end) of at most `size`."""
-    return ((start, min(start + size, length)) for start in range(0, length, size))
 
 
 def window_layers(config: PretrainedConfig) -> Sequence[int | None]:
@@ -192,11 +171,6 @@ def longrope_threshold(config: PretrainedConfig) -> int | None:
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
     is_longrope = parameters.get("rope_type") == "longrope"
     return parameters.get("original_max_position_embeddings") if is_longrope else None
-
-
-def devices(model: PreTrainedModel) -> frozenset[torch.device]:
-    """The devices that a model runs on."""
-    return frozenset(parameter.device for parameter in model.parameters() if not parameter.is_meta)
 
 
 def synchronize(used_devices: Iterable[torch.device]) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 # Tokens that a cache has room for beyond its prompt before it must grow.
 HEADROOM = 256

@@ -120,18 +120,6 @@ def attended_pairs(tokens: int, past: int, window: int | None, local_window: Loc
     return inside + attended_pairs(tokens - limited, limited, window)
 
 
-def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, computed_tokens: int) -> float:
-    """The speedup over full prefill if only FLOPs took time: F(prompt) / (scoring + F(computed)).
-
-    F(n), `prefill_flops`: for each layer but the last 2 n (projections + MLP weights) + 4 heads head_size n (n + 1) / 2, with
-    fewer pairs where it has a window; of the last layer 2 n (query, key and value weights), and the rest for one token; 2
-    hidden_size vocabulary for the logits.
-
-    scoring: FLOPs of the scorer without overhead; computed_tokens: prompt tokens that the target computes
-    """
-    return target.prefill_flops(prompt_tokens) / (scoring + target.prefill_flops(computed_tokens))
-
-
 class PlacedModel(Protocol):
     """A model, or its outline, with the device of its weights."""
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from specprefill_cli.models.attention import LayerReached
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.masks import PositionContext
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 # What transformers passes to a layer besides its states [1, N, hidden_size]: with a row for each token, and without.
 WITH_ROWS = ("position_ids", "position_embeddings")

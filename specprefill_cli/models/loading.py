@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import devices, synchronize
+from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.classes import auto_class
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement, check_shards, choose_dtype, how_to_place, roomiest
 from specprefill_cli.models.quantization import NONE, check_quantization, quantization_config
-from specprefill_cli.models.sources import load_errors, quiet_library, source_of
+from specprefill_cli.models.sources import auto_class, load_errors, quiet_library, source_of
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 from specprefill_cli.models.validation import check_complete, check_config, check_memory, check_model
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
+from specprefill_cli.settings import Settings
 
 # What transformers takes for Mistral's checkpoints where the package mistral-common is installed; it gives no character
 # offsets, and the same checkpoint's tokenizer.json does.
@@ -76,7 +72,7 @@ class LoadedModel:
 
     @cached_property
     def devices(self) -> frozenset[torch.device]:
-        return devices(self.model)
+        return frozenset(parameter.device for parameter in self.model.parameters() if not parameter.is_meta)
 
     @property
     def warnings(self) -> list[str]:
@@ -143,29 +139,20 @@ class LoadedPair:
         synchronize(self.devices)
 
 
-def load_pair(
-    pair: Pair, placement: Placement, dtype: str, offline: bool, with_draft: bool, quantization: str = NONE
-) -> LoadedPair:
-    """Load target and draft of a pair and check them.
+def load_pair(pair: Pair, placement: Placement, settings: Settings, with_draft: bool, with_target: bool) -> LoadedPair:
+    """Load target and draft of a pair and check them; without the target's weights, only its outline.
 
-    quantization: of the target's weights; the draft is small, and keeps its own
+    Only the target's weights are quantised: the draft is small.
 
     Raises SpecprefillError when a model cannot be loaded or is not supported.
     """
-    check_quantization(quantization, placement)
-    target = load_model(pair.target, placement, dtype, offline, quantization)
-    draft = load_model(pair.draft, roomiest(placement), dtype, offline) if with_draft else None
-    return LoadedPair(pair, target, draft)
-
-
-def load_draft_side(
-    pair: Pair, placement: Placement, dtype: str, offline: bool, with_draft: bool, _quantization: str = NONE
-) -> LoadedPair:
-    """Load the draft of a pair, but only the configuration and tokenizer of the target.
-
-    Raises SpecprefillError as `load_pair` does.
-    """
-    target = load_outline(pair.target, placement, offline)
+    dtype, offline = settings.dtype, settings.offline
+    target: LoadedModel | ModelOutline
+    if with_target:
+        check_quantization(settings.quantization, placement)
+        target = load_model(pair.target, placement, dtype, offline, settings.quantization)
+    else:
+        target = load_outline(pair.target, placement, offline)
     draft = load_model(pair.draft, roomiest(placement), dtype, offline) if with_draft else None
     return LoadedPair(pair, target, draft)
 
@@ -213,17 +200,6 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     check_complete(report["missing_keys"], name)
     check_model(model, name)
     return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stop_tokens(model, outline.tokenizer))
-
-
-def random_like(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """A model of the same shape and tokenizer with random weights."""
-    import torch
-
-    config = deepcopy(loaded.config)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = auto_class(config).from_config(config, attn_implementation=ATTENTION, dtype=loaded.model.dtype)
-    return replace(loaded, name=f"{loaded.name} with random weights", model=model.to(loaded.device).eval())
 
 
 def context_length(config: PretrainedConfig) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,9 +16,7 @@ from specprefill_cli.models.attention_plan import (
     plan_attention,
 )
 from specprefill_cli.models.local_attention import band_visibility
-
-if TYPE_CHECKING:
-    from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.query_capture import QueryCapture
 
 # Elements of all masks that a pass keeps for its other layers, at most.
 KEPT_ELEMENTS = 2**26
@@ -48,8 +45,7 @@ class PositionContext:
     local_window: LocalWindow | None = None
     plans: dict[tuple[int | None, AttentionDevice], AttentionPlan] = field(default_factory=dict, init=False)
     masks: dict[tuple[Segment | Mask, torch.device], Tensor] = field(default_factory=dict, init=False)
-    positions: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
-    moved_rows: dict[torch.device, Tensor] = field(default_factory=dict, init=False)
+    copies: dict[tuple[str, torch.device], Tensor] = field(default_factory=dict, init=False)
 
     def plan(self, window: int | None, device: AttentionDevice) -> AttentionPlan:
         """The plan for layers with a sliding window (None: without) on such a device."""
@@ -64,16 +60,13 @@ class PositionContext:
         """Keep what the capture asks for of a layer's queries [1, heads, Q, d]."""
         if self.capture is None or self.rows is None or not len(self.rows):
             return
-        # One copy per device, because every copy waits for it.
-        if queries.device not in self.moved_rows:
-            self.moved_rows[queries.device] = self.rows.to(queries.device)
-        self.capture.keep(layer, queries, self.moved_rows[queries.device], scaling)
+        self.capture.keep(layer, queries, self.moved("rows", queries.device), scaling)
 
-    def positions_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Query and key positions on a device."""
-        if device not in self.positions:
-            self.positions[device] = self.query_positions.to(device), self.key_positions.to(device)
-        return self.positions[device]
+    def moved(self, name: str, device: torch.device) -> Tensor:
+        """The tensor in a field, on a device; copied once a pass, because every copy waits for the device."""
+        if (name, device) not in self.copies:
+            self.copies[name, device] = getattr(self, name).to(device)
+        return self.copies[name, device]
 
     def mask(self, segment: Segment, plan: AttentionPlan, like: Tensor) -> Tensor:
         """The mask [queries, keys] of a TRAILING, EXPLICIT or BANDED segment, in the dtype and on the device of `like`."""
@@ -85,7 +78,7 @@ class PositionContext:
         if segment.mask is Mask.BANDED and segment.window is not None:
             mask = additive(band_visibility(segment.window, segment.sinks), like)
         else:
-            queries, keys = self.positions_on(like.device)
+            queries, keys = (self.moved(name, like.device) for name in ("query_positions", "key_positions"))
             mask = additive(visible(queries, keys, segment), like)
         if mask.numel() + sum(kept.numel() for kept in self.masks.values()) <= KEPT_ELEMENTS:
             self.masks[key] = mask

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import re
 import sys
 from pathlib import Path
 
@@ -28,11 +28,6 @@ class PeakMemory:
         self.known = self.on_gpu or reset_process_peak()
         self.before = self.bytes()
 
-    def growth(self) -> int | None:
-        """Bytes that the peak adds to the memory in use before."""
-        peak = self.bytes()
-        return None if peak is None or self.before is None else peak - self.before
-
     def bytes(self) -> int | None:
         """The peak in bytes."""
         import torch
@@ -51,28 +46,10 @@ def reset_process_peak() -> bool:
     return True
 
 
-def return_freed_memory() -> None:
-    """Collect garbage and have glibc return freed pages, so that they do not count as in use before a measurement."""
-    gc.collect()
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)
-
-
 def process_peak() -> int | None:
     """Largest resident size of this process in bytes, since the last reset where Linux allows one."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        return None
-    for line in status.splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * KIBIBYTE
-    return None
+    peak = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    return int(peak[1]) * KIBIBYTE if peak else None
 
 
 def keep_freed_memory() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
 
-from specprefill_cli.models.classes import auto_class
 from specprefill_cli.models.cost import ModelCost
 from specprefill_cli.models.quantization import NONE, SCHEMES, checkpoint_bits
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PretrainedConfig, PreTrainedModel
+from specprefill_cli.models.sources import auto_class
 
 
 def parameters(config: PretrainedConfig) -> int:

@@ -8,49 +8,36 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
 
-from specprefill_cli.models.cache import PrefillState, device_of, new_state
-
-if TYPE_CHECKING:
-    from torch.utils.hooks import RemovableHandle
-    from transformers import PretrainedConfig, PreTrainedModel
+from specprefill_cli.models.cache import device_of
 
 
-class StateCapture:
-    """Keeps the inputs of chosen layers' attention while it is entered: normalised hidden states."""
+class StateCapture(ExitStack):
+    """Keeps the inputs of chosen layers' attention until it is left: normalised hidden states."""
 
     def __init__(self, model: PreTrainedModel, layers: Sequence[int]) -> None:
-        self.modules = {layer: attention_module(model, layer) for layer in layers}
+        super().__init__()
         self.pieces: dict[int, list[Tensor]] = {layer: [] for layer in layers}
-        self.handles: list[RemovableHandle] = []
-
-    def __enter__(self) -> StateCapture:
-        for layer, module in self.modules.items():
-            self.handles.append(module.register_forward_pre_hook(self.keeper(layer), with_kwargs=True))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
-        self.handles = []
-
-    def keeper(self, layer: int) -> Callable[[nn.Module, tuple, dict], None]:
-        """The hook that keeps a layer's inputs."""
-
-        def keep(_module: nn.Module, arguments: tuple, keywords: dict) -> None:
-            states = keywords["hidden_states"] if "hidden_states" in keywords else arguments[0]
-            self.pieces[layer].append(states[0])
-
-        return keep
+        for layer, pieces in self.pieces.items():
+            module = attention_module(model, layer)
+            self.enter_context(module.register_forward_pre_hook(partial(keep_input, pieces), with_kwargs=True))
 
     def states(self, layer: int, count: int) -> Tensor:
         """The first `count` captured inputs of a layer: [count, hidden_size]."""
         return torch.cat(self.pieces[layer])[:count]
+
+
+def keep_input(pieces: list[Tensor], _module: nn.Module, arguments: tuple, keywords: dict) -> None:
+    """A hook that appends the states which an attention module is called with to `pieces`."""
+    pieces.append((keywords["hidden_states"] if "hidden_states" in keywords else arguments[0])[0])
 
 
 def attention_module(model: PreTrainedModel, layer: int) -> Any:
@@ -65,13 +52,8 @@ def layer_count(model: PreTrainedModel) -> int:
 
 def key_value_size(model: PreTrainedModel, layer: int) -> tuple[int, int]:
     """Key-value heads of a layer that this process holds, and the size of each."""
-    module = attention_module(model, layer)
-    return key_value_heads(model) // heads_shards(model), module.head_dim
-
-
-def key_value_heads(model: PreTrainedModel) -> int:
-    """Key-value heads of a layer in the whole model."""
-    return model.config.get_text_config().num_key_value_heads
+    heads = model.config.get_text_config().num_key_value_heads
+    return heads // heads_shards(model), attention_module(model, layer).head_dim
 
 
 def heads_shards(model: PreTrainedModel) -> int:
@@ -138,12 +120,3 @@ def rotary_factors(model: PreTrainedModel, layer: int, like: Tensor, positions: 
 def split_heads(flat: Tensor, heads: int, size: int) -> Tensor:
     """[N, heads * size] -> [heads, N, size]."""
     return flat.view(-1, heads, size).transpose(0, 1)
-
-
-def state_of(keys_values: Sequence[tuple[Tensor, Tensor]], positions: Tensor) -> PrefillState:
-    """A state from given keys and values [kv_heads, K, head_size], one pair per layer, at positions [K]."""
-    state = new_state(len(positions))
-    for number, (keys, values) in enumerate(keys_values):
-        state.cache.update(keys[None], values[None], number)
-    state.positions = positions.clone()
-    return state

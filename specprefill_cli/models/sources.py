@@ -1,15 +1,18 @@
-"""Where models come from (the package, a folder, the hub), and errors on the way."""
+"""Where models come from (the package, a folder, the hub), as which class, and errors on the way."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.pairs import BUNDLED
 from specprefill_cli.resources import BUNDLED_FOLDER
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 def model_source(name: str) -> str:
@@ -48,7 +51,10 @@ def load_errors(name: str, offline: bool) -> Iterator[None]:
             "more --devices"
         ) from error
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy(offline)}") from error
+        remedy = "check the name and the network, give a local folder, or use --pair tiny, which ships with specprefill"
+        if offline:
+            remedy = "give a local folder, or leave out --offline to download it"
+        raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy}") from error
 
 
 @contextmanager
@@ -65,8 +71,16 @@ def quiet_library() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def remedy(offline: bool) -> str:
-    """What a user can do about a model that cannot be loaded."""
-    if offline:
-        return "give a local folder, or leave out --offline to download it"
-    return "check the name and the network, give a local folder, or use --pair tiny, which ships with specprefill"
+def auto_class(config: PretrainedConfig) -> Any:
+    """The transformers class that loads a checkpoint: vision-language models (Mistral 3) have one of their own."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
+
+
+def model_class(config: PretrainedConfig) -> type[PreTrainedModel] | None:
+    """The class that a checkpoint becomes; None where transformers has no causal language model for it."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    mappings: tuple[Any, ...] = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
+    return next((mapping[type(config)] for mapping in mappings if type(config) in mapping), None)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.memory_estimate import weight_bytes
+from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.quantization import checkpoint_method
 
-if TYPE_CHECKING:
-    import torch
-    from transformers import PretrainedConfig, PreTrainedModel
-
-    from specprefill_cli.models.placement import Placement
-
 GIBIBYTE = 2**30
+# What a configuration sets where a model cannot be run, and why; the braces stand for its type.
+UNSUPPORTED = {
+    "attn_logit_softcapping": "attention with logit soft-capping ({}) is not supported; use a newer generation, for "
+    "example Gemma 3",
+    "is_encoder_decoder": "an encoder-decoder ({}) is not a causal language model; use another",
+    "num_kv_shared_layers": "layers that share one KV cache ({}) are not supported; use another",
+}
 # Missing weights that an error names.
 NAMED = 3
 
@@ -23,19 +27,9 @@ NAMED = 3
 def check_config(config: PretrainedConfig, name: str) -> None:
     """Raises SpecprefillError for an architecture whose attention would be computed wrongly."""
     text = config.get_text_config()
-    if getattr(text, "attn_logit_softcapping", None):
-        raise SpecprefillError(
-            f"{name}: attention with logit soft-capping ({text.model_type}) is not supported; use a newer generation, "
-            "for example Gemma 3"
-        )
-    if getattr(text, "is_encoder_decoder", False):
-        raise SpecprefillError(
-            f"{name}: an encoder-decoder ({text.model_type}) is not a causal language model; use another"
-        )
-    if getattr(text, "num_kv_shared_layers", 0):
-        raise SpecprefillError(
-            f"{name}: layers that share one KV cache ({text.model_type}) are not supported; use another"
-        )
+    for attribute, fault in UNSUPPORTED.items():
+        if getattr(text, attribute, None):
+            raise SpecprefillError(f"{name}: {fault.format(text.model_type)}")
     unknown = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if unknown:
         raise SpecprefillError(

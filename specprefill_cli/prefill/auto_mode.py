@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.registry import BASELINE, MODES, SCORERS
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.settings import AUTO
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.request import PrefillRequest
 
 # Expected speedup over `full` from which `auto` takes another mode.
 SMALLEST_SPEEDUP = 1.2

@@ -12,7 +12,6 @@ from safetensors import SafetensorError
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.files import write_whole
 from specprefill_cli.models.loading import LoadedPair
 
 if TYPE_CHECKING:
@@ -38,13 +37,6 @@ class CalibratedPair(LoadedPair):
 def with_calibration(pair: LoadedPair, ranks: Ranks = ALONE) -> CalibratedPair:
     """The pair, with room for its calibration. ranks: the processes that share the target."""
     return CalibratedPair(pair=pair.pair, target=pair.target, draft=pair.draft, ranks=ranks)
-
-
-def write_description(path: Path, values: Mapping[str, Any]) -> Path:
-    """Write a calibration file. Raises SpecprefillError where that is not possible."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n")
-    return path
 
 
 def read_description(path: Path, what: str, remedy: str, parse: Callable[[dict[str, Any]], Content]) -> Content | None:

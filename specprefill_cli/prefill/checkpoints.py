@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.scoring_heads import layer_attention
@@ -18,8 +19,6 @@ STRIDE = 64
 IMPORTANT_SHARE = 0.004
 # The first tokens of a prompt gather attention from everywhere and are always computed.
 ALWAYS_EXACT = 16
-# Adds the values of all ranks.
-AllReduce = Callable[[Tensor], Tensor]
 
 
 def checkpoint_slots(document: tuple[int, int], importance: Tensor) -> Tensor:
@@ -50,15 +49,11 @@ def copy_slots(state: PrefillState, slots: Tensor) -> SlotKv:
     return SlotKv(slots, tuple(layers))
 
 
-def no_reduce(values: Tensor) -> Tensor:
-    """The sum over ranks where there is only one."""
-    return values
+def key_value_errors(mapped: SlotKv, computed: SlotKv, ranks: Ranks = ALONE) -> Tensor:
+    """Relative squared error of mapped keys and of mapped values: [2, layers, C], float32 on the CPU.
 
-
-def key_value_errors(mapped: SlotKv, computed: SlotKv, all_reduce: AllReduce = no_reduce) -> tuple[Tensor, Tensor]:
-    """Relative squared error of mapped keys, and of mapped values: [layers, C] each, float32 on the CPU.
-
-    all_reduce: sums over ranks, each of which holds some of the heads
+    The computed values are only nearly exact: above the first layer their context is mapped.
+    ranks: each holds some of the heads
     """
     rows = []
     for before, after in zip(mapped.layers, computed.layers, strict=True):
@@ -67,19 +62,8 @@ def key_value_errors(mapped: SlotKv, computed: SlotKv, all_reduce: AllReduce = n
             for old, new in zip(before, after, strict=True)
         ]
         rows.append(torch.stack(squares).cpu())
-    errors, norms = all_reduce(torch.stack(rows)).unbind(2)
-    keys, values = (errors / norms.clamp(min=1e-12)).unbind(1)
-    return keys, values
-
-
-def checkpoint_errors(mapped: SlotKv, computed: SlotKv, all_reduce: AllReduce = no_reduce) -> Tensor:
-    """Relative squared error [layers, C] of mapped keys and values, their mean; float32 on the CPU.
-
-    The computed values are only nearly exact: above the first layer their context is mapped.
-    all_reduce: sums over ranks, each of which holds some of the heads
-    """
-    keys, values = key_value_errors(mapped, computed, all_reduce)
-    return (keys + values) / 2
+    errors, norms = ranks.summed(torch.stack(rows)).unbind(2)
+    return (errors / norms.clamp(min=1e-12)).transpose(0, 1)
 
 
 def nearest_errors(errors: Tensor, slots: Tensor, tokens: Tensor) -> Tensor:

@@ -12,21 +12,17 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from specprefill_cli.errors import UsageError
+from specprefill_cli.errors import UsageError, first_line
 from specprefill_cli.models.attention_plan import SINKS
 from specprefill_cli.models.cache import layer_tensors, restore_state
 from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.prefill.prefix_cache import CachedPrefix, token_hash
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from specprefill_cli.models.loading import LoadedModel
 
 SUFFIX = ".specprefill.safetensors"
 SCRATCH = ".specprefill-partial"
@@ -167,4 +163,4 @@ def revision(model: PreTrainedModel) -> str:
 
 def reason(error: Exception) -> str:
     """The cause of an error in one line."""
-    return str(getattr(error, "strerror", None) or error).strip().splitlines()[0][:200] if str(error) else "unreadable"
+    return getattr(error, "strerror", None) or first_line(error)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from specprefill_cli.models.adapter import read_keys, recompute, window_layers
 from specprefill_cli.models.cache import PrefillState, device_of, new_state
@@ -24,17 +24,13 @@ from specprefill_cli.models.raw_kv import (
 from specprefill_cli.prefill.checkpoints import (
     ALWAYS_EXACT,
     attention_mass,
-    checkpoint_errors,
     checkpoint_slots,
     copy_slots,
+    key_value_errors,
     nearest_errors,
 )
 from specprefill_cli.prefill.projection import KvMap
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import PrefillRequest
 
 
 @torch.inference_mode()
@@ -95,9 +91,8 @@ def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor) ->
     before = copy_slots(state, checkpoints)
     capture = QueryCapture(suffix)
     recompute(request.target.model, prompt.tokens[slots], slots, state, capture, logits=False)
-    errors = nearest_errors(
-        checkpoint_errors(before, copy_slots(state, checkpoints), ranks.summed), checkpoints, torch.arange(start, end)
-    )
+    checkpoint_errors = key_value_errors(before, copy_slots(state, checkpoints), ranks).mean(0)
+    errors = nearest_errors(checkpoint_errors, checkpoints, torch.arange(start, end))
     # Tokens just computed hold the target's own values.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
     mass = attention_mass(state, capture, prompt.document, window_layers(request.target.model.config))

@@ -20,10 +20,6 @@ PHASES = (
 )
 
 
-def no_wait() -> None:
-    """Stands in for device synchronisation where nothing runs on a device."""
-
-
 @dataclass
 class PhaseClock:
     """Seconds by phase; `wait` synchronises the devices at the end of each phase.
@@ -31,7 +27,7 @@ class PhaseClock:
     A phase begins where the previous one ended, so that the phases add up to the TTFT.
     """
 
-    wait: Callable[[], None] = no_wait
+    wait: Callable[[], None] = lambda: None
     seconds: dict[str, float] = field(default_factory=dict)
     started: float | None = None
     ended: float = 0.0

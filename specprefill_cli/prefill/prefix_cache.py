@@ -9,23 +9,20 @@ import hashlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState, new_state, rollback, state_bytes
+from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.lru import LruCache
+from specprefill_cli.prompting import Prompt
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from specprefill_cli.models.loading import LoadedModel
-    from specprefill_cli.prompting import Prompt
+    from specprefill_cli.prefill.disk_cache import DiskCache
 
 # Memory for one model's prefixes.
 DEFAULT_BYTES = 2**30
@@ -43,14 +40,6 @@ class CachedPrefix:
     layers: int
 
 
-class PrefixStore(Protocol):
-    """Where prefixes outlive the process; `window` is the one with which the document was read."""
-
-    def load(self, loaded: LoadedModel, tokens: Tensor, layers: int, window: int | None) -> CachedPrefix | None: ...
-
-    def save(self, loaded: LoadedModel, tokens: Tensor, prefix: CachedPrefix, window: int | None) -> None: ...
-
-
 class PrefixCache:
     """The latest prefixes of one model, by the token ids of prefix and document.
 
@@ -58,10 +47,12 @@ class PrefixCache:
     it appended. Other ranks find by `name` what they keep beside this one.
     """
 
-    def __init__(self, store: PrefixStore | None = None, capacity_bytes: int = DEFAULT_BYTES) -> None:
+    def __init__(self, store: DiskCache | None = None, capacity_bytes: int = DEFAULT_BYTES) -> None:
         self.store = store
+        self.capacity_bytes = capacity_bytes
         self.pending_writes: list[Callable[[], None]] = []
-        self.prefixes: LruCache[str, CachedPrefix] = LruCache(capacity_bytes, lambda prefix: state_bytes(prefix.state))
+        # The least recently used one first.
+        self.prefixes: dict[str, CachedPrefix] = {}
         self.name = uuid.uuid4().hex
 
     def open(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> PrefillState | None:
@@ -74,11 +65,10 @@ class PrefixCache:
         prefix = self.prefixes.get(key)
         if (prefix is None or prefix.layers < layers) and self.store is not None:
             prefix = self.store.load(loaded, tokens, layers, window)
-            if prefix is not None:
-                self.prefixes.put(key, prefix)
         if prefix is None or prefix.layers < layers:
             self.make_room(len(tokens))
             return None
+        self.put(key, prefix)
         rollback(prefix.state, prefix.tokens)
         return prefix.state
 
@@ -86,7 +76,7 @@ class PrefixCache:
         """Keep a state that holds prefix and document, whatever stands behind them, in its lowest `layers` layers."""
         tokens = shared_tokens(prompt)
         prefix = CachedPrefix(state=state, tokens=len(tokens), layers=layers)
-        self.prefixes.put(prefix_key(loaded, tokens, window), prefix)
+        self.put(prefix_key(loaded, tokens, window), prefix)
         if self.store is not None:
             # Written after the answer, so that the first token does not wait for the disk.
             self.pending_writes.append(partial(self.store.save, loaded, tokens, prefix, window))
@@ -98,9 +88,20 @@ class PrefixCache:
 
     def make_room(self, tokens: int) -> None:
         """Evict before a new prefix is computed, so that no more than a cold start's memory is needed."""
-        states = [prefix.state for prefix in self.prefixes.entries.values()]
+        states = [prefix.state for prefix in self.prefixes.values()]
         token_bytes = max((state_bytes(state) / state.length for state in states), default=0.0)
-        self.prefixes.make_room(token_bytes * tokens)
+        self.evict(self.capacity_bytes - token_bytes * tokens)
+
+    def put(self, key: str, prefix: CachedPrefix) -> None:
+        """Add a prefix, or make it the most recently used one, which stays whatever its size."""
+        self.prefixes.pop(key, None)
+        self.evict(self.capacity_bytes - state_bytes(prefix.state))
+        self.prefixes[key] = prefix
+
+    def evict(self, limit: float) -> None:
+        """Forget the least recently used prefixes until the others take at most `limit` bytes."""
+        while self.prefixes and sum(state_bytes(prefix.state) for prefix in self.prefixes.values()) > limit:
+            del self.prefixes[next(iter(self.prefixes))]
 
 
 def shared_tokens(prompt: Prompt) -> Tensor:
@@ -125,49 +126,30 @@ def open_prefix(
 
     layers: layers, from the lowest, that the prefill will fill; window: tokens that the document's tokens see back
     """
-    if rotation_depends_on_length(loaded.config):
-        # The document's keys depend on the length of the whole prompt, and so on the question.
-        prefixes = None
-    cached = prefixes.open(loaded, prompt, layers, window) if prefixes is not None else None
+    # Where the rotation depends on the length of the whole prompt, the document's keys depend on the question.
+    if prefixes is None or rotation_depends_on_length(loaded.config):
+        return new_state(prompt.length), lambda: None
+    cached = prefixes.open(loaded, prompt, layers, window)
     if cached is not None:
-        return cached, keep_nothing
+        return cached, lambda: None
     state = new_state(prompt.length)
-    return state, partial(
-        prefixes.keep, loaded, prompt, state, layers, window
-    ) if prefixes is not None else keep_nothing
-
-
-def keep_nothing() -> None:
-    """Stands in where the state is kept already, or nothing is."""
-
-
-class EncodedDocuments:
-    """Token ids and offsets of the latest documents' texts."""
-
-    def __init__(self) -> None:
-        self.encoded: LruCache[tuple[PreTrainedTokenizerBase, str], tuple[list[int], np.ndarray]] = LruCache(
-            KEPT_ENCODINGS
-        )
-
-    def encode(self, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
-        """What `encode_text` returns, computed once for a text."""
-        encoding = self.encoded.get((tokenizer, text))
-        if encoding is None:
-            encoding = encode_text(tokenizer, text)
-            self.encoded.put((tokenizer, text), encoding)
-        return encoding
-
-    def __contains__(self, key: tuple[PreTrainedTokenizerBase, str]) -> bool:
-        return key in self.encoded
+    return state, partial(prefixes.keep, loaded, prompt, state, layers, window)
 
 
 @dataclass
 class DocumentCache:
     """What a session keeps from one question for the next ones about the same documents."""
 
-    encodings: EncodedDocuments = field(default_factory=EncodedDocuments)
     draft: PrefixCache = field(default_factory=PrefixCache)
     target: PrefixCache = field(default_factory=PrefixCache)
+
+    def __post_init__(self) -> None:
+        self.encode = lru_cache(KEPT_ENCODINGS)(encode_text)
+
+    @property
+    def encodings_reused(self) -> int:
+        """How often `encode` was asked for the tokens of a text that it knew."""
+        return self.encode.cache_info().hits
 
     def write(self) -> None:
         """Store on disk what is meant to outlive the session."""

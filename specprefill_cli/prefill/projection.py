@@ -7,17 +7,16 @@ layer at the edge); outputs are the target's keys before norm and rotary embeddi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch import Tensor
 
-from specprefill_cli.files import write_whole
 from specprefill_cli.models.calibration import calibration_folder, pair_options, weights_fingerprint
-from specprefill_cli.prefill.calibration import check_identity, read_description, write_description
+from specprefill_cli.prefill.calibration import check_identity, read_description
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
@@ -90,25 +89,6 @@ class KvCalibration:
     rows: int
     maps: Mapping[str, KvMap] = field(default_factory=dict)
     window: int | None = None
-
-    def save(self, folder: Path) -> Path:
-        """Write weights (float16), then the description that reads them; each file is complete before it takes its place.
-
-        Raises SpecprefillError where that is not possible.
-        """
-        tensors = {
-            f"{name}.{layer}": weight.half().contiguous()
-            for name, kv_map in self.maps.items()
-            for layer, weight in kv_map.weights.items()
-        }
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / WEIGHTS, save(tensors))
-        maps = {
-            name: {"exact_layers": kv_map.exact_layers, "fits": [asdict(fit) for fit in kv_map.fits]}
-            for name, kv_map in self.maps.items()
-        }
-        description = {"identity": dict(self.identity), "rows": self.rows, "window": self.window, "maps": maps}
-        return write_description(folder / DESCRIPTION, description)
 
 
 def pair_identity(pair: LoadedPair) -> dict[str, str | int]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from specprefill_cli.prefill.fates import Fate, Plan
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import fate_spans, rank
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.request import PrefillRequest
 
 # Fates are stored as indices into this tuple.
 FATES = (Fate.RECOMPUTE, Fate.ACCEPT, Fate.DROP)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from specprefill_cli.distributed.commands import Prefill
 from specprefill_cli.models.attention_plan import LocalWindow
-
-if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedModel
-    from specprefill_cli.prefill.calibration import CalibratedPair
-    from specprefill_cli.prefill.phases import PhaseClock
-    from specprefill_cli.prefill.prefix_cache import PrefixCache
-    from specprefill_cli.prompting import Prompt
+from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.prefix_cache import PrefixCache
+from specprefill_cli.prompting import Prompt
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ Retrieval heads were described in arXiv 2404.15574; `specprefill calibrate --hea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,12 +16,10 @@ from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.prefill.calibration import check_identity, read_description, write_description
+from specprefill_cli.prefill.calibration import check_identity, read_description
 from specprefill_cli.prefill.importance import check_finite, pool, query_block
-
-if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedModel
 
 FILE = "heads.json"
 REMEDY = "specprefill calibrate --heads QUESTIONS.jsonl"
@@ -58,10 +56,6 @@ class ScoringHeads:
     evidence: Mapping[str, float | int]
     window: int | None = None
     lexical: float = 0.0
-
-    def save(self, folder: Path) -> Path:
-        """Write the description. Raises SpecprefillError where that is not possible."""
-        return write_description(folder / FILE, asdict(self))
 
 
 def draft_identity(draft: LoadedModel) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +12,8 @@ from torch import Tensor
 
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.fates import Fate, Plan, Span
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.request import PrefillRequest
-    from specprefill_cli.prefill.scorers.base import Scores
+from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.scorers.base import Scores
 
 # Chunks larger than usual are too coarse where they keep more than this multiple of the keep ratio.
 USUAL_CHUNK, COARSE = 32, 1.25

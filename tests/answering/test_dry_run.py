@@ -11,7 +11,7 @@ from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import loading
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.loading import ModelOutline, load_draft_side
+from specprefill_cli.models.loading import ModelOutline
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.reporting.dry_run_report import plan_record
@@ -25,7 +25,7 @@ QUESTION = "What do tickets cost?"
 
 @pytest.fixture(scope="module")
 def planner():
-    return open_session(Settings(), True, load=load_draft_side)
+    return open_session(Settings(), True, target_weights=False)
 
 
 def test_plan_equals_that_of_select(planner, tiny_session):
@@ -42,12 +42,12 @@ def test_target_weights_are_not_loaded(monkeypatch):
     loaded = []
     original = loading.load_model
     monkeypatch.setattr(loading, "load_model", lambda name, *rest: loaded.append(name) or original(name, *rest))
-    session = open_session(Settings(), True, load=load_draft_side)
+    session = open_session(Settings(), True, target_weights=False)
     assert loaded == ["tiny:draft"]
     assert isinstance(session.pair.target, ModelOutline)
     assert session.pair.same_tokenizer
     loaded.clear()
-    dry_run(open_session(Settings(), False, load=load_draft_side), COLLECTION, QUESTION, Settings(scorer="lexical"))
+    dry_run(open_session(Settings(), False, target_weights=False), COLLECTION, QUESTION, Settings(scorer="lexical"))
     assert loaded == []
 
 

@@ -16,7 +16,7 @@ from specprefill_cli.models.adapter import prefill, read_keys
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.attention_plan import SINKS, LocalWindow
 from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.cost import ModelCost, attended_pairs, compute_limit
+from specprefill_cli.models.cost import ModelCost, attended_pairs
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES
@@ -75,14 +75,6 @@ def without_attention(cost):
             return 0.0
 
     return Linear(**vars(cost))
-
-
-def test_compute_limit_grows_with_dropped_tokens_and_shrinks_with_scoring():
-    cost = ModelCost.of(LlamaConfig(**SIZES))
-    assert compute_limit(cost, 0.0, 4_000, 4_000) == 1
-    assert compute_limit(cost, 0.0, 4_000, 400) > compute_limit(cost, 0.0, 4_000, 800) > 5
-    scoring = cost.prefill_flops(4_000) / 4
-    assert compute_limit(cost, scoring, 4_000, 400) < 4
 
 
 @pytest.mark.parametrize("own", [None, 48, 200])

@@ -86,7 +86,7 @@ def test_recomputing_in_a_filled_cache_gives_the_last_tokens_logits():
     slots = torch.arange(40, LENGTH)
     for layer in state.cache.layers:
         layer.slots = slots
-    logits = forward(model, ids[slots], slots, state, slots, None, True)
+    logits = forward(model, ids[slots], slots, state, slots, None)
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
     assert state.length == LENGTH
 

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import devices, prefill
+from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of, layer_tensors, restore_state
 from specprefill_cli.models.calibration import weights_fingerprint
@@ -42,7 +42,7 @@ def offloaded(tmp_path):
 def test_offloaded_model_computes_the_same(offloaded):
     whole = build_model("llama")
     assert any(parameter.is_meta for parameter in offloaded.parameters())
-    assert devices(offloaded) == {torch.device("cpu")}
+    assert LoadedModel("offloaded", offloaded, None, 4_096, frozenset()).devices == {torch.device("cpu")}
     tokens, positions = torch.arange(3, 30), torch.arange(27)
     expected, state = prefill(whole, tokens, positions, 100)
     logits, ours = prefill(offloaded, tokens, positions, 100)

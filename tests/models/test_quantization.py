@@ -70,7 +70,8 @@ def load_calls(monkeypatch):
 
 def test_only_the_target_is_quantised(folder, load_calls, monkeypatch):
     set_packages_available(monkeypatch)
-    loading.load_pair(Pair("p", str(folder), str(folder)), GPU, "bfloat16", True, True, "nf4")
+    settings = Settings(dtype="bfloat16", offline=True, quantization="nf4")
+    loading.load_pair(Pair("p", str(folder), str(folder)), GPU, settings, True, True)
     (target, dtype), (draft, _) = load_calls
     assert draft is None
     assert (target.load_in_4bit, target.bnb_4bit_quant_type) == (True, "nf4")
@@ -93,7 +94,9 @@ def test_each_scheme_reaches_transformers(folder, load_calls, name, kind, holds)
 
 def test_rejects_quantisation_without_gpu_before_loading():
     with pytest.raises(SpecprefillError, match="needs a CUDA device"):
-        loading.load_pair(Pair("p", "no/draft", "no/target"), CPU, "auto", True, True, "int8")
+        loading.load_pair(
+            Pair("p", "no/draft", "no/target"), CPU, Settings(offline=True, quantization="int8"), True, True
+        )
 
 
 def quantised_config(**stored):

@@ -12,7 +12,9 @@ from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration import draft_kv as kv_calibration
 from specprefill_cli.lab.calibration.draft_kv import all_states, calibrate_kv
+from specprefill_cli.lab.calibration.files import save_maps
 from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
+from specprefill_cli.lab.study.controls import fresh
 from specprefill_cli.models.adapter import prefill, recompute, run
 from specprefill_cli.models.cache import layer_keys
 from specprefill_cli.models.raw_kv import (
@@ -22,9 +24,8 @@ from specprefill_cli.models.raw_kv import (
     layer_count,
     raw_keys_values,
     split_heads,
-    state_of,
 )
-from specprefill_cli.prefill.checkpoints import checkpoint_slots, nearest_errors
+from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_slots, nearest_errors
 from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.mapped_cache import mapped_state
 from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
@@ -82,7 +83,7 @@ def test_injected_native_kv_reproduces_full_prefill_logits(model):
     injected = native_keys_values(model, ids[:80])
     for layer, (keys, _) in enumerate(injected):
         torch.testing.assert_close(keys, layer_keys(whole, layer)[:, :80], atol=1e-5, rtol=1e-4)
-    state = state_of(injected, torch.arange(80))
+    state = fresh(SlotKv(torch.arange(80), tuple(injected)))
     logits = run(model, ids[80:], torch.arange(80, 90), state)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
@@ -119,7 +120,7 @@ def test_recompute_of_scattered_slots_is_exact_and_causal(model):
         keys[:, slots], values[:, slots] = 9.0, 9.0
         # Everything after the last recomputed token is garbage that no recomputed token may attend to.
         keys[:, 75:], values[:, 75:] = 1e4, 1e4
-    state = state_of(corrupted, torch.arange(100))
+    state = fresh(SlotKv(torch.arange(100), tuple(corrupted)))
     logits = recompute(model, ids[slots], slots, state)
     for layer in range(layer_count(model)):
         torch.testing.assert_close(
@@ -180,7 +181,7 @@ def test_fitted_map_beats_the_mean_and_survives_saving(random_pair, random_sessi
     for kv_map in calibration.maps.values():
         assert all(0 < fit.key_error < 1.05 and 0 < fit.value_error < 1.05 for fit in kv_map.fits)
     assert max(fit.value_error for fit in calibration.maps["exact-1"].fits) < 0.9
-    calibration.save(tmp_path)
+    save_maps(calibration, tmp_path)
     loaded = load_calibration(tmp_path, random_pair)
     torch.testing.assert_close(
         loaded.maps["exact-1"].weights[2].float(), calibration.maps["exact-1"].weights[2], atol=1e-2, rtol=1e-2
@@ -205,7 +206,7 @@ def test_rejects_too_little_calibration_text(random_pair, monkeypatch):
 
 
 def test_rejects_calibrations_of_other_pairs_and_damaged_files(random_pair, tmp_path):
-    random_pair.kv_calibration.save(tmp_path)
+    save_maps(random_pair.kv_calibration, tmp_path)
     assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1, "both files have the same permissions"
     assert load_calibration(tmp_path, random_pair).identity == pair_identity(random_pair)
     assert load_calibration(tmp_path / "none", random_pair) is None

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.study.controls import fresh
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.models.raw_kv import state_of
 from specprefill_cli.prefill.bm25 import chunk_bm25
+from specprefill_cli.prefill.checkpoints import SlotKv
 from specprefill_cli.prefill.importance import attention_importance, transfer
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
@@ -80,7 +81,7 @@ def test_heads_that_attend_mostly_to_bos_count_little():
     logits[1, 0] = logits[1, 60:73] = 0.0
     # One-dimensional keys equal to the logits, with a query of 1 in each of the two key-value heads.
     keys = logits[None, :, :, None]
-    state = state_of([(keys[0], keys[0])], torch.arange(tokens))
+    state = fresh(SlotKv(torch.arange(tokens), ((keys[0], keys[0]),)))
     capture = QueryCapture(torch.tensor([tokens - 1]))
     capture.keep(0, torch.ones(1, 2, 1, 1), torch.tensor([0]), 1.0)
     importance = attention_importance(state, capture, torch.tensor([tokens - 1]), tokens, document, [0])

@@ -5,14 +5,15 @@ import sys
 import pytest
 import torch
 
+from specprefill_cli.lab.benchmarks.memory import growth, return_freed_memory
 from specprefill_cli.models.adapter import prefill, read_keys
 from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.memory import PeakMemory, return_freed_memory
+from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.fates import Fate, Plan, Span
 from specprefill_cli.prefill.importance import attention_importance
+from specprefill_cli.prefill.modes.select import sparse_prefill
 from specprefill_cli.prefill.scoring_heads import Head, head_importance
-from specprefill_cli.prefill.sparse import sparse_prefill
 from tests.helpers.architectures import build_model
 
 LENGTH, CHUNK = 8_192, 2_048
@@ -77,5 +78,5 @@ def test_peak_memory_excludes_earlier_measurements():
         pytest.skip("this system cannot reset the peak")
     # The first allocates 256 MiB and the second 16 MiB; the second peak must not include the first.
     assert after_large - small.bytes() > 150 * 2**20
-    assert 10 * 2**20 < small.growth() < 60 * 2**20
+    assert 10 * 2**20 < growth(small) < 60 * 2**20
     assert large.before + 250 * 2**20 < after_large

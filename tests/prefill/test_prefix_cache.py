@@ -93,10 +93,10 @@ def test_cached_states_are_bounded_by_bytes(random_session):
     shared.cache.target = PrefixCache(capacity_bytes=1)
     for document in (COLLECTION, OTHER):
         ask(shared, "Who?", document, mode="full")
-    assert len(shared.cache.target.prefixes.entries) == 1
+    assert len(shared.cache.target.prefixes) == 1
     seen = []
     layer = random_session.pair.target.model.model.layers[0]
-    hook = layer.register_forward_hook(lambda *_: seen.append(len(shared.cache.target.prefixes.entries)))
+    hook = layer.register_forward_hook(lambda *_: seen.append(len(shared.cache.target.prefixes)))
     ask(shared, "Who?", COLLECTION, mode="full")
     hook.remove()
     # The old state is evicted before the new state is computed.

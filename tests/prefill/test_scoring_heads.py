@@ -13,6 +13,7 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration import heads as head_calibration
+from specprefill_cli.lab.calibration.files import save_heads
 from specprefill_cli.lab.calibration.head_search import Sighting, gold_rank, search_heads, search_lexical, smallest_mass
 from specprefill_cli.lab.calibration.heads import calibrate_heads
 from specprefill_cli.lab.evaluation.datasets import Item
@@ -102,7 +103,7 @@ def test_rejects_heads_in_short_window_layers(random_session):
 def test_heads_file_round_trips_and_rejects_other_drafts_and_damage(random_pair, tmp_path):
     draft = random_pair.draft
     heads = heads_of(draft, (1, 3, 0.75), (1, 0, 0.25))
-    path = heads.save(tmp_path)
+    path = save_heads(heads, tmp_path)
     assert load_heads(tmp_path, draft) == heads
     assert load_heads(tmp_path / "nowhere", draft) is None
     other = random_pair.target

@@ -11,12 +11,13 @@ from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
+from specprefill_cli.lab.benchmarks.memory import return_freed_memory
 from specprefill_cli.lab.benchmarks.peers import Peer
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
 from specprefill_cli.lab.session import check_context
-from specprefill_cli.models.cost import compute_limit, cost_of
-from specprefill_cli.models.memory import PeakMemory, return_freed_memory
+from specprefill_cli.models.cost import ModelCost, cost_of
+from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.registry import BASELINE, MODES, SCORERS
@@ -117,7 +118,7 @@ class Measurement:
         self, clock: PhaseClock, memory: PeakMemory, kept_ratio: float = 1.0, limit: float | None = None
     ) -> None:
         self.ttft, self.phases = clock.ttft, clock.phases()
-        self.peak, self.growth = memory.bytes(), memory.growth()
+        self.peak, self.growth = memory.bytes(), growth(memory)
         self.kept_ratio, self.limit = kept_ratio, limit
 
 
@@ -145,6 +146,18 @@ def limit(stream: AnswerStream) -> float | None:
         return None
     scoring = SCORERS[request.scorer].cost(request) if MODES[stream.resolved.mode].uses_draft else 0.0
     return compute_limit(cost_of(request.pair.target), scoring, plan.prompt_tokens, plan.kept_tokens)
+
+
+def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, computed_tokens: int) -> float:
+    """The speedup over full prefill if only FLOPs took time: F(prompt) / (scoring + F(computed)).
+
+    F(n), `prefill_flops`: for each layer but the last 2 n (projections + MLP weights) + 4 heads head_size n (n + 1) / 2, with
+    fewer pairs where it has a window; of the last layer 2 n (query, key and value weights), and the rest for one token; 2
+    hidden_size vocabulary for the logits.
+
+    scoring: FLOPs of the scorer without overhead; computed_tokens: prompt tokens that the target computes
+    """
+    return target.prefill_flops(prompt_tokens) / (scoring + target.prefill_flops(computed_tokens))
 
 
 def rows(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) -> list[BenchRow]:

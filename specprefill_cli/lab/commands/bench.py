@@ -218,14 +218,13 @@ def peer(
     from specprefill_cli.lab.benchmarks.prefill import bench_prefill
     from specprefill_cli.lab.evaluation.runner import configurations
     from specprefill_cli.lab.tables import PREFILL, show_benchmark
-    from specprefill_cli.models.loading import load_draft_side
     from specprefill_cli.models.pairs import BUNDLED
 
     refuse_ranks(settings.tensor_parallel, "bench peer")
     notes = Notes(quiet)
     with ExitStack() as stack:
         with notes.progress("loading the models"):
-            session = open_session(settings, draft=True, load=load_draft_side)
+            session = open_session(settings, draft=True, target_weights=False)
             name = session.pair.target.name
             if gguf is None:
                 if not name.startswith(BUNDLED):

@@ -95,14 +95,15 @@ def calibrate_heads(
 ) -> None:
     """Find the scoring heads, tune `--keep auto`, and write both to the folder."""
     from specprefill_cli.lab.calibration import heads as search
+    from specprefill_cli.lab.calibration.files import save_heads
 
     with notes.progress(f"searching the draft's heads with {len(items):,} questions") as update:
         heads = search.calibrate_heads(session, items, settings, update)
     # Saved now too, so that Ctrl-C during the answers loses no heads.
-    path = heads.save(folder)
+    path = save_heads(heads, folder)
     if answers:
         heads = tune_keep(session, heads, items, settings, answers, notes)
-        path = heads.save(folder)
+        path = save_heads(heads, folder)
     if json:
         print_json({"file": str(path), **asdict(heads)})
         return
@@ -136,6 +137,7 @@ def tune_keep(
 def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path, notes: Notes, json: bool) -> None:
     """Fit the maps from the draft's KV to the target's, and write them to the folder."""
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
+    from specprefill_cli.lab.calibration.files import save_maps
     from specprefill_cli.models.calibration import calibration_folder
     from specprefill_cli.prefill.scoring_heads import load_heads
 
@@ -145,7 +147,7 @@ def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path,
     window = next((heads.window for heads in stored if heads is not None), None)
     with notes.progress("running the pair over the text") as update:
         calibration = calibrate_kv(session.pair, texts, edges, update, window)
-    path = calibration.save(folder)
+    path = save_maps(calibration, folder)
     if json:
         maps = {name: [asdict(fit) for fit in kv_map.fits] for name, kv_map in calibration.maps.items()}
         print_json({"file": str(path), "rows": calibration.rows, "maps": maps})

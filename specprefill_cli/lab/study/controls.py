@@ -14,8 +14,7 @@ from torch import Tensor
 from specprefill_cli.answering.session import Session
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.raw_kv import state_of
+from specprefill_cli.models.cache import PrefillState, new_state
 from specprefill_cli.prefill.checkpoints import SlotKv, copy_slots
 from specprefill_cli.prefill.fates import Fate, Plan, Span
 from specprefill_cli.prefill.mapped_cache import repair
@@ -156,7 +155,11 @@ def at(kv: SlotKv, slots: Tensor) -> SlotKv:
 
 def fresh(kv: SlotKv) -> PrefillState:
     """A new cache with a copy's contents."""
-    return state_of([(keys.clone(), values.clone()) for keys, values in kv.layers], kv.slots)
+    state = new_state(len(kv.slots))
+    for number, (keys, values) in enumerate(kv.layers):
+        state.cache.update(keys[None], values[None], number)
+    state.positions = kv.slots.clone()
+    return state
 
 
 def zeroed(kv: SlotKv, _document: tuple[int, int]) -> SlotKv:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
+import torch
+
 from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
-from specprefill_cli.models.loading import LoadedModel, random_like
+from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.sources import auto_class
 from specprefill_cli.prefill.calibration import CalibratedPair
 
 OWN, COMPARED, UNRELATED = "own", "compared", "unrelated"
@@ -74,3 +79,12 @@ def fit_draft(
         key_errors=tuple(fit.key_error for fit in fits),
         value_errors=tuple(fit.value_error for fit in fits),
     )
+
+
+def random_like(loaded: LoadedModel, seed: int) -> LoadedModel:
+    """A model of the same shape and tokenizer with random weights."""
+    config = deepcopy(loaded.config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = auto_class(config).from_config(config, attn_implementation=ATTENTION, dtype=loaded.model.dtype)
+    return replace(loaded, name=f"{loaded.name} with random weights", model=model.to(loaded.device).eval())

@@ -17,7 +17,7 @@ from specprefill_cli.models.adapter import recompute, window_layers
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import StateCapture, layer_count
-from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_errors, key_value_errors
+from specprefill_cli.prefill.checkpoints import SlotKv, key_value_errors
 from specprefill_cli.prefill.request import PrefillRequest
 
 ERROR, KEY_COSINE, VALUE_ERROR = "error", "key_cosine", "value_error"
@@ -58,10 +58,11 @@ def signals_at(
     in full prefill
     """
     states = zip(observed.states, exact, strict=True)
+    key_values = key_value_errors(before, after)
     return {
-        ERROR: checkpoint_errors(before, after),
+        ERROR: key_values.mean(0),
         KEY_COSINE: key_distance(before, after),
-        VALUE_ERROR: key_value_errors(before, after)[1],
+        VALUE_ERROR: key_values[1],
         ATTENTION_OUTPUT: attention_output_error(
             before, after, observed.queries, window_layers(request.pair.target.config)
         ),

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.prefill.fates import Plan
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import PrefillRequest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,11 +26,9 @@ from specprefill_cli.prefill.recompute_policy import (
     remaining_risk,
 )
 from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.request import PrefillRequest
 
 # In `hybrid`, mapped KV with a relative error above this is worse than none.
 USELESS_ERROR = 1.0
@@ -41,14 +38,13 @@ USELESS_ERROR = 1.0
 class MappedPrompt:
     """A prompt scored and mapped, prefix, suffix and checkpoint tokens computed, and no chunk recomputed yet.
 
-    state: the target's cache; risks: [chunks]; draft_window: as in `PrefillResult`
+    state: the target's cache; risks: [chunks]
     """
 
     scores: Scores
     state: PrefillState
     inspection: Inspection
     risks: Tensor
-    draft_window: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +67,12 @@ class DraftKvMode(Mode):
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):
             fates = request.pair.ranks.from_leader(lambda: self.choose_fates(request, mapped, kv_map))
-        if too_risky(request, mapped.risks, fates.chunks):
-            scores, risks = mapped.scores, mapped.risks
+        risk = request.pair.ranks.from_leader(lambda: remaining_risk(mapped.risks, fates.chunks))
+        if request.accept_risk is not None and risk > request.accept_risk:
+            scores = mapped.scores
             # Full prefill needs the memory of the mapped cache.
             del mapped
-            return fall_back(request, scores, risks, fates.chunks)
+            return fall_back(request, scores, fates.chunks, risk)
         return recompute_chunks(request, mapped, fates)
 
     def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap) -> Fates:
@@ -115,8 +112,7 @@ def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
         risks = request.pair.ranks.from_leader(
             lambda: chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
         )
-    window = calibrated_window(request)
-    return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks, draft_window=window)
+    return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks)
 
 
 def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, PrefillState]:
@@ -160,24 +156,18 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
         importance=mapped.scores.importance,
         neighbours=mapped.scores.neighbours,
         draft_state=mapped.scores.draft_state,
-        draft_window=mapped.draft_window,
+        draft_window=calibrated_window(request),
         warnings=fates.warnings,
     )
 
 
-def too_risky(request: PrefillRequest, risks: Tensor, fates: Tensor) -> bool:
-    """Whether the accepted chunks' risk exceeds the limit: the same on every rank."""
-    limit = request.accept_risk
-    return request.pair.ranks.from_leader(lambda: limit is not None and remaining_risk(risks, fates) > limit)
-
-
-def fall_back(request: PrefillRequest, scores: Scores, risks: Tensor, fates: Tensor) -> PrefillResult:
-    """Full prefill, with the reason as a warning."""
+def fall_back(request: PrefillRequest, scores: Scores, fates: Tensor, risk: float) -> PrefillResult:
+    """Full prefill, with the reason as a warning; fates: [chunks], risk: what would remain in them."""
     result = FullMode().prefill(request)
     computed = float((fates == RECOMPUTE).float().mean())
     reason = (
         f"fell back to full prefill: with {computed:.0%} of the chunks recomputed a risk of "
-        f"{remaining_risk(risks, fates):.3f} would remain, above --accept-risk {request.accept_risk:g}"
+        f"{risk:.3f} would remain, above --accept-risk {request.accept_risk:g}"
     )
     return replace(
         result,

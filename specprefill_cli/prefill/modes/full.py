@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.raw_kv import layer_count
 from specprefill_cli.prefill.fates import full_plan
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, open_prefix
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import PrefillRequest
 
 
 class FullMode(Mode):
@@ -23,9 +20,8 @@ class FullMode(Mode):
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
         target, prompt = request.target, request.prompt
-        layers = target.config.get_text_config().num_hidden_layers
         with request.clock.phase("target_prefill"):
-            state, keep = open_prefix(request.target_prefixes, target, prompt, layers)
+            state, keep = open_prefix(request.target_prefixes, target, prompt, layer_count(target.model))
             cached = state.length
             positions = torch.arange(cached, prompt.length)
             logits, _ = prefill(target.model, prompt.tokens[cached:], positions, request.prefill_chunk, state=state)

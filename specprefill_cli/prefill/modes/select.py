@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from torch import Tensor
+from transformers import PreTrainedModel
 
+from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.cost import cost_of
+from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
 from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import shared_scores
 from specprefill_cli.prefill.selection import expected_tokens, select_scored
-from specprefill_cli.prefill.sparse import sparse_prefill
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.request import PrefillRequest
 
 
 class SelectMode(Mode):
@@ -50,3 +51,12 @@ class SelectMode(Mode):
 
     def obstacle(self, request: PrefillRequest) -> str | None:
         return SCORERS[request.scorer].obstacle(request)
+
+
+def sparse_prefill(model: PreTrainedModel, tokens: Tensor, plan: Plan, chunk: int) -> tuple[Tensor, PrefillState]:
+    """Run the target over kept tokens, each at its original position: logits [V] of the last one, and the compact cache.
+
+    tokens: [M] the whole prompt. Decoding goes on at position M, whatever was dropped.
+    """
+    positions = plan.kept_positions()
+    return prefill(model, tokens[positions], positions, chunk)

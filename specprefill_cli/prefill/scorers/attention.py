@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,13 +13,12 @@ from specprefill_cli.models.adapter import prefill, read_keys, run, window_layer
 from specprefill_cli.models.cache import PrefillState, rollback
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.raw_kv import layer_count
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, open_prefix
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scorer, Scores
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.request import PrefillRequest
-    from specprefill_cli.prompting import Prompt
+from specprefill_cli.prompting import Prompt
 
 
 class AttentionScorer(Scorer):
@@ -78,7 +76,7 @@ class AttentionScorer(Scorer):
 
     def score(self, request: PrefillRequest) -> Scores:
         """Score with one run of the draft. Raises SpecprefillError as `layers`, and for scores that are not finite."""
-        prompt, clock, total = request.draft_prompt, request.clock, layer_count(request)
+        prompt, clock, total = request.draft_prompt, request.clock, layer_count(request.draft.model)
         layers = self.layers(request)
         last_layer = total - 1 if self.reads_all_layers() else max(request.last_draft_layer, *layers)
         capture = QueryCapture(self.query_tokens(prompt))
@@ -149,10 +147,6 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: PrefillState, cap
             break
         position = request.draft_prompt.length + step
         capture.positions = torch.tensor([position])
-        more = step + 1 < steps
-        logits = run(draft.model, torch.tensor([token]), torch.tensor([position]), state, capture, logits=more)
-
-
-def layer_count(request: PrefillRequest) -> int:
-    """Layers of the draft."""
-    return request.draft.config.get_text_config().num_hidden_layers
+        # Behind the last token only its queries are needed.
+        last_layer = None if step + 1 < steps else layer_count(draft.model) - 1
+        logits = run(draft.model, torch.tensor([token]), torch.tensor([position]), state, capture, last_layer)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.calibration import CalibratedPair
-    from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import PrefillRequest
 
 # Weight of a chunk's two neighbours in its rank: an answer may straddle chunks, and its sentence often does.
 NEIGHBOURS = 0.5

@@ -6,7 +6,6 @@ The draft runs no layer above them, and does not look ahead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,17 +14,15 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import usable_layers
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import AttentionScorer
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
 from specprefill_cli.prefill.scoring_heads import REMEDY, ScoringHeads, blend, head_importance
+from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.calibration import CalibratedPair
-    from specprefill_cli.prefill.request import PrefillRequest
-    from specprefill_cli.prompting import Prompt
 
 
 class HeadsScorer(AttentionScorer):

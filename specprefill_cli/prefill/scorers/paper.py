@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.scorers.attention import AttentionScorer
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.calibration import CalibratedPair
-    from specprefill_cli.prompting import Prompt
+from specprefill_cli.prompting import Prompt
 
 
 class PaperScorer(AttentionScorer):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
 
 import torch
 
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scorer, Scores
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.request import PrefillRequest
 
 
 class RandomScorer(Scorer):

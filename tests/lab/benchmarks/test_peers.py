@@ -16,7 +16,6 @@ from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prom
 from specprefill_cli.lab.commands.bench import baselines
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.models import adapter, attention
-from specprefill_cli.models.loading import load_draft_side
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import build_model
 
@@ -131,7 +130,7 @@ def test_missing_llama_cpp_error_names_the_package(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_gguf_target_matches_the_bundled_target(tmp_path, tiny_session):
-    session = open_session(Settings(), True, load=load_draft_side)
+    session = open_session(Settings(), True, target_weights=False)
     file = gguf_target.bundled_gguf("tiny:target", tmp_path)
     gguf_target.with_gguf_target(session.pair, file, "float32")
     assert session.pair.same_tokenizer
@@ -145,7 +144,7 @@ def test_gguf_target_matches_the_bundled_target(tmp_path, tiny_session):
 
 @pytest.mark.slow
 def test_rejects_gguf_file_of_another_model(tmp_path):
-    session = open_session(Settings(), False, load=load_draft_side)
+    session = open_session(Settings(), False, target_weights=False)
     file = gguf_target.bundled_gguf("tiny:draft", tmp_path)
     with pytest.raises(SpecprefillError, match=r"not the model tiny:target \(num_hidden_layers \d+, not \d+\)"):
         gguf_target.with_gguf_target(session.pair, file, "float32")

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specprefill_cli.lab.study.draft_comparison import COMPARED, OWN, UNRELATED, fit_drafts
+from specprefill_cli.lab.study.draft_comparison import COMPARED, OWN, UNRELATED, fit_drafts, random_like
 from specprefill_cli.models.calibration import weights_fingerprint
-from specprefill_cli.models.loading import random_like
 from tests.helpers.architectures import build_model
 
 

@@ -1,0 +1,49 @@
+"""Writing what calibration found; the product reads it (`prefill/scoring_heads.py`, `prefill/projection.py`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from specprefill_cli.files import write_whole
+from specprefill_cli.prefill.calibration import SCHEMA
+from specprefill_cli.prefill.projection import DESCRIPTION, WEIGHTS, KvCalibration
+from specprefill_cli.prefill.scoring_heads import FILE, ScoringHeads
+
+
+def save_heads(heads: ScoringHeads, folder: Path) -> Path:
+    """Write the description of scoring heads. Raises SpecprefillError where that is not possible."""
+    return write_description(folder / FILE, asdict(heads))
+
+
+def save_maps(calibration: KvCalibration, folder: Path) -> Path:
+    """Write weights (float16), then the description that reads them; each file is complete before it takes its place.
+
+    Raises SpecprefillError where that is not possible.
+    """
+    tensors = {
+        f"{name}.{layer}": weight.half().contiguous()
+        for name, kv_map in calibration.maps.items()
+        for layer, weight in kv_map.weights.items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / WEIGHTS, save(tensors))
+    maps = {
+        name: {"exact_layers": kv_map.exact_layers, "fits": [asdict(fit) for fit in kv_map.fits]}
+        for name, kv_map in calibration.maps.items()
+    }
+    identity = dict(calibration.identity)
+    description = {"identity": identity, "rows": calibration.rows, "window": calibration.window, "maps": maps}
+    return write_description(folder / DESCRIPTION, description)
+
+
+def write_description(path: Path, values: Mapping[str, Any]) -> Path:
+    """Write a calibration file. Raises SpecprefillError where that is not possible."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n")
+    return path
