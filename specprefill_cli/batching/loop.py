@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from specprefill_cli.batching.rows import BadRow, Row, parse_line
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.reporting.jsonl import SCHEMA
+from specprefill_cli.signals import deferred_signals
 
 NOTHING_FINISHED: Iterator[tuple[str | int, bool]] = iter(())
 Answerer = Callable[[Row], dict[str, Any]]
@@ -32,13 +32,12 @@ def run_batch(
     write: Callable[[dict[str, Any]], None],
     finished: Iterator[tuple[str | int, bool]] = NOTHING_FINISHED,
     step: Callable[[Count], None] = lambda _count: None,
-    held: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Count:
     """Answer each line as it arrives, in order; a row that fails becomes an error row and the next one follows.
 
     answer: returns a row's record; what it raises goes into the error row
     finished: identifier of each row that an earlier run wrote, and whether it failed; as many input rows are skipped
-    step: called after every row; held: wraps the writing of a row
+    step: called after every row
 
     Raises SpecprefillError when the rows of the earlier run are not those of this input. An exception of `write` and
     KeyboardInterrupt end the batch and abandon the current row.
@@ -53,7 +52,7 @@ def run_batch(
             skip(row, number, known, count)
             continue
         record = record_of(row, answer)
-        with held():
+        with deferred_signals(insistent=True):
             write(record)
         count.answered += 1
         count.failed += "error" in record

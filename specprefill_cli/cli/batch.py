@@ -73,15 +73,12 @@ def batch(
         out = None
     check_streams(questions, names, out, resume)
     notes = Notes(quiet)
-    from specprefill_cli.batching.interrupts import Interrupts
     from specprefill_cli.batching.loop import NOTHING_FINISHED, run_batch
     from specprefill_cli.batching.output import RowWriter, finished_rows, open_output
 
-    interrupts = Interrupts()
     with ExitStack() as stack:
         source = open_questions(questions, stack)
         sink = sys.stdout.buffer if out is None else stack.enter_context(open_output(out, resume))
-        stack.enter_context(interrupts.caught())
         try:
             cache = document_cache(cache_dir, cache_limit, notes)
             answer = open_answerer(context, settings, names, cache, notes)
@@ -97,7 +94,6 @@ def batch(
                 RowWriter(sink),
                 finished_rows(out) if out is not None and resume else NOTHING_FINISHED,
                 lambda count: update(progress_text(count, started)),
-                interrupts.held,
             )
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from specprefill_cli.batching.interrupts import Interrupts
 from specprefill_cli.batching.loop import run_batch
 from specprefill_cli.batching.output import RowWriter, finished_rows, open_output
 from specprefill_cli.batching.rows import OVERRIDES, BadRow, Row, parse_line
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.signals import Termination
 
 STUB = Path(__file__).parent.with_name("helpers") / "batch_stub.py"
 
@@ -186,15 +186,28 @@ def test_resume_leaves_a_foreign_file_alone(tmp_path, content):
 
 
 def test_signal_waits_until_the_row_is_written():
-    interrupts, written = Interrupts(), []
+    termination, written = Termination(), []
 
     def write(record):
         os.kill(os.getpid(), signal.SIGTERM)
         written.append(record)
 
-    with interrupts.caught(), pytest.raises(KeyboardInterrupt):
-        run_batch([b"a", b"b"], True, echo, write, held=interrupts.held)
+    with termination.handled(), pytest.raises(KeyboardInterrupt):
+        run_batch([b"a", b"b"], True, echo, write)
     assert [row["answer"] for row in written] == ["A"]
+    assert termination.requested
+
+
+def test_a_second_ctrl_c_ends_a_write_that_blocks():
+    def write(record):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        written.append(record)
+
+    written = []
+    with pytest.raises(KeyboardInterrupt):
+        run_batch([b"a", b"b"], True, echo, write)
+    assert written == []
 
 
 @pytest.mark.slow
