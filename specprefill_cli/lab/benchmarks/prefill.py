@@ -11,7 +11,7 @@ from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
-from specprefill_cli.lab.benchmarks.memory import return_freed_memory
+from specprefill_cli.lab.benchmarks.memory import growth, return_freed_memory
 from specprefill_cli.lab.benchmarks.peers import Peer
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
