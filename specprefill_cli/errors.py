@@ -15,6 +15,12 @@ class SpecprefillError(Exception):
     exit_code = 1
 
 
+class Interrupted(SpecprefillError):
+    """Ctrl-C or SIGTERM ended the command, which says how far it came."""
+
+    exit_code = INTERRUPTED
+
+
 class PromptTooLong(SpecprefillError):
     """A prompt does not fit the context of the pair; another prompt may."""
 
