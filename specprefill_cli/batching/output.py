@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.files import is_device
+from specprefill_cli.files import is_device, write_whole
 from specprefill_cli.reporting.jsonl import SCHEMA, line
 
 # The beginning of every row.
@@ -40,8 +41,10 @@ class RowWriter:
 
 
 @contextmanager
-def open_output(path: Path, resume: bool) -> Iterator[tuple[BinaryIO, Finished]]:
+def open_output(path: Path, resume: bool, retry_failed: bool = False) -> Iterator[tuple[BinaryIO, Finished]]:
     """Open the output file for more rows, and count those that it holds; an unfinished row at its end is cut off.
+
+    retry_failed: first remove the failed rows from a file that is resumed
 
     Raises UsageError for a file that is not empty and not to be resumed, or that holds something else than rows;
     SpecprefillError when it cannot be written.
@@ -52,20 +55,32 @@ def open_output(path: Path, resume: bool) -> Iterator[tuple[BinaryIO, Finished]]
         raise UsageError(f"--out {path}: is not empty; give --resume to continue it, or another name")
     if is_device(path) and resume:
         raise UsageError(f"--resume: {path} is not a file; a pipe or a device cannot be resumed")
-    try:
-        # Unbuffered: a buffer would retry, and fail again, on close when the disk is full.
-        stream = path.open("ab+" if resume else "ab", buffering=0)
-    except OSError as error:
-        raise SpecprefillError(f"--out {path}: cannot be written ({error.strerror}); give another place") from error
     finished: Finished = Counter()
-    with stream:
+    with ExitStack() as stack:
+        stream = stack.enter_context(opened(path, "ab+" if resume else "ab"))
         if resume:
             end = 0
             for text, key, failed in whole_rows(stream, path):
                 finished[key, failed] += 1
                 end += len(text)
             stream.truncate(end)
+        if retry_failed and any(failed for _, failed in finished):
+            kept = [text for text, _, failed in whole_rows(stream, path) if not failed]
+            finished = Counter({row: number for row, number in finished.items() if not row[1]})
+            if os.name == "nt":
+                # Windows replaces no open file.
+                stream.close()
+            write_whole(path, b"".join(kept))
+            stream = stack.enter_context(opened(path, "ab"))
         yield stream, finished
+
+
+def opened(path: Path, mode: str) -> BinaryIO:
+    """Open the output without a buffer, which would retry, and fail again, on close when the disk is full."""
+    try:
+        return cast(BinaryIO, path.open(mode, buffering=0))
+    except OSError as error:
+        raise SpecprefillError(f"--out {path}: cannot be written ({error.strerror}); give another place") from error
 
 
 def whole_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, str | int, bool]]:

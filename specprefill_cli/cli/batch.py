@@ -46,6 +46,10 @@ def batch(
     resume: Annotated[
         bool, typer.Option("--resume", help="Skip the rows that --out holds already.", rich_help_panel=OUTPUT)
     ] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option("--retry-failed", help="As --resume, but ask the rows that failed again.", rich_help_panel=OUTPUT),
+    ] = False,
     cache_dir: Annotated[
         Path | None,
         typer.Option(
@@ -73,6 +77,7 @@ def batch(
     names = tuple(document or ())
     if out == Path("-"):
         out = None
+    resume |= retry_failed
     check_streams(questions, names, out, resume)
     notes = Notes(quiet)
     from specprefill_cli.batching.loop import Count, run_batch
@@ -85,7 +90,7 @@ def batch(
         keys = keys_in(source, bool(names))
         sink: BinaryIO = sys.stdout.buffer
         if out is not None:
-            sink, finished = stack.enter_context(open_output(out, resume))
+            sink, finished = stack.enter_context(open_output(out, resume, retry_failed))
             check_same_input(keys, finished, out)
         before = finished.total()
         try:
@@ -175,7 +180,7 @@ def report(count: Count, unknown: int, started: float, notes: Notes) -> None:
     if count.failed_before:
         notes.warn(
             f"{count.failed_before:,} of the failed rows were written by an earlier run and are not asked again; "
-            "give their questions as a new input"
+            "--retry-failed does that"
         )
     if count.failed:
         raise typer.Exit(SOME_FAILED)

@@ -32,9 +32,9 @@ def answered(lines, answer, write, finished=None):
     return count
 
 
-def resumed(lines, out, answer=echo):
-    """Run a batch that writes to a file and skips the rows that this holds; the rows that are left over, and counts."""
-    with open_output(out, True) as (sink, finished):
+def resumed(lines, out, answer=echo, retry_failed=False):
+    """Run a batch that writes to a file and skips the rows that this holds; counts, and the rows that are left over."""
+    with open_output(out, True, retry_failed) as (sink, finished):
         return answered(lines, answer, RowWriter(sink), finished), finished.total()
 
 
@@ -183,6 +183,32 @@ def test_resume_finds_rows_without_an_id_by_their_content(tmp_path):
     # The second "Who?" is another row.
     assert asked == ["Why?", "Who?"]
     assert (count.skipped, count.failed, count.failed_before) == (3, 1, 1)
+
+
+def test_failed_rows_are_asked_again_and_stand_once_in_the_output(tmp_path):
+    def fails(row):
+        raise ValueError("no room")
+
+    out = tmp_path / "out.jsonl"
+    lines = jsonl(*({"id": name, "question": name} for name in "abc"))
+    resumed(lines[:1], out)
+    resumed(lines[:2], out, fails)
+    out.write_bytes(out.read_bytes() + b'{"schema": 1, "id": "c", "ans')
+    count, _ = resumed(lines, out, retry_failed=True)
+    assert (count.skipped, count.answered, count.failed) == (1, 2, 0)
+    assert ids(out) == ["a", "b", "c"]
+    assert b"error" not in out.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_nothing_is_lost_where_failed_rows_cannot_be_removed(tmp_path, monkeypatch):
+    out = tmp_path / "out.jsonl"
+    resumed([b"{bad\n", b"Who?\n"], out)
+    before = out.read_bytes()
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(SpecprefillError, match="No space left"):
+        resumed([b"{bad\n", b"Who?\n"], out, retry_failed=True)
+    assert out.read_bytes() == before
 
 
 def test_an_id_is_no_line_number():

@@ -67,7 +67,12 @@ def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     assert code == 3
     assert "0 rows" in err
     assert "5 were there already, 3 failed" in err
+    assert "--retry-failed" in err
     assert out.read_bytes() == whole
+    (tmp_path / "in.jsonl").write_bytes(jsonl(*rows[:2], *({**row, "mode": None, "keep": None} for row in rows[2:])))
+    code, _, err = call(*arguments, "--retry-failed")
+    assert (code, "3 rows in" in err, "2 were there already, 1 failed" in err) == (3, True, True)
+    assert sorted(json.loads(line)["id"] for line in out.read_text().splitlines()) == sorted(row["id"] for row in rows)
 
 
 @pytest.mark.slow
@@ -82,6 +87,7 @@ def test_cache_folder_keeps_draft_kv_between_runs(call, tmp_path):
     ("arguments", "code", "words"),
     [
         (("--resume",), 2, "--resume needs --out"),
+        (("--retry-failed",), 2, "--resume needs --out"),
         (("-", "--document", "-"), 2, "standard input cannot be both"),
         (("nothing.jsonl",), 1, "nothing.jsonl: cannot be read"),
         (("--document", "nothing.pdf"), 1, "nothing.pdf"),
