@@ -6,9 +6,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+
+from filelock import lock_descriptor
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import is_device, write_whole
@@ -47,17 +49,17 @@ def open_output(path: Path, resume: bool, retry_failed: bool = False) -> Iterato
     retry_failed: first remove the failed rows from a file that is resumed
 
     Raises UsageError for a file that is not empty and not to be resumed, or that holds something else than rows;
-    SpecprefillError when it cannot be written.
+    SpecprefillError when it cannot be written, or while another run writes to it.
     """
     if path.is_dir():
         raise UsageError(f"--out {path}: this is a folder; give a file name")
-    if path.is_file() and path.stat().st_size and not resume:
-        raise UsageError(f"--out {path}: is not empty; give --resume to continue it, or another name")
     if is_device(path) and resume:
         raise UsageError(f"--resume: {path} is not a file; a pipe or a device cannot be resumed")
     finished: Finished = Counter()
     with ExitStack() as stack:
         stream = stack.enter_context(opened(path, "ab+" if resume else "ab"))
+        if path.is_file() and path.stat().st_size and not resume:
+            raise UsageError(f"--out {path}: is not empty; give --resume to continue it, or another name")
         if resume:
             end = 0
             for text, key, failed in whole_rows(stream, path):
@@ -76,11 +78,22 @@ def open_output(path: Path, resume: bool, retry_failed: bool = False) -> Iterato
 
 
 def opened(path: Path, mode: str) -> BinaryIO:
-    """Open the output without a buffer, which would retry, and fail again, on close when the disk is full."""
+    """Open the output, for this run alone.
+
+    Without a buffer, which would retry, and fail again, on close when the disk is full.
+    """
     try:
-        return cast(BinaryIO, path.open(mode, buffering=0))
+        stream = cast(BinaryIO, path.open(mode, buffering=0))
     except OSError as error:
         raise SpecprefillError(f"--out {path}: cannot be written ({error.strerror}); give another place") from error
+    # Some network file systems have no locks.
+    with suppress(OSError):
+        if path.is_file() and not lock_descriptor(stream.fileno(), blocking=False):
+            stream.close()
+            raise SpecprefillError(
+                f"--out {path}: another run is writing to it; wait for its end, or give another name"
+            )
+    return stream
 
 
 def whole_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, str | int, bool]]:

@@ -238,6 +238,22 @@ def test_a_foreign_line_among_rows_is_named(tmp_path):
     assert out.read_bytes() == before
 
 
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_second_run_cannot_write_to_the_same_file(tmp_path, resume):
+    out, words = tmp_path / "out.jsonl", "another run is writing to it"
+    with open_output(out, False) as (sink, _):
+        answered([b"Who?"], echo, RowWriter(sink))
+        with pytest.raises(SpecprefillError, match=words) as refused, open_output(out, resume):
+            pass
+    assert (refused.value.exit_code, ids(out)) == (1, [1])
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+    # Also where the file has become another one.
+    resumed([b"{bad\n"], out)
+    with open_output(out, True, retry_failed=True), pytest.raises(SpecprefillError, match=words):
+        resumed([b"Who?"], out)
+    assert resumed([b"Who?"], out)[0].skipped == 1
+
+
 def test_rejects_output_that_is_not_empty(tmp_path):
     out = tmp_path / "notes.txt"
     out.write_text("my notes\n")
