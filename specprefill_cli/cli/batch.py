@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
     from specprefill_cli.batching.loop import Count
     from specprefill_cli.batching.output import Finished
     from specprefill_cli.prefill.prefix_cache import DocumentCache
-
-
-# Lists of documents whose texts are kept for further rows.
-MAX_COLLECTIONS = 8
 
 
 @with_settings("models", "prefill", "decoding")
@@ -149,7 +144,7 @@ def open_answerer(
     context: typer.Context, settings: Settings, names: tuple[str, ...], cache: DocumentCache, notes: Notes
 ) -> SessionAnswerer:
     """Read the batch's documents, load the models, and warm them up."""
-    from specprefill_cli.batching.answerer import SessionAnswerer
+    from specprefill_cli.batching.answerer import SessionAnswerer, read_once
     from specprefill_cli.documents import read_collection
 
     with notes.progress("reading documents"):
@@ -157,7 +152,7 @@ def open_answerer(
     with notes.progress("loading the models"):
         # A row may bring what gives an option its effect: nothing is idle here.
         session = open_ready_session(context, [settings], {}, notes)
-    return SessionAnswerer(session.with_cache(cache), settings, lru_cache(MAX_COLLECTIONS)(read_collection), own)
+    return SessionAnswerer(session.with_cache(cache), settings, read_once(read_collection), own)
 
 
 def document_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> DocumentCache:

@@ -170,11 +170,12 @@ def test_reads_each_list_of_documents_once(call, monkeypatch, tmp_path):
     real = documents.read_collection
     monkeypatch.setattr(documents, "read_collection", lambda names: read.append(names) or real(names))
     monkeypatch.chdir(tmp_path)
-    lists = [["a.md"], ["a.md", "b.md"], ["a.md"], ["a.md", "b.md"]]
+    lists = [["a.md"], ["a.md", "b.md"], ["lost.md"], ["a.md"], ["a.md", "b.md"], ["lost.md"]]
     rows = jsonl(*({"question": "Who?", "documents": names} for names in lists))
     code, out, _ = call("batch", "--mode", "full", "--max-new-tokens", "2", "--quiet", stdin=rows)
-    assert (code, len(out.splitlines())) == (0, 4)
-    assert read == [("a.md",), ("a.md", "b.md")]
+    errors = [json.loads(line).get("error", {}).get("message", "") for line in out.splitlines()]
+    assert (code, ["lost.md" in message for message in errors]) == (3, [False, False, True] * 2)
+    assert read == [("a.md",), ("a.md", "b.md"), ("lost.md",)]
 
 
 @pytest.mark.slow
