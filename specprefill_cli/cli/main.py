@@ -17,9 +17,10 @@ from typer.core import TyperGroup
 from specprefill_cli import __version__
 from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, passages, plan, plugins
 from specprefill_cli.cli.console import Notes, close_broken_pipe
-from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, first_line
 from specprefill_cli.models.memory import keep_freed_memory
 from specprefill_cli.reporting.safe import printable
+from specprefill_cli.signals import Termination
 
 # Start-up time is counted from here, as early as possible.
 STARTED = time.perf_counter()
@@ -107,19 +108,32 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     keep_freed_memory()
+    termination = Termination()
+    with termination.handled():
+        code = run(debug)
+    sys.exit(TERMINATED if termination.requested and code == INTERRUPTED else code)
+
+
+def run(debug: bool) -> int | str | None:
+    """Run the command line, print its error, and return the exit code."""
     try:
         enter_run()
         app()
+    except SystemExit as ended:
+        return ended.code
     except SpecprefillError as error:
         if debug:
             traceback.print_exception(error)
-        fail(str(error), error.exit_code)
+        message, code = str(error), error.exit_code
     except Exception as error:
         if debug:
             raise
-        fail(
-            f"unexpected {type(error).__name__}: {error}; run again with `specprefill --debug ...` for the traceback", 1
+        message = (
+            f"unexpected {type(error).__name__}: {error}; run again with `specprefill --debug ...` for the traceback"
         )
+        code = SpecprefillError.exit_code
+    print(f"specprefill: {' '.join(printable(message).split())}", file=sys.stderr)
+    return code
 
 
 def enter_run() -> None:
@@ -132,12 +146,6 @@ def enter_run() -> None:
         serve()
     if in_run():
         join_run()
-
-
-def fail(message: str, code: int) -> None:
-    """Print an error on one line and exit."""
-    print(f"specprefill: {' '.join(printable(message).split())}", file=sys.stderr)
-    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The command line: streams, exit codes, one-line errors, bad inputs."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import types
@@ -506,6 +508,19 @@ def test_ctrl_c_ends_ask_with_130_and_prints_its_object(call, monkeypatch):
     record = json.loads(out)
     assert (code, record["generated_tokens"]) == (130, 1)
     assert "interrupted: the answer is incomplete" in record["warnings"]
+
+
+def test_sigterm_ends_ask_with_143_and_prints_its_object(call, monkeypatch):
+    from specprefill_cli.answering import stream as answer_stream
+
+    def terminated(*_, **__):
+        yield 300
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield 300
+
+    monkeypatch.setattr(answer_stream, "decode", terminated)
+    code, out, err = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
+    assert (code, json.loads(out)["generated_tokens"], "Traceback" in err) == (143, 1, False)
 
 
 def test_plan_and_evaluate_accept_lone_surrogates(call, tmp_path):
