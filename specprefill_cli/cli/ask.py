@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, close_broken_pipe, print_json
 from specprefill_cli.cli.hints import first_time
-from specprefill_cli.cli.inputs import check_question, read_inputs, write_page
+from specprefill_cli.cli.inputs import read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED
@@ -20,8 +21,8 @@ from specprefill_cli.settings import Settings
 @with_settings("documents", "models", "prefill", "decoding", "output")
 def ask(
     context: typer.Context,
-    documents: Documents,
-    question: Question,
+    documents: Documents = None,
+    question: Question = None,
     *,
     settings: Settings,
     given: Given,
@@ -47,11 +48,11 @@ def ask(
 
       specprefill ask report.pdf "What is the fee?" --html answer.html
 
-      curl -s https://example.org | specprefill ask - "What is it about?" --mode full
+      curl -s https://example.org | specprefill ask - "What is it about?"
     """
-    check_question(question)
+    names, question = checked_arguments("ask", documents, question)
     notes = Notes(quiet)
-    collection = read_inputs(documents, html, settings, notes)
+    collection = read_inputs(names, html, settings, notes)
     size = f"{len(collection.text):,} characters"
     with notes.progress(f"loading the models; the documents have {size}"):
         session = open_ready_session(context, [settings], given, notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from specprefill_cli.cli.arguments import names_document
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.inputs import document_reader, read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
@@ -36,7 +36,7 @@ def compare(
         ),
     ],
     question: Annotated[
-        str | None, typer.Option(help="The question, where it could be taken for a document.", show_default=False)
+        str | None, typer.Option(help="The question, where it could be taken for a document.", show_default="none")
     ] = None,
     cold: Annotated[
         bool,
@@ -59,7 +59,7 @@ def compare(
     Examples:
       specprefill compare report.pdf "What is the notice period?"
 
-      specprefill compare report.pdf "Who signed it?" --modes full,select --keep 0.1 --html compare.html
+      specprefill compare report.pdf "Who signed?" --keep 0.1 --html page.html
 
       specprefill compare report.pdf
     """
@@ -116,8 +116,7 @@ def run_session(repl: Repl, notes: Notes) -> None:
 
 def answer_once(repl: Repl, question: str, json: bool, html: Path | None, notes: Notes) -> None:
     """Answer one question in all modes: as a table, as an object, and as a page."""
-    from specprefill_cli.reporting.comparison_table import comparison_record
-    from specprefill_cli.reporting.html import answer_result
+    from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results
 
     try:
         with notes.progress("answering") as update:
@@ -126,8 +125,7 @@ def answer_once(repl: Repl, question: str, json: bool, html: Path | None, notes:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if html:
-        results = [answer_result(compared.answer, compared.cells) for compared in repl.compared]
-        write_page(html, question, repl.comparison.collection, results)
+        write_page(html, question, repl.comparison.collection, comparison_results(repl.compared))
     if json:
         print_json(comparison_record(question, repl.compared))
     else:
@@ -146,14 +144,12 @@ def split_question(arguments: Sequence[str], question: str | None) -> tuple[list
 
     Raises UsageError for an empty question.
     """
-    from specprefill_cli.documents import KNOWN_SUFFIXES
     from specprefill_cli.documents.cleaning import clean_question
 
     names = list(arguments)
     last = names[-1]
     like_question = len(last.split()) != 1 or last.endswith("?")
-    like_document = os.path.exists(last) or last.lower().endswith(tuple(KNOWN_SUFFIXES))
-    if question is None and len(names) > 1 and like_question and not like_document:
+    if question is None and len(names) > 1 and like_question and not names_document(last):
         question = names.pop()
     if question is not None:
         clean_question(question)

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, print_json
-from specprefill_cli.cli.inputs import check_question, read_inputs
+from specprefill_cli.cli.inputs import read_inputs
 from specprefill_cli.cli.loading import open_draft_side
 from specprefill_cli.cli.options import Documents, Json, Question, Quiet, with_settings
 from specprefill_cli.settings import OUTPUT, Settings
@@ -21,12 +22,15 @@ from specprefill_cli.settings import OUTPUT, Settings
     without=("mode", "recompute", "accept_risk", "exact_layers", "tensor_parallel", "quantization"),
 )
 def passages(
-    documents: Documents,
-    question: Question,
+    documents: Documents = None,
+    question: Question = None,
     top: Annotated[
         int | None,
         typer.Option(
-            min=1, help="The best N passages of one to three sentences, instead of --keep.", rich_help_panel=OUTPUT
+            min=1,
+            help="The best N passages of one to three sentences, instead of --keep.",
+            show_default="none",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     *,
@@ -41,11 +45,11 @@ def passages(
 
       specprefill passages report.pdf "What is the fee?" | llm "What is the fee?"
 
-      specprefill passages docs/ "Who signed?" --keep 0.05 --json | jq -r '.passages[].text'
+      specprefill passages docs/ "Who signed?" --json | jq -r '.passages[].text'
     """
-    check_question(question)
+    names, question = checked_arguments("passages", documents, question)
     notes = Notes(quiet)
-    collection = read_inputs(documents, None, settings, notes)
+    collection = read_inputs(names, None, settings, notes)
     with notes.progress("loading the draft"):
         session = open_draft_side(settings)
     from specprefill_cli.answering.retrieval import retrieve

@@ -9,8 +9,9 @@ import typer
 from rich.console import Group
 from rich.styled import Styled
 
+from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.inputs import check_question, read_inputs, write_page
+from specprefill_cli.cli.inputs import read_inputs, write_page
 from specprefill_cli.cli.loading import open_draft_side, seconds_since_start
 from specprefill_cli.cli.options import Documents, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.settings import Settings
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 )
 def plan(
     context: typer.Context,
-    documents: Documents,
-    question: Question,
+    documents: Documents = None,
+    question: Question = None,
     *,
     settings: Settings,
     json: Json = False,
@@ -47,11 +48,11 @@ def plan(
 
       specprefill plan docs/ "Who signed the lease?" --html plan.html
 
-      specprefill plan report.pdf "Who?" --json | jq '.chunks | max_by(.importance) | .pages'
+      specprefill plan report.pdf "Who?" --json | jq '.chunks[0].importance'
     """
-    check_question(question)
+    names, question = checked_arguments("plan", documents, question)
     notes = Notes(quiet)
-    collection = read_inputs(documents, html, settings, notes)
+    collection = read_inputs(names, html, settings, notes)
     with notes.progress("loading the draft, and the target's tokenizer"):
         from specprefill_cli.answering.dry_run import dry_run
         from specprefill_cli.reporting import dry_run_report

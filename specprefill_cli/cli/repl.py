@@ -201,14 +201,13 @@ def paths(argument: str) -> list[str]:
 
 def write_comparison(path: Path, question: str, collection: Collection, compared: Sequence[ModeAnswer]) -> None:
     """Write a comparison as JSON to a file that ends with .json, else as a page."""
-    from specprefill_cli.reporting.comparison_table import comparison_record
-    from specprefill_cli.reporting.html import answer_result
+    from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results
     from specprefill_cli.reporting.jsonl import line
 
     if path.suffix == ".json":
         write_whole(path, line(comparison_record(question, compared)) + "\n")
     else:
-        write_page(path, question, collection, [answer_result(row.answer, row.cells) for row in compared])
+        write_page(path, question, collection, comparison_results(compared))
 
 
 def run_repl(repl: Repl, lines: Iterable[str], out: Console, notes: Notes) -> None:

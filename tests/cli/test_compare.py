@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from bs4 import BeautifulSoup
 from rich.console import Console
 
 from specprefill_cli.answering.comparison import Comparison, kl_divergence
@@ -20,7 +21,8 @@ from specprefill_cli.cli.repl import Repl
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
-from specprefill_cli.reporting.comparison_table import comparison_table
+from specprefill_cli.reporting.comparison_table import comparison_results, comparison_table
+from specprefill_cli.reporting.html import render_page
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
@@ -99,6 +101,26 @@ def test_one_mode_alone_reuses_what_earlier_questions_left(random_session):
     assert "target document KV" in text_of(comparison_table([reusing]))
     (select,) = warm.ask("Who?", SETTINGS, ("select",))
     assert select.answer.reused == ["document tokens"]
+
+
+def page_facts(documents, answers):
+    """The facts on each card of a comparison's page, by label."""
+    page = BeautifulSoup(render_page("When?", documents, comparison_results(answers)), "html.parser")
+    return [
+        {label.get_text(): value.get_text() for label, value in zip(card("dt"), card("dd"), strict=True)}
+        for card in page.select(".card")
+    ]
+
+
+def test_page_shows_the_differences_from_full(random_session):
+    answers = Comparison(random_session, collection()).ask("When?", SETTINGS, ("full", "select"))
+    full, select = page_facts(collection(), answers)
+    assert full["speedup"] == "1.00x"
+    assert select["speedup"] == f"{answers[1].speedup:.2f}x"
+    assert select["first-token KL"] == f"{answers[1].first_token_kl:.4f} nats"
+    assert select["agreement"] == f"{answers[1].agreement:.2f}"
+    alone = Comparison(random_session, collection()).ask("When?", SETTINGS, ("select",))
+    assert not {"speedup", "first-token KL", "agreement"} & set(page_facts(collection(), alone)[0])
 
 
 @pytest.mark.slow

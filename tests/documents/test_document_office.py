@@ -10,6 +10,7 @@ import pytest
 
 from specprefill_cli.documents import DocumentError, Limits, read_document, read_documents
 from specprefill_cli.documents.xlsx import UNCALCULATED
+from specprefill_cli.installation import install_command
 from tests.helpers.document_files import CHAPTERS, book, saved, slides, word, workbook
 
 
@@ -176,7 +177,7 @@ def test_a_missing_extra_is_named(make, suffix: str, monkeypatch: pytest.MonkeyP
     data = make()
     package = {"docx": "docx", "pptx": "pptx", "xlsx": "openpyxl"}[suffix]
     monkeypatch.setitem(sys.modules, package, None)
-    assert refusal(data, f"a.{suffix}").endswith("pip install 'specprefill[office]'")
+    assert refusal(data, f"a.{suffix}").endswith(f"; install them with {install_command('office')}")
 
 
 def test_folders_hold_office_documents_too(tmp_path) -> None:
