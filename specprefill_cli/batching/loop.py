@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from specprefill_cli.batching.output import Finished
 from specprefill_cli.batching.rows import BadRow, Row, key_of, parse_line
+from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.reporting.jsonl import SCHEMA
 from specprefill_cli.signals import deferred_signals
 
@@ -39,7 +41,7 @@ def run_batch(
     finished: rows of earlier runs, which are skipped; what is left of it at the end is not in the input
     count: kept up to date; step: called after every row
 
-    An exception of `write` and KeyboardInterrupt end the batch and abandon the current row.
+    An exception of `write` and KeyboardInterrupt end the batch and abandon the current row, and so does a failed device.
     """
     for number, line in enumerate(lines, 1):
         row = parse_line(line, number, has_documents)
@@ -66,14 +68,29 @@ def skip(row: Row | BadRow, finished: Finished, count: Count) -> bool:
 
 
 def record_of(row: Row | BadRow, answer: Answerer) -> dict[str, Any]:
-    """The row's record, or an error record; a row without an identifier of its own is found again by `row_hash`."""
+    """The row's record, or an error record; a row without an identifier of its own is found again by `row_hash`.
+
+    Raises SpecprefillError where the device has failed, which is no fault of the row.
+    """
     identity = {"id": row.identifier} | ({"row_hash": row.content_hash} if row.content_hash else {})
     if isinstance(row, BadRow):
         return error_record(row.error, identity)
     try:
         return {**answer(row), **identity}
     except Exception as error:
+        if is_device_failure(error):
+            raise SpecprefillError(
+                f"the device failed ({first_line(error)}), and this process can answer nothing more; run the same command "
+                "with --out and --resume to go on in a new one"
+            ) from error
         return error_record(error, identity)
+
+
+def is_device_failure(error: Exception) -> bool:
+    """Whether an accelerator raised an error that all further work on it will raise too: any but a lack of memory."""
+    kind, text = type(error).__name__, str(error)
+    failed = kind == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
+    return bool(failed) and "out of memory" not in text.lower()
 
 
 def error_record(error: Exception, identity: dict[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,10 @@ import os
 import sys
 import time
 import traceback
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
@@ -17,7 +18,7 @@ from typer.core import TyperGroup
 from specprefill_cli import __version__
 from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, passages, plan, plugins
 from specprefill_cli.cli.arguments import check_dashes
-from specprefill_cli.cli.console import Notes, close_broken_pipe
+from specprefill_cli.cli.console import Notes, StandardOutput, close_broken_pipe
 from specprefill_cli.cli.help import tidy
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, first_line
 from specprefill_cli.models.memory import keep_freed_memory
@@ -89,7 +90,7 @@ tidy(app)
 def show_version(requested: bool) -> None:
     """Print the version and exit."""
     if requested:
-        typer.echo(f"specprefill {__version__}")
+        print(f"specprefill {__version__}")
         raise typer.Exit
 
 
@@ -115,6 +116,7 @@ def main() -> None:
         # A character that the terminal cannot show becomes an escape sequence instead of an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    sys.stdout = cast(TextIO, StandardOutput(sys.stdout))
     keep_freed_memory()
     termination = Termination()
     with termination.handled():
@@ -125,10 +127,16 @@ def main() -> None:
 def run(debug: bool) -> int | str | None:
     """Run the command line, print its error, and return the exit code."""
     try:
-        enter_run()
-        app()
+        try:
+            enter_run()
+            app()
+        finally:
+            sys.stdout.flush()
     except SystemExit as ended:
         return ended.code
+    except BrokenPipeError:
+        close_broken_pipe()
+        return 0
     except SpecprefillError as error:
         if debug:
             traceback.print_exception(error)
@@ -140,7 +148,9 @@ def run(debug: bool) -> int | str | None:
             f"unexpected {type(error).__name__}: {error}; run again with `specprefill --debug ...` for the traceback"
         )
         code = SpecprefillError.exit_code
-    print(f"specprefill: {' '.join(printable(message).split())}", file=sys.stderr)
+    # Standard error may be full as well.
+    with suppress(OSError):
+        print(f"specprefill: {' '.join(printable(message).split())}", file=sys.stderr)
     return code
 
 

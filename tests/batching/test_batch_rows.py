@@ -113,6 +113,50 @@ def test_failed_row_becomes_error_row_and_the_next_follows():
     assert [row.get("answer") for row in written] == ["X", None, None, "PLAIN"]
 
 
+class AcceleratorError(RuntimeError):
+    """Named as torch's, which stubs do without."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AcceleratorError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be ..."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasGemmEx"),
+    ],
+)
+def test_a_failed_device_ends_the_batch_and_its_rows_are_asked_again(tmp_path, error):
+    def second_fails(row):
+        if row.question == "y":
+            raise error
+        return echo(row)
+
+    out, lines = tmp_path / "out.jsonl", [b"x", b"y", b"z"]
+    with pytest.raises(SpecprefillError, match=r"the device failed \(CUDA error: .*\).* --resume") as failed:
+        resumed(lines, out, second_fails)
+    assert (failed.value.exit_code, len(str(failed.value).splitlines())) == (1, 1)
+    assert ids(out) == [1]
+    assert resumed(lines, out)[0].answered == 2
+    assert ids(out) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"),
+    ],
+)
+def test_other_errors_fail_one_row(tmp_path, error):
+    def first_fails(row):
+        if row.question == "x":
+            raise error
+        return echo(row)
+
+    count, _ = resumed([b"x", b"y"], tmp_path / "out.jsonl", first_fails)
+    assert (count.answered, count.failed) == (2, 1)
+
+
 def test_rows_are_answered_before_the_input_ends():
     """The writer sends a row only after it has read the answer to the one before."""
     question_end, questions = os.pipe()

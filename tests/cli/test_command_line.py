@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import types
+from io import TextIOWrapper
+from pathlib import Path
 
 import pytest
 from fpdf import FPDF
@@ -495,6 +497,34 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(call, tmp_path):
     code, _, err = call("--debug", "ask", HANDBOOK, "Who?", "--keep", "7")
     assert (code, "Traceback" in err, err.strip().splitlines()[-1][:12]) == (2, True, "specprefill:")
     assert "Traceback" not in call("ask", HANDBOOK, "Who?", "--keep", "7")[2]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk that Linux offers")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("--version",),
+        ("config", "path"),
+        ("config", "show"),
+        ("config", "show", "--json"),
+        ("plugins", "--json"),
+        ("plan", HANDBOOK, "Who?", "--quiet"),
+        ("ask", HANDBOOK, "Who?", "--quiet", "--mode", "full", "--max-new-tokens", "2"),
+        ("ask", HANDBOOK, "Who?", "--quiet", "--mode", "full", "--max-new-tokens", "2", "--json"),
+        ("batch", "--quiet", "--document", HANDBOOK, "--mode", "full", "--max-new-tokens", "2"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+def test_a_full_disk_is_one_clear_line(call, monkeypatch, arguments, buffered):
+    full = open("/dev/full", "w") if buffered else TextIOWrapper(open("/dev/full", "wb", 0), write_through=True)  # noqa: SIM115
+    monkeypatch.setattr(sys, "stdout", full)
+    code, _, err = call(*arguments, stdin=b"Who?")
+    assert code == 1
+    (line,) = err.splitlines()
+    assert line.startswith("specprefill: ")
+    assert "cannot be written (No space left on device); make room" in line
 
 
 def test_ctrl_c_ends_ask_with_130_and_prints_its_object(call, monkeypatch):
