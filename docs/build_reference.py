@@ -11,7 +11,7 @@ import typer
 from specprefill_cli.cli.choices import choices_of
 from specprefill_cli.cli.config import as_written
 from specprefill_cli.cli.main import app
-from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, SpecprefillError, UsageError
+from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, TERMINATED, SpecprefillError, UsageError
 from specprefill_cli.settings import ENVIRONMENT_PREFIX, SETTINGS, TYPES_IN_WORDS, Setting, in_words
 
 INTRODUCTION = """# Reference
@@ -27,6 +27,7 @@ EXIT_CODES = (
     (UsageError.exit_code, "wrong usage: an unknown option, a value out of range, an empty question"),
     (SOME_FAILED, "`batch`: some rows failed; `evaluate`: some questions were left out"),
     (INTERRUPTED, "interrupted by Ctrl-C"),
+    (TERMINATED, "ended by SIGTERM"),
 )
 
 

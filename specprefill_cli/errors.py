@@ -1,8 +1,9 @@
 """Errors that a user can mend: each is printed as one line and ends with its exit code."""
 
-# Exit codes that belong to no error: some questions failed and the others did not; Ctrl-C.
+# Exit codes that belong to no error: some questions failed and the others did not; Ctrl-C; SIGTERM.
 SOME_FAILED = 3
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 class SpecprefillError(Exception):
@@ -12,6 +13,12 @@ class SpecprefillError(Exception):
     """
 
     exit_code = 1
+
+
+class Interrupted(SpecprefillError):
+    """Ctrl-C or SIGTERM ended the command, which says how far it came."""
+
+    exit_code = INTERRUPTED
 
 
 class PromptTooLong(SpecprefillError):

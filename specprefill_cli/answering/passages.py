@@ -1,4 +1,4 @@
-"""The passages of the documents that most likely hold the answer: whole sentences, by importance and by words."""
+"""The passages of the documents that most likely hold the answer: whole sentences, the most relevant ones first."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from specprefill_cli.answering.relevance import Sentences
 from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.sentences import sentence_ranges
-from specprefill_cli.prefill.bm25 import bm25
-from specprefill_cli.prefill.selection import with_neighbours
 
-# Tokens over which importance is averaged, so that a single token lifts no sentence.
-SMOOTHING = 16
-# Weight of the two sentences around each one.
-NEIGHBOURS = 0.2
 # Sentences of a passage, and of all passages beyond one each.
 LONGEST_PASSAGE, SPARE_SENTENCES = 3, 1
-# A heading says little without the sentence behind it.
-HEADING_WORDS = 6
+# A passage with fewer words takes in the sentences beside it, as long as it may.
+FEWEST_WORDS = 25
+# A quoted sentence comes first from this share of the highest relevance on; below it the quote is doubtful.
+TRUSTED_QUOTE = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,52 +34,6 @@ class Passage:
     number: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sentences:
-    """The sentences of a collection: character ranges [n, 2] in its text, and the relevance [n] of each, 0 to 1."""
-
-    ranges: np.ndarray
-    relevance: np.ndarray
-
-    def at(self, character: int) -> int:
-        """Index of the sentence that holds a character, or of the last one before it."""
-        return max(0, int(np.searchsorted(self.ranges[:, 0], character, side="right")) - 1)
-
-    def relevance_at(self, character: int) -> float:
-        """Relevance of the sentence that holds a character."""
-        return float(self.relevance[self.at(character)])
-
-    @property
-    def highest(self) -> float:
-        """The highest relevance."""
-        return float(self.relevance.max(initial=0.0))
-
-    def opening(self, text: str) -> int:
-        """Where the first sentence begins that is more than a heading; text: the collection's."""
-        starts = (int(start) for start, end in self.ranges if len(text[start:end].split()) > HEADING_WORDS)
-        return next(starts, 0)
-
-
-def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, importance: Tensor | None) -> Sentences:
-    """Score every sentence by the importance of its tokens and by BM25 of the question's words.
-
-    offsets: [n, 2] character range of each document token; importance: [n], or None where nothing was scored
-    """
-    ranges = np.array(list(sentence_ranges(collection.text)), dtype=np.int64).reshape(-1, 2)
-    if not len(ranges) or not len(offsets):
-        return Sentences(ranges=ranges, relevance=np.zeros(len(ranges)))
-    signals = [bm25(question, collection.text, ranges[:, 0], len(collection.text))]
-    if importance is not None:
-        smooth = np.convolve(importance.double().numpy(), np.full(SMOOTHING, 1 / SMOOTHING), "same")[: len(offsets)]
-        first = np.searchsorted(offsets[:, 1], ranges[:, 0], side="right").clip(max=len(offsets) - 1)
-        # The square root brings a few large values nearer to the rest, as words are.
-        signals.append(np.sqrt(np.maximum.reduceat(smooth, first).clip(min=0)))
-    mean = np.mean([signal / max(signal.max(), 1e-12) for signal in signals], axis=0)
-    return Sentences(
-        ranges=ranges, relevance=with_neighbours(torch.from_numpy(mean), NEIGHBOURS).numpy() / (1 + 2 * NEIGHBOURS)
-    )
-
-
 def best_passages(
     collection: Collection, sentences: Sentences, count: int, leading: Sequence[int] = ()
 ) -> list[Passage]:
@@ -101,7 +49,14 @@ def best_passages(
         if len(runs) >= count or sum(last - first for first, last in runs) >= count + SPARE_SENTENCES:
             break
         add_sentence(runs, index, collection, sentences)
+    for place in range(len(runs)):
+        runs[place] = grown(runs, place, collection, sentences)
     return [as_passage(collection, sentences, run) for run in runs]
+
+
+def trusted_quotes(sentences: Sentences, quotes: Sequence[int]) -> list[int]:
+    """The first of the quotes, given by their characters, where its sentence is nearly as relevant as the best one."""
+    return [place for place in quotes[:1] if sentences.relevance_at(place) >= TRUSTED_QUOTE * sentences.highest]
 
 
 def add_sentence(runs: list[tuple[int, int]], index: int, collection: Collection, sentences: Sentences) -> None:
@@ -113,15 +68,32 @@ def add_sentence(runs: list[tuple[int, int]], index: int, collection: Collection
         if longer[1] - longer[0] == last - first + 1 <= LONGEST_PASSAGE and joined(collection, sentences, longer):
             runs[place] = longer
             return
-    text = collection.text[slice(*sentences.ranges[index])]
-    heading = len(text.split()) <= HEADING_WORDS and text[-1] not in ".!?" and index + 1 < len(sentences.ranges)
-    runs.append((index, index + 1 + (heading and joined(collection, sentences, (index, index + 2)))))
+    runs.append((index, index + 1))
+
+
+def grown(runs: list[tuple[int, int]], place: int, collection: Collection, sentences: Sentences) -> tuple[int, int]:
+    """A run with as many of its neighbours as it takes for `FEWEST_WORDS`, the more relevant side first."""
+    taken = {index for first, last in runs for index in range(first, last)}
+    first, last = runs[place]
+    while (
+        last - first < LONGEST_PASSAGE
+        and len(collection.text[slice(*span(sentences, (first, last)))].split()) < FEWEST_WORDS
+    ):
+        longer = [
+            run
+            for index, run in ((last, (first, last + 1)), (first - 1, (first - 1, last)))
+            if 0 <= index < len(sentences.ranges) and index not in taken and joined(collection, sentences, run)
+        ]
+        if not longer:
+            break
+        first, last = max(longer, key=lambda run: sentences.relevance[[run[0], run[1] - 1]].sum())
+    return first, last
 
 
 def joined(collection: Collection, sentences: Sentences, run: tuple[int, int]) -> bool:
-    """Whether a run of sentences lies within one document."""
-    start, end = span(sentences, run)
-    return len(collection.parts(start, end)) == 1
+    """Whether a run of sentences lies on one page of one document, so that a passage names the page it stands on."""
+    touched = collection.pages_by_document(*span(sentences, run))
+    return len(touched) == 1 and len(touched[0].pages) <= 1
 
 
 def span(sentences: Sentences, run: tuple[int, int]) -> tuple[int, int]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specprefill_cli.answering.passages import Passage, Sentences, as_passage, best_passages, rank_sentences
+from specprefill_cli.answering.passages import Passage, as_passage, best_passages, joined
+from specprefill_cli.answering.relevance import Sentences, rank_sentences
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.cleaning import clean_question
-from specprefill_cli.documents.collection import Collection, DocumentPages
+from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.fates import Fate, Plan
 from specprefill_cli.prefill.registry import SCORERS
@@ -79,19 +80,9 @@ def kept_passages(collection: Collection, sentences: Sentences, plan: Plan, offs
             kept |= (sentences.ranges[:, 0] < end) & (start < sentences.ranges[:, 1])
     runs: list[tuple[int, int]] = []
     for index in np.flatnonzero(kept).tolist():
-        # A passage ends with its page, so that the page it names is the page it stands on.
-        if (
-            runs
-            and runs[-1][1] == index
-            and page_of(collection, sentences, index - 1) == page_of(collection, sentences, index)
-        ):
-            runs[-1] = (runs[-1][0], index + 1)
+        longer = (runs[-1][0], index + 1) if runs else (index, index + 1)
+        if runs and runs[-1][1] == index and joined(collection, sentences, longer):
+            runs[-1] = longer
         else:
             runs.append((index, index + 1))
     return [as_passage(collection, sentences, run) for run in runs]
-
-
-def page_of(collection: Collection, sentences: Sentences, index: int) -> DocumentPages:
-    """Document and page on which a sentence begins."""
-    start = int(sentences.ranges[index, 0])
-    return collection.pages_by_document(start, start + 1)[0]

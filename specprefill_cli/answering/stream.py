@@ -11,7 +11,8 @@ from specprefill_cli.answering.answer import Answer, span_records
 from specprefill_cli.answering.citations import Citation, cite
 from specprefill_cli.answering.confidence import ConfidenceModel, Signals, answer_signals
 from specprefill_cli.answering.overview import OVERVIEW_PASSAGES, overview_text
-from specprefill_cli.answering.passages import Passage, Sentences, best_passages, rank_sentences
+from specprefill_cli.answering.passages import Passage, best_passages, trusted_quotes
+from specprefill_cli.answering.relevance import Sentences, rank_sentences
 from specprefill_cli.answering.resolve import Resolved
 from specprefill_cli.decoding.adaptive import SWITCHED_OFF, SpeculationState
 from specprefill_cli.decoding.measures import DecodeSpeed, RoundLog
@@ -146,8 +147,8 @@ class AnswerStream:
         return rank_sentences(self.collection, self.question, self.request.prompt.offsets, self.prefilled.importance)
 
     def passages(self, citations: Sequence[Citation], count: int) -> list[Passage]:
-        """The passages to show with an answer: first what it quotes, or for an overview what the documents begin with."""
-        leading = [self.sentences.opening(self.collection.text)] if self.overview else self.places(citations)[:1]
+        """The passages to show with an answer: first what it quotes, or for an overview their beginning."""
+        leading = [0] if self.overview else trusted_quotes(self.sentences, self.places(citations))
         return best_passages(self.collection, self.sentences, count, leading)
 
     def places(self, citations: Sequence[Citation]) -> list[int]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from specprefill_cli.answering.session import Session, check_names, loads_draft
 from specprefill_cli.batching.rows import Row
 from specprefill_cli.documents.collection import Collection
-from specprefill_cli.errors import UsageError
+from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.reporting.jsonl import answer_record
 from specprefill_cli.settings import Settings, parse_setting
+
+Reader = Callable[[tuple[str, ...]], Collection]
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class SessionAnswerer:
 
     session: Session
     settings: Settings
-    read: Callable[[tuple[str, ...]], Collection]
+    read: Reader
     own: Collection | None
 
     def __call__(self, row: Row) -> dict[str, Any]:
@@ -45,6 +48,25 @@ class SessionAnswerer:
         ignored = [f"key '{key}' of the row is unknown and was ignored" for key in row.ignored]
         seconds = answer.startup_seconds + reading
         return answer_record(replace(answer, startup_seconds=seconds, warnings=[*answer.warnings, *ignored]))
+
+
+def read_once(read: Reader, limit: int = 8) -> Reader:
+    """A reader that reads each of the latest `limit` lists of documents once, also one that cannot be read."""
+
+    @lru_cache(limit)
+    def outcome(names: tuple[str, ...]) -> Collection | SpecprefillError:
+        try:
+            return read(names)
+        except SpecprefillError as error:
+            return error
+
+    def remembered(names: tuple[str, ...]) -> Collection:
+        collection = outcome(names)
+        if isinstance(collection, SpecprefillError):
+            raise collection
+        return collection
+
+    return remembered
 
 
 def row_settings(settings: Settings, row: Row) -> Settings:

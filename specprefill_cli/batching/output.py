@@ -1,17 +1,25 @@
-"""Rows of output: written whole, and found again after the process was killed."""
+"""Rows of output: written whole by one run at a time, and found again after the process was killed."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
+
+from filelock import lock_descriptor
 
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.files import is_device, write_whole
 from specprefill_cli.reporting.jsonl import SCHEMA, line
 
 # The beginning of every row.
 BEGINNING = line({"schema": SCHEMA}).removesuffix("}").encode("ascii")
+# Number of rows by their key (`rows.key_of`) and by whether they failed.
+Finished = Counter[tuple[str | int, bool]]
 
 
 class RowWriter:
@@ -34,51 +42,78 @@ class RowWriter:
             ) from error
 
 
-def open_output(path: Path, resume: bool) -> BinaryIO:
-    """The output file, ready for more rows; an unfinished row at its end is cut off.
+@contextmanager
+def open_output(path: Path, resume: bool, retry_failed: bool = False) -> Iterator[tuple[BinaryIO, Finished]]:
+    """Open the output file for more rows, and count those that it holds; an unfinished row at its end is cut off.
+
+    retry_failed: first remove the failed rows from a file that is resumed
 
     Raises UsageError for a file that is not empty and not to be resumed, or that holds something else than rows;
-    SpecprefillError when it cannot be written.
+    SpecprefillError when it cannot be written, or while another run writes to it.
     """
     if path.is_dir():
         raise UsageError(f"--out {path}: this is a folder; give a file name")
-    if path.is_file() and path.stat().st_size and not resume:
-        raise UsageError(f"--out {path}: is not empty; give --resume to continue it, or another name")
-    if path.exists() and not path.is_file() and resume:
+    if is_device(path) and resume:
         raise UsageError(f"--resume: {path} is not a file; a pipe or a device cannot be resumed")
+    finished: Finished = Counter()
+    with ExitStack() as stack:
+        stream = stack.enter_context(opened(path, "ab+" if resume else "ab"))
+        if path.is_file() and path.stat().st_size and not resume:
+            raise UsageError(f"--out {path}: is not empty; give --resume to continue it, or another name")
+        if resume:
+            end = 0
+            for text, key, failed in whole_rows(stream, path):
+                finished[key, failed] += 1
+                end += len(text)
+            stream.truncate(end)
+        if retry_failed and any(failed for _, failed in finished):
+            kept = [text for text, _, failed in whole_rows(stream, path) if not failed]
+            finished = Counter({row: number for row, number in finished.items() if not row[1]})
+            if os.name == "nt":
+                # Windows replaces no open file.
+                stream.close()
+            write_whole(path, b"".join(kept))
+            stream = stack.enter_context(opened(path, "ab"))
+        yield stream, finished
+
+
+def opened(path: Path, mode: str) -> BinaryIO:
+    """Open the output, for this run alone.
+
+    Without a buffer, which would retry, and fail again, on close when the disk is full.
+    """
     try:
-        if path.is_file():
-            with path.open("r+b") as stream:
-                cut_half_row(stream, path)
-        # Unbuffered: a buffer would retry, and fail again, on close when the disk is full.
-        return path.open("ab", buffering=0)
+        stream = cast(BinaryIO, path.open(mode, buffering=0))
     except OSError as error:
         raise SpecprefillError(f"--out {path}: cannot be written ({error.strerror}); give another place") from error
+    # Some network file systems have no locks.
+    with suppress(OSError):
+        if path.is_file() and not lock_descriptor(stream.fileno(), blocking=False):
+            stream.close()
+            raise SpecprefillError(
+                f"--out {path}: another run is writing to it; wait for its end, or give another name"
+            )
+    return stream
 
 
-def cut_half_row(stream: BinaryIO, path: Path) -> None:
-    """Cut off what follows the last whole row. Raises UsageError, and changes nothing, for a file that holds no rows."""
-    end = 0
-    for row in stream:
-        whole = row.endswith(b"\n")
-        if (end == 0 or not whole) and not BEGINNING.startswith(row[: len(BEGINNING)]):
-            raise UsageError(f"--resume: {path} is not an output of batch; give another --out")
-        end += len(row) if whole else 0
-    stream.truncate(end)
+def whole_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, str | int, bool]]:
+    """Text and key of each row of an output, and whether it failed, up to an unfinished one.
 
-
-def finished_rows(path: Path) -> Iterator[tuple[str | int, bool]]:
-    """Identifier of each row in the output, and whether it failed; reads one line at a time.
-
-    Raises SpecprefillError for a line that is not a row of `batch`.
+    Raises UsageError for a file that holds no rows, SpecprefillError for a line that is not one of `batch`.
     """
-    with path.open("rb") as stream:
-        for number, text in enumerate(stream, 1):
+    foreign = UsageError(f"--resume: {path} is not an output of batch; give another --out")
+    with open(stream.fileno(), "rb", closefd=False) as reader:
+        reader.seek(0)
+        for number, text in enumerate(reader, 1):
+            whole = text.endswith(b"\n")
+            if (number == 1 or not whole) and not BEGINNING.startswith(text[: len(BEGINNING)]):
+                raise foreign
+            if not whole:
+                return
             try:
                 record = json.loads(text)
-                row = record["id"], "error" in record
-            except (ValueError, KeyError, TypeError) as error:
-                raise SpecprefillError(
-                    f"--resume: line {number} of {path} is not a row of output; remove it"
-                ) from error
+                row = text, record.get("row_hash", record["id"]), "error" in record
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                line_error = SpecprefillError(f"--resume: line {number} of {path} is not a row of output; remove it")
+                raise (foreign if number == 1 else line_error) from error
             yield row

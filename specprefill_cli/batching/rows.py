@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.settings import SETTINGS
@@ -23,6 +24,7 @@ class Row:
     """One question; `identifier` is the row's own, or the number of its line.
 
     documents: empty for the batch's own; overrides: settings as the row has them; ignored: unknown keys
+    content_hash: of the line, where the row has no identifier of its own
     """
 
     identifier: str | int
@@ -30,6 +32,7 @@ class Row:
     documents: tuple[str, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    content_hash: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class BadRow:
 
     identifier: str | int
     error: RowError
+    content_hash: str | None = field(default=None, compare=False)
 
 
 def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | None:
@@ -46,24 +50,40 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | 
     number: of the line, from 1; has_documents: whether rows without documents, and plain questions, are allowed
     """
     identifier: str | int = number
+    content_hash: str | None = hashlib.sha256(line.strip()).hexdigest()[:16]
     try:
         # Files joined by `cat` may have byte order marks in the middle.
         text = line.decode("utf-8").strip().lstrip("\ufeff")
         if not text:
             return None
-        if not text.startswith("{"):
-            return Row(number, plain_question(text, has_documents))
-        values = json.loads(text)
-        identifier = own_identifier(values, number)
-        return row_of(values, identifier, has_documents)
+        values = json.loads(text) if text.startswith("{") else {"question": plain_question(text, has_documents)}
+        if (own := own_identifier(values)) is not None:
+            identifier, content_hash = own, None
+        return replace(row_of(values, identifier, has_documents), content_hash=content_hash)
     except RowError as error:
-        return BadRow(identifier, error)
+        return BadRow(identifier, error, content_hash)
     except (ValueError, RecursionError) as error:
-        return BadRow(identifier, RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"))
+        return BadRow(identifier, RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"), content_hash)
 
 
-def plain_question(text: str, has_documents: bool) -> str:
-    """The question of a line that is plain text or a JSON string. Raises RowError for other JSON."""
+def key_of(row: Row | BadRow) -> str | int:
+    """What finds a row again in an output, wherever it stands: its identifier, or its content where it has none."""
+    return row.identifier if row.content_hash is None else row.content_hash
+
+
+def keys_in(stream: BinaryIO, has_documents: bool) -> list[str | int] | None:
+    """The keys of all rows of a file, which is left where it was; None for a pipe, whose rows are yet to come."""
+    if not stream.seekable():
+        return None
+    start = stream.tell()
+    rows = (parse_line(line, number, has_documents) for number, line in enumerate(stream, 1))
+    keys = [key_of(row) for row in rows if row is not None]
+    stream.seek(start)
+    return keys
+
+
+def plain_question(text: str, has_documents: bool) -> object:
+    """The question of a line that is plain text or a JSON string. Raises RowError for an array."""
     if not has_documents:
         raise RowError("not a JSON object; a plain question needs --document")
     if "\0" in text:
@@ -74,15 +94,13 @@ def plain_question(text: str, has_documents: bool) -> str:
         value = text
     if isinstance(value, list) or text in ("[", "]"):
         raise RowError("a JSON array is not a row; give one object per line (jq -c '.[]' writes them)")
-    return row_of({"question": value}, text, has_documents).question
+    return value
 
 
-def own_identifier(values: Mapping[str, Any], number: int) -> str | int:
-    """The row's `id`, or the number of its line. Raises RowError for an `id` of another type."""
+def own_identifier(values: Mapping[str, Any]) -> str | int | None:
+    """The row's `id`. Raises RowError for one of another type."""
     identifier = values.get("id")
-    if identifier is None:
-        return number
-    if isinstance(identifier, bool) or not isinstance(identifier, str | int):
+    if isinstance(identifier, bool) or not isinstance(identifier, str | int | None):
         raise RowError("id must be a string or a whole number")
     return identifier
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -15,18 +15,15 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import document_reader
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import OUTPUT, Quiet, with_settings
-from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, SpecprefillError, UsageError
+from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
 from specprefill_cli.files import same_file
 from specprefill_cli.settings import PREFILL, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.answerer import SessionAnswerer
     from specprefill_cli.batching.loop import Count
+    from specprefill_cli.batching.output import Finished
     from specprefill_cli.prefill.prefix_cache import DocumentCache
-
-
-# Lists of documents whose texts are kept for further rows.
-MAX_COLLECTIONS = 8
 
 
 @with_settings("documents", "models", "prefill", "decoding", "output")
@@ -43,7 +40,11 @@ def batch(
         Path | None, typer.Option(help="Write rows to this file.", rich_help_panel=OUTPUT, show_default=False)
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue after the rows that --out holds.", rich_help_panel=OUTPUT)
+        bool, typer.Option("--resume", help="Skip the rows that --out holds already.", rich_help_panel=OUTPUT)
+    ] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option("--retry-failed", help="As --resume, but ask the rows that failed again.", rich_help_panel=OUTPUT),
     ] = False,
     cache_dir: Annotated[
         Path | None,
@@ -72,17 +73,22 @@ def batch(
     names = tuple(document or ())
     if out == Path("-"):
         out = None
+    resume |= retry_failed
     check_streams(questions, names, out, resume)
     notes = Notes(quiet)
-    from specprefill_cli.batching.interrupts import Interrupts
-    from specprefill_cli.batching.loop import NOTHING_FINISHED, run_batch
-    from specprefill_cli.batching.output import RowWriter, finished_rows, open_output
+    from specprefill_cli.batching.loop import Count, run_batch
+    from specprefill_cli.batching.output import Finished, RowWriter, open_output
+    from specprefill_cli.batching.rows import keys_in
 
-    interrupts = Interrupts()
+    count, finished = Count(), Finished()
     with ExitStack() as stack:
         source = open_questions(questions, stack)
-        sink = sys.stdout.buffer if out is None else stack.enter_context(open_output(out, resume))
-        stack.enter_context(interrupts.caught())
+        keys = keys_in(source, bool(names))
+        sink: BinaryIO = sys.stdout.buffer
+        if out is not None:
+            sink, finished = stack.enter_context(open_output(out, resume, retry_failed))
+            check_same_input(keys, finished, out)
+        before = finished.total()
         try:
             cache = document_cache(cache_dir, cache_limit, notes)
             answer = open_answerer(context, settings, names, cache, notes)
@@ -90,29 +96,37 @@ def batch(
             # A progress line on the terminal would run into rows printed there.
             progress = Notes(quiet or out is None)
             update = stack.enter_context(progress.progress("waiting for the first row"))
-            count = run_batch(
+            run_batch(
                 # Each line as soon as it has arrived, however slow its writer is.
                 iter(source.readline, b""),
                 bool(names),
                 answer,
                 RowWriter(sink),
-                finished_rows(out) if out is not None and resume else NOTHING_FINISHED,
-                lambda count: update(progress_text(count, started)),
-                interrupts.held,
+                finished,
+                count,
+                lambda: update(progress_text(count, started)),
             )
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
-    report(count, started, notes)
+            total = f" of {len(keys):,}" if keys is not None else ""
+            remedy = "run the same command with --resume to go on" if out else "--out keeps rows for --resume"
+            raise Interrupted(f"interrupted after {before + count.answered:,}{total} rows; {remedy}") from None
+    report(count, finished.total(), started, notes)
 
 
 def check_streams(questions: str, names: tuple[str, ...], out: Path | None, resume: bool) -> None:
     """Raises UsageError for inputs and an output that exclude each other."""
     if resume and out is None:
-        raise UsageError("--resume needs --out: it continues after the rows of that file")
+        raise UsageError("--resume needs --out: it skips the rows that this file holds")
     if questions == "-" and "-" in names:
         raise UsageError("standard input cannot be both the questions and a document; give one of them as a file")
     if out is not None and questions != "-" and same_file(out, Path(questions)):
         raise UsageError(f"--out {out}: these are the questions; give another name")
+
+
+def check_same_input(keys: Sequence[str | int] | None, finished: Finished, out: Path) -> None:
+    """Raises UsageError where the output has rows and none of them is in the input, as far as that can be known."""
+    if keys is not None and finished and not any((key, failed) in finished for key in keys for failed in (True, False)):
+        raise UsageError(f"--resume: no row of {out} is in the input; give the same input as before, or another --out")
 
 
 def open_questions(name: str, stack: ExitStack) -> BinaryIO:
@@ -131,7 +145,7 @@ def open_answerer(
     context: typer.Context, settings: Settings, names: tuple[str, ...], cache: DocumentCache, notes: Notes
 ) -> SessionAnswerer:
     """Read the batch's documents, load the models, and warm them up."""
-    from specprefill_cli.batching.answerer import SessionAnswerer
+    from specprefill_cli.batching.answerer import SessionAnswerer, read_once
 
     read = document_reader(settings, notes)
     with notes.progress("reading documents"):
@@ -139,7 +153,7 @@ def open_answerer(
     with notes.progress("loading the models"):
         # A row may bring what gives an option its effect: nothing is idle here.
         session = open_ready_session(context, [settings], {}, notes)
-    return SessionAnswerer(session.with_cache(cache), settings, lru_cache(MAX_COLLECTIONS)(read), own)
+    return SessionAnswerer(session.with_cache(cache), settings, read_once(read), own)
 
 
 def document_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> DocumentCache:
@@ -154,13 +168,15 @@ def document_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> 
     return DocumentCache(draft=PrefixCache(store))
 
 
-def report(count: Count, started: float, notes: Notes) -> None:
-    """Show the final count; raises Exit where rows failed."""
+def report(count: Count, unknown: int, started: float, notes: Notes) -> None:
+    """Show the final count, and how many rows of the output are unknown to the input; raises Exit where rows failed."""
     notes.show(progress_text(count, started))
+    if unknown:
+        notes.warn(f"rows of the output that are not in the input: {unknown:,}")
     if count.failed_before:
         notes.warn(
             f"{count.failed_before:,} of the failed rows were written by an earlier run and are not asked again; "
-            "give their questions as a new input"
+            "--retry-failed does that"
         )
     if count.failed:
         raise typer.Exit(SOME_FAILED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.inputs import document_reader, read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import MODE_LIST, Given, Html, Json, Quiet, with_settings
-from specprefill_cli.errors import INTERRUPTED, UsageError
+from specprefill_cli.errors import INTERRUPTED, TERMINATED, UsageError
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import AUTO, PREFILL, Settings
 
@@ -100,6 +101,8 @@ def run_session(repl: Repl, notes: Notes) -> None:
     from specprefill_cli.cli.prompt_line import open_history, prompted_lines
     from specprefill_cli.cli.repl import run_repl
 
+    # Ctrl-C ends an answer; SIGTERM ends the session.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     out = console(sys.stdout)
     if sys.stdin.isatty():
         notes.tell("Ask about the documents; /help lists commands, /exit leaves.")

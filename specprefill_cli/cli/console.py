@@ -12,7 +12,39 @@ from typing import Any, TextIO
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.reporting.safe import plain
+
+
+class StandardOutput:
+    """Standard output that says what failed when it cannot be written, and where all that follows then goes nowhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        with self.explained():
+            return self.stream.write(text)
+
+    def flush(self) -> None:
+        with self.explained():
+            self.stream.flush()
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raise SpecprefillError where the block cannot write; a closed pipe stays what it is."""
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            close_broken_pipe()
+            raise SpecprefillError(
+                f"standard output: cannot be written ({error.strerror}); make room, or send it elsewhere"
+            ) from error
 
 
 class PipeConsole(Console):
@@ -77,5 +109,5 @@ def print_json(values: Mapping[str, Any]) -> None:
 
 
 def close_broken_pipe() -> None:
-    """The reader of our output has gone (`| head`): let Python's own flush at exit go nowhere."""
+    """Nobody takes our output any more (`| head`, or a full disk): let Python's own flush at exit go nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,9 +7,10 @@ import os
 import sys
 import time
 import traceback
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
@@ -17,11 +18,12 @@ from typer.core import TyperGroup
 from specprefill_cli import __version__
 from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, passages, plan, plugins
 from specprefill_cli.cli.arguments import check_dashes
-from specprefill_cli.cli.console import Notes, close_broken_pipe
+from specprefill_cli.cli.console import Notes, StandardOutput, close_broken_pipe
 from specprefill_cli.cli.help import tidy
-from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, first_line
 from specprefill_cli.models.memory import keep_freed_memory
 from specprefill_cli.reporting.safe import printable
+from specprefill_cli.signals import Termination
 
 # Start-up time is counted from here, as early as possible.
 STARTED = time.perf_counter()
@@ -88,7 +90,7 @@ tidy(app)
 def show_version(requested: bool) -> None:
     """Print the version and exit."""
     if requested:
-        typer.echo(f"specprefill {__version__}")
+        print(f"specprefill {__version__}")
         raise typer.Exit
 
 
@@ -114,20 +116,42 @@ def main() -> None:
         # A character that the terminal cannot show becomes an escape sequence instead of an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    sys.stdout = cast(TextIO, StandardOutput(sys.stdout))
     keep_freed_memory()
+    termination = Termination()
+    with termination.handled():
+        code = run(debug)
+    sys.exit(TERMINATED if termination.requested and code == INTERRUPTED else code)
+
+
+def run(debug: bool) -> int | str | None:
+    """Run the command line, print its error, and return the exit code."""
     try:
-        enter_run()
-        app()
+        try:
+            enter_run()
+            app()
+        finally:
+            sys.stdout.flush()
+    except SystemExit as ended:
+        return ended.code
+    except BrokenPipeError:
+        close_broken_pipe()
+        return 0
     except SpecprefillError as error:
         if debug:
             traceback.print_exception(error)
-        fail(str(error), error.exit_code)
+        message, code = str(error), error.exit_code
     except Exception as error:
         if debug:
             raise
-        fail(
-            f"unexpected {type(error).__name__}: {error}; run again with `specprefill --debug ...` for the traceback", 1
+        message = (
+            f"unexpected {type(error).__name__}: {error}; run again with `specprefill --debug ...` for the traceback"
         )
+        code = SpecprefillError.exit_code
+    # Standard error may be full as well.
+    with suppress(OSError):
+        print(f"specprefill: {' '.join(printable(message).split())}", file=sys.stderr)
+    return code
 
 
 def enter_run() -> None:
@@ -140,12 +164,6 @@ def enter_run() -> None:
         serve()
     if in_run():
         join_run()
-
-
-def fail(message: str, code: int) -> None:
-    """Print an error on one line and exit."""
-    print(f"specprefill: {' '.join(printable(message).split())}", file=sys.stderr)
-    sys.exit(code)
 
 
 if __name__ == "__main__":

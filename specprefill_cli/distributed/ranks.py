@@ -6,8 +6,6 @@ too: no rank can branch differently, and Ctrl-C or a closed pipe between two com
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from specprefill_cli.distributed.commands import Command
 from specprefill_cli.distributed.heartbeat import BEAT, END, Heartbeat
 from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.signals import deferred_signals
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,6 +114,7 @@ class ConnectedRanks(Ranks):
         if not self.leads:
             yield
             return
+        # Half a command would leave the other ranks waiting.
         with deferred_signals():
             try:
                 self.commands += 1
@@ -169,21 +169,3 @@ def is_connection_error(error: Exception) -> bool:
     import torch.distributed as dist
 
     return isinstance(error, dist.DistError) or any(name in str(error).lower() for name in ("gloo", "nccl"))
-
-
-@contextmanager
-def deferred_signals() -> Iterator[None]:
-    """Hold back SIGINT and SIGTERM until the block ends: half a command would leave the other ranks waiting."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pending: list[int] = []
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    handlers = {kind: signal.signal(kind, lambda number, _frame: pending.append(number)) for kind in kinds}
-    try:
-        yield
-    finally:
-        for kind, handler in handlers.items():
-            signal.signal(kind, handler)
-        for number in pending[:1]:
-            signal.raise_signal(number)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -11,18 +13,30 @@ UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 
 
-def bm25(question: str, text: str, starts: np.ndarray, end: int, k1: float = 1.2, b: float = 0.75) -> np.ndarray:
+def bm25(
+    question: str,
+    text: str,
+    starts: np.ndarray,
+    end: int,
+    k1: float = 1.2,
+    b: float = 0.75,
+    normalise: Callable[[str], str] = str.lower,
+) -> np.ndarray:
     """Okapi BM25 (Robertson and Zaragoza 2009) of passages of a text for a question: [n].
 
     starts: [n] character at which each passage begins, ascending; it ends where the next one begins, the last at `end`.
         A word belongs to the passage that it begins in
+    normalise: the form in which words are compared; empty for words that do not count in a question
     """
     count = len(starts)
-    places: dict[str, list[int]] = {term: [] for term in sorted({word.lower() for word in WORD.findall(question)})}
+    # The same words come again and again.
+    normalised = cache(normalise)
+    terms = set(map(normalised, WORD.findall(question))) - {""}
+    places: dict[str, list[int]] = {term: [] for term in sorted(terms)}
     word_starts = []
     for match in WORD.finditer(text, int(starts[0]), end):
         word_starts.append(match.start())
-        word = match.group().lower()
+        word = normalised(match.group())
         if word in places:
             places[word].append(match.start())
 

@@ -13,17 +13,11 @@ from specprefill_cli.answering.answer import Answer
 from specprefill_cli.answering.citations import NOT_FOUND
 from specprefill_cli.answering.confidence import LIKELY
 from specprefill_cli.answering.passages import Passage
+from specprefill_cli.answering.relevance import FUNCTION_WORDS
 from specprefill_cli.documents.errors import one_line
 from specprefill_cli.models.pairs import BUNDLED
 from specprefill_cli.reporting.safe import plain
 
-# Words of a question that say nothing about its subject.
-FUNCTION_WORDS = frozenset(
-    "a about after all an and any are as at be been before between by can could did do does for from had has have he her "
-    "his how i if in into is it its long many may much must not of often old on or she should so some than that the "
-    "their them there these they this those to under until was we were what when where which while who whom whose why "
-    "will with would you your".split()
-)
 WORD = re.compile(r"\w+")
 BETTER_PAIR_HINT = (
     "tiny is small and often wrong: `specprefill pairs use qwen2.5-1.5b` sets up a pair that reads better"

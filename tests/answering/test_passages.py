@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from specprefill_cli.answering.overview import asks_for_overview
-from specprefill_cli.answering.passages import best_passages, rank_sentences
+from specprefill_cli.answering.passages import best_passages, trusted_quotes
+from specprefill_cli.answering.relevance import content_stem, rank_sentences
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, Page, one_page_document
 
@@ -67,9 +68,35 @@ def test_passages_are_whole_sentences_of_one_document_without_overlap(collection
     assert len(found) <= 5
 
 
+def test_a_doubtful_quote_does_not_come_first(collection):
+    sentences = rank_sentences(collection, "When does the kitchen close?", word_offsets(collection.text), None)
+    assert trusted_quotes(sentences, [collection.text.index("Boats")]) == []
+    kitchen = collection.text.index("The kitchen")
+    assert trusted_quotes(sentences, [kitchen]) == [kitchen]
+
+
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [("When?", "since 1887"), ("How much is it?", "for 42"), ("Who?", "by Holt")],
+)
+def test_a_sentence_with_the_kind_of_thing_that_is_asked_for_gains(question, kind):
+    text = (
+        f"The mill is known all round. Cats sleep. The mill is known {kind}. Cats sleep. The mill is known all round."
+    )
+    document = Collection((one_page_document("mill.txt", text, "text/plain"),))
+    sentences = rank_sentences(document, question + " The mill", word_offsets(text), None)
+    best = sentences.ranges[sentences.relevance.argmax()]
+    assert kind in text[slice(*best)]
+
+
+def test_words_are_compared_without_endings():
+    assert content_stem("collected") == content_stem("Collects") == content_stem("collecting")
+    assert content_stem("which") == ""
+
+
 def test_a_heading_brings_the_sentence_behind_it():
     document = one_page_document("a.md", "Notice period\n\nIt is a month. Holidays are long.", "text/markdown")
-    assert passages(Collection((document,)), "notice", count=1)[0].text.endswith("It is a month.")
+    assert passages(Collection((document,)), "notice", count=1)[0].text.startswith("Notice period\n\nIt is a month.")
 
 
 def test_documents_without_text_have_no_passages():

@@ -8,21 +8,38 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from specprefill_cli.batching.interrupts import Interrupts
-from specprefill_cli.batching.loop import run_batch
-from specprefill_cli.batching.output import RowWriter, finished_rows, open_output
-from specprefill_cli.batching.rows import OVERRIDES, BadRow, Row, parse_line
+from specprefill_cli.batching.loop import Count, run_batch
+from specprefill_cli.batching.output import RowWriter, open_output
+from specprefill_cli.batching.rows import OVERRIDES, BadRow, Row, key_of, parse_line
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.signals import Termination
 
 STUB = Path(__file__).parent.with_name("helpers") / "batch_stub.py"
 
 
 def echo(row):
     return {"schema": 1, "id": None, "answer": row.question.upper()}
+
+
+def answered(lines, answer, write, finished=None):
+    count = Count()
+    run_batch(lines, True, answer, write, Counter() if finished is None else finished, count)
+    return count
+
+
+def resumed(lines, out, answer=echo, retry_failed=False):
+    """Run a batch that writes to a file and skips the rows that this holds; counts, and the rows that are left over."""
+    with open_output(out, True, retry_failed) as (sink, finished):
+        return answered(lines, answer, RowWriter(sink), finished), finished.total()
+
+
+def ids(out):
+    return [json.loads(line)["id"] for line in out.read_bytes().splitlines()]
 
 
 def jsonl(*rows):
@@ -88,12 +105,56 @@ def test_failed_row_becomes_error_row_and_the_next_follows():
 
     written = []
     lines = [*jsonl({"id": "a", "question": "x"}, {"id": "b", "question": "y"}), b"{bad\n", b"\n", b"plain\n"]
-    count = run_batch(lines, True, fail_second, written.append)
+    count = answered(lines, fail_second, written.append)
     assert (count.answered, count.failed) == (4, 2)
     assert [row["id"] for row in written] == ["a", "b", 3, 5]
     assert written[1] == {"schema": 1, "id": "b", "error": {"type": "SpecprefillError", "message": "no such file"}}
     assert written[2]["error"]["type"] == "RowError"
     assert [row.get("answer") for row in written] == ["X", None, None, "PLAIN"]
+
+
+class AcceleratorError(RuntimeError):
+    """Named as torch's, which stubs do without."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AcceleratorError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be ..."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasGemmEx"),
+    ],
+)
+def test_a_failed_device_ends_the_batch_and_its_rows_are_asked_again(tmp_path, error):
+    def second_fails(row):
+        if row.question == "y":
+            raise error
+        return echo(row)
+
+    out, lines = tmp_path / "out.jsonl", [b"x", b"y", b"z"]
+    with pytest.raises(SpecprefillError, match=r"the device failed \(CUDA error: .*\).* --resume") as failed:
+        resumed(lines, out, second_fails)
+    assert (failed.value.exit_code, len(str(failed.value).splitlines())) == (1, 1)
+    assert ids(out) == [1]
+    assert resumed(lines, out)[0].answered == 2
+    assert ids(out) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"),
+    ],
+)
+def test_other_errors_fail_one_row(tmp_path, error):
+    def first_fails(row):
+        if row.question == "x":
+            raise error
+        return echo(row)
+
+    count, _ = resumed([b"x", b"y"], tmp_path / "out.jsonl", first_fails)
+    assert (count.answered, count.failed) == (2, 1)
 
 
 def test_rows_are_answered_before_the_input_ends():
@@ -112,7 +173,7 @@ def test_rows_are_answered_before_the_input_ends():
     partner = threading.Thread(target=converse, daemon=True)
     partner.start()
     with open(question_end, "rb") as source, open(answer_end, "wb") as sink:
-        run_batch(iter(source.readline, b""), True, echo, RowWriter(sink))
+        answered(iter(source.readline, b""), echo, RowWriter(sink))
     partner.join(timeout=60)
     assert got == [f"QUESTION {number}" for number in range(4)]
 
@@ -127,7 +188,7 @@ def test_memory_does_not_grow_with_the_rows():
     marks = []
     with open(os.devnull, "wb") as sink:
         tracemalloc.start()
-        run_batch(rows(), True, echo, RowWriter(sink))
+        answered(rows(), echo, RowWriter(sink))
         tracemalloc.stop()
     assert marks[1] < marks[0] * 1.1 + 10_000
 
@@ -135,43 +196,69 @@ def test_memory_does_not_grow_with_the_rows():
 def test_resume_cuts_the_unfinished_row_and_skips_whole_rows(tmp_path):
     out = tmp_path / "out.jsonl"
     lines = [f"question {number}\n".encode() for number in range(6)]
-    with open_output(out, False) as sink:
-        run_batch(lines[:3], True, echo, RowWriter(sink))
+    resumed(lines[:3], out)
     whole = out.read_bytes()
     out.write_bytes(whole + b'{"schema": 1, "id": 4, "ans')
-    asked = []
-    with open_output(out, True) as sink:
+    with open_output(out, True):
         assert out.read_bytes() == whole
-        count = run_batch(lines, True, lambda row: asked.append(row) or echo(row), RowWriter(sink), finished_rows(out))
+    asked = []
+    count, _ = resumed(lines, out, lambda row: asked.append(row) or echo(row))
     assert (count.skipped, count.answered) == (3, 3)
     assert [row.identifier for row in asked] == [4, 5, 6]
-    assert [json.loads(line)["id"] for line in out.read_bytes().splitlines()] == [1, 2, 3, 4, 5, 6]
+    assert ids(out) == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize(
-    ("lines", "words"),
-    [
-        (jsonl({"id": "z", "question": "x"}), "line 1 of the input has id 'z', the output has 'a'"),
-        (jsonl({"id": "a", "question": "x"}), "more rows than the input"),
-    ],
-)
-def test_resume_rejects_another_input(tmp_path, lines, words):
+def test_resume_finds_rows_by_id_whatever_their_place_and_content(tmp_path):
     out = tmp_path / "out.jsonl"
-    rows = ({"schema": 1, "id": name, "answer": ""} for name in "ab")
-    out.write_bytes(b"".join(jsonl(*rows)))
-    with open_output(out, True) as sink, pytest.raises(SpecprefillError, match=words):
-        run_batch(lines, True, echo, RowWriter(sink), finished_rows(out))
-    assert len(out.read_bytes().splitlines()) == 2
+    resumed(jsonl({"id": "a", "question": "x"}, {"id": "b", "question": "y"}), out)
+    count, left_over = resumed(jsonl({"id": "c", "question": "z"}, {"id": "b", "question": "changed"}), out)
+    assert (count.skipped, count.answered, left_over) == (1, 1, 1)
+    assert ids(out) == ["a", "b", "c"]
 
 
-def test_rejects_output_with_foreign_lines(tmp_path):
-    out = tmp_path / "notes.txt"
-    out.write_text("my notes\n")
-    with pytest.raises(UsageError, match="is not empty"):
-        open_output(out, False)
-    with pytest.raises(SpecprefillError, match=r"line 1 .* is not a row of output"):
-        run_batch([b"x"], True, echo, print, finished_rows(out))
-    assert out.read_text() == "my notes\n"
+def test_resume_finds_rows_without_an_id_by_their_content(tmp_path):
+    out = tmp_path / "out.jsonl"
+    fails = b"{bad\n"
+    resumed([b"Who?\n", b"When?\n", fails], out)
+    asked = []
+    count, _ = resumed(
+        [b"Why?\n", fails, b"When?\r\n", b"Who?", b"Who?\n"], out, lambda row: asked.append(row.question) or echo(row)
+    )
+    # The second "Who?" is another row.
+    assert asked == ["Why?", "Who?"]
+    assert (count.skipped, count.failed, count.failed_before) == (3, 1, 1)
+
+
+def test_failed_rows_are_asked_again_and_stand_once_in_the_output(tmp_path):
+    def fails(row):
+        raise ValueError("no room")
+
+    out = tmp_path / "out.jsonl"
+    lines = jsonl(*({"id": name, "question": name} for name in "abc"))
+    resumed(lines[:1], out)
+    resumed(lines[:2], out, fails)
+    out.write_bytes(out.read_bytes() + b'{"schema": 1, "id": "c", "ans')
+    count, _ = resumed(lines, out, retry_failed=True)
+    assert (count.skipped, count.answered, count.failed) == (1, 2, 0)
+    assert ids(out) == ["a", "b", "c"]
+    assert b"error" not in out.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_nothing_is_lost_where_failed_rows_cannot_be_removed(tmp_path, monkeypatch):
+    out = tmp_path / "out.jsonl"
+    resumed([b"{bad\n", b"Who?\n"], out)
+    before = out.read_bytes()
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(SpecprefillError, match="No space left"):
+        resumed([b"{bad\n", b"Who?\n"], out, retry_failed=True)
+    assert out.read_bytes() == before
+
+
+def test_an_id_is_no_line_number():
+    with_id, without = (parse_line(line, 3, True) for line in (b'{"id": 3, "question": "Who?"}', b"Who?"))
+    assert key_of(with_id) == with_id.identifier == without.identifier == 3
+    assert key_of(without) != 3
 
 
 @pytest.mark.parametrize(
@@ -180,21 +267,68 @@ def test_rejects_output_with_foreign_lines(tmp_path):
 def test_resume_leaves_a_foreign_file_alone(tmp_path, content):
     out = tmp_path / "notes"
     out.write_bytes(content)
-    with pytest.raises(UsageError, match="is not an output of batch; give another --out"):
-        open_output(out, True)
+    with pytest.raises(UsageError, match="is not an output of batch; give another --out"), open_output(out, True):
+        pass
     assert out.read_bytes() == content
 
 
+def test_a_foreign_line_among_rows_is_named(tmp_path):
+    out = tmp_path / "out.jsonl"
+    resumed([b"x"], out)
+    out.write_bytes(out.read_bytes() + b"notes\n" + out.read_bytes())
+    before = out.read_bytes()
+    with pytest.raises(SpecprefillError, match=r"line 2 of .* is not a row of output"), open_output(out, True):
+        pass
+    assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_second_run_cannot_write_to_the_same_file(tmp_path, resume):
+    out, words = tmp_path / "out.jsonl", "another run is writing to it"
+    with open_output(out, False) as (sink, _):
+        answered([b"Who?"], echo, RowWriter(sink))
+        with pytest.raises(SpecprefillError, match=words) as refused, open_output(out, resume):
+            pass
+    assert (refused.value.exit_code, ids(out)) == (1, [1])
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+    # Also where the file has become another one.
+    resumed([b"{bad\n"], out)
+    with open_output(out, True, retry_failed=True), pytest.raises(SpecprefillError, match=words):
+        resumed([b"Who?"], out)
+    assert resumed([b"Who?"], out)[0].skipped == 1
+
+
+def test_rejects_output_that_is_not_empty(tmp_path):
+    out = tmp_path / "notes.txt"
+    out.write_text("my notes\n")
+    with pytest.raises(UsageError, match="is not empty"), open_output(out, False):
+        pass
+    assert out.read_text() == "my notes\n"
+
+
 def test_signal_waits_until_the_row_is_written():
-    interrupts, written = Interrupts(), []
+    termination, written = Termination(), []
 
     def write(record):
         os.kill(os.getpid(), signal.SIGTERM)
         written.append(record)
 
-    with interrupts.caught(), pytest.raises(KeyboardInterrupt):
-        run_batch([b"a", b"b"], True, echo, write, held=interrupts.held)
+    with termination.handled(), pytest.raises(KeyboardInterrupt):
+        answered([b"a", b"b"], echo, write)
     assert [row["answer"] for row in written] == ["A"]
+    assert termination.requested
+
+
+def test_a_second_ctrl_c_ends_a_write_that_blocks():
+    def write(record):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        written.append(record)
+
+    written = []
+    with pytest.raises(KeyboardInterrupt):
+        answered([b"a", b"b"], echo, write)
+    assert written == []
 
 
 @pytest.mark.slow
@@ -236,6 +370,6 @@ def test_json_strings_are_questions_and_arrays_are_not():
 def test_full_disk_error_says_how_to_continue():
     with (
         pytest.raises(SpecprefillError, match="--resume continues after the last"),
-        open_output(Path("/dev/full"), False) as out,
+        open_output(Path("/dev/full"), False) as (out, _),
     ):
         RowWriter(out)({"schema": 1, "id": 1})

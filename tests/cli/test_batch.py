@@ -1,6 +1,8 @@
 """`specprefill batch` with the bundled pair: shared work, overrides, error rows, exit codes, pipes."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -29,7 +31,7 @@ def test_rows_share_the_document_and_answer_like_ask(call):
     assert "2 rows in" in err
     alone = json.loads(call("ask", MANUAL, questions[1], *SHORT, "--json")[1])
     assert (alone["answer"], alone["spans"], alone["reused"]) == (rows[1]["answer"], rows[1]["spans"], [])
-    assert list(alone) == list(rows[1])
+    assert list(alone) == [key for key in rows[1] if key != "row_hash"]
 
 
 @pytest.mark.slow
@@ -65,7 +67,12 @@ def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     assert code == 3
     assert "0 rows" in err
     assert "5 were there already, 3 failed" in err
+    assert "--retry-failed" in err
     assert out.read_bytes() == whole
+    (tmp_path / "in.jsonl").write_bytes(jsonl(*rows[:2], *({**row, "mode": None, "keep": None} for row in rows[2:])))
+    code, _, err = call(*arguments, "--retry-failed")
+    assert (code, "3 rows in" in err, "2 were there already, 1 failed" in err) == (3, True, True)
+    assert sorted(json.loads(line)["id"] for line in out.read_text().splitlines()) == sorted(row["id"] for row in rows)
 
 
 @pytest.mark.slow
@@ -80,6 +87,7 @@ def test_cache_folder_keeps_draft_kv_between_runs(call, tmp_path):
     ("arguments", "code", "words"),
     [
         (("--resume",), 2, "--resume needs --out"),
+        (("--retry-failed",), 2, "--resume needs --out"),
         (("-", "--document", "-"), 2, "standard input cannot be both"),
         (("nothing.jsonl",), 1, "nothing.jsonl: cannot be read"),
         (("--document", "nothing.pdf"), 1, "nothing.pdf"),
@@ -115,7 +123,44 @@ def test_ctrl_c_abandons_the_row_and_keeps_earlier_rows(call, monkeypatch):
     code, out, err = call("batch", "--document", MANUAL, *SHORT, stdin=b"Who?\nWhen?\nWhy?\n")
     assert code == 130
     assert [json.loads(line)["id"] for line in out.splitlines()] == [1]
+    assert err.splitlines()[-1] == "specprefill: interrupted after 1 of 3 rows; --out keeps rows for --resume"
     assert "Traceback" not in err
+
+
+def test_an_interrupted_batch_goes_on_where_it_stopped(call, monkeypatch, tmp_path):
+    def second_ends(self, row):
+        if row.question == "When?":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"schema": 1, "answer": row.question}
+
+    source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("Who?\n\nWhen?\nWhy?\n")
+    arguments = ("batch", str(source), "--document", MANUAL, "--mode", "full", "--out", str(out))
+    with monkeypatch.context() as patched:
+        patched.setattr(answering.SessionAnswerer, "__call__", second_ends)
+        code, _, err = call(*arguments)
+    assert code == 143
+    hint = "run the same command with --resume to go on"
+    assert err.splitlines()[-1] == f"specprefill: interrupted after 1 of 3 rows; {hint}"
+    code, _, err = call(*arguments, "--max-new-tokens", "2", "--resume")
+    assert (code, [json.loads(line)["id"] for line in out.read_text().splitlines()]) == (0, [1, 3, 4])
+    assert "1 were there already" in err
+
+
+def test_resume_refuses_another_input_before_loading(call, tmp_path):
+    out = tmp_path / "out.jsonl"
+    out.write_text('{"schema": 1, "id": "a", "answer": ""}\n')
+    code, _, err = call("batch", "--document", MANUAL, "--out", str(out), "--resume", stdin=b"Who?\n")
+    assert (code, len(out.read_text().splitlines())) == (2, 1)
+    assert f"--resume: no row of {out} is in the input" in err
+
+
+def test_resume_tells_of_rows_that_are_not_in_the_input(call, tmp_path):
+    out = tmp_path / "out.jsonl"
+    out.write_text('{"schema": 1, "id": "a", "answer": ""}\n{"schema": 1, "id": "b", "answer": ""}\n')
+    rows = jsonl({"id": "b", "question": "Who?"})
+    code, _, err = call("batch", "--document", MANUAL, "--mode", "full", "--out", str(out), "--resume", stdin=rows)
+    assert (code, "warning: rows of the output that are not in the input: 1" in err) == (0, True)
 
 
 def test_reads_each_list_of_documents_once(call, monkeypatch, tmp_path):
@@ -125,11 +170,12 @@ def test_reads_each_list_of_documents_once(call, monkeypatch, tmp_path):
     real = documents.read_collection
     monkeypatch.setattr(documents, "read_collection", lambda names, **how: read.append(names) or real(names, **how))
     monkeypatch.chdir(tmp_path)
-    lists = [["a.md"], ["a.md", "b.md"], ["a.md"], ["a.md", "b.md"]]
+    lists = [["a.md"], ["a.md", "b.md"], ["lost.md"], ["a.md"], ["a.md", "b.md"], ["lost.md"]]
     rows = jsonl(*({"question": "Who?", "documents": names} for names in lists))
     code, out, _ = call("batch", "--mode", "full", "--max-new-tokens", "2", "--quiet", stdin=rows)
-    assert (code, len(out.splitlines())) == (0, 4)
-    assert read == [("a.md",), ("a.md", "b.md")]
+    errors = [json.loads(line).get("error", {}).get("message", "") for line in out.splitlines()]
+    assert (code, ["lost.md" in message for message in errors]) == (3, [False, False, True] * 2)
+    assert read == [("a.md",), ("a.md", "b.md"), ("lost.md",)]
 
 
 @pytest.mark.slow

@@ -1,9 +1,13 @@
 """The command line: streams, exit codes, one-line errors, bad inputs."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import types
+from io import TextIOWrapper
+from pathlib import Path
 
 import pytest
 from fpdf import FPDF
@@ -495,6 +499,34 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(call, tmp_path):
     assert "Traceback" not in call("ask", HANDBOOK, "Who?", "--keep", "7")[2]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk that Linux offers")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("--version",),
+        ("config", "path"),
+        ("config", "show"),
+        ("config", "show", "--json"),
+        ("plugins", "--json"),
+        ("plan", HANDBOOK, "Who?", "--quiet"),
+        ("ask", HANDBOOK, "Who?", "--quiet", "--mode", "full", "--max-new-tokens", "2"),
+        ("ask", HANDBOOK, "Who?", "--quiet", "--mode", "full", "--max-new-tokens", "2", "--json"),
+        ("batch", "--quiet", "--document", HANDBOOK, "--mode", "full", "--max-new-tokens", "2"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+def test_a_full_disk_is_one_clear_line(call, monkeypatch, arguments, buffered):
+    full = open("/dev/full", "w") if buffered else TextIOWrapper(open("/dev/full", "wb", 0), write_through=True)  # noqa: SIM115
+    monkeypatch.setattr(sys, "stdout", full)
+    code, _, err = call(*arguments, stdin=b"Who?")
+    assert code == 1
+    (line,) = err.splitlines()
+    assert line.startswith("specprefill: ")
+    assert "cannot be written (No space left on device); make room" in line
+
+
 def test_ctrl_c_ends_ask_with_130_and_prints_its_object(call, monkeypatch):
     from specprefill_cli.answering import stream as answer_stream
 
@@ -507,6 +539,19 @@ def test_ctrl_c_ends_ask_with_130_and_prints_its_object(call, monkeypatch):
     record = json.loads(out)
     assert (code, record["generated_tokens"]) == (130, 1)
     assert "interrupted: the answer is incomplete" in record["warnings"]
+
+
+def test_sigterm_ends_ask_with_143_and_prints_its_object(call, monkeypatch):
+    from specprefill_cli.answering import stream as answer_stream
+
+    def terminated(*_, **__):
+        yield 300
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield 300
+
+    monkeypatch.setattr(answer_stream, "decode", terminated)
+    code, out, err = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
+    assert (code, json.loads(out)["generated_tokens"], "Traceback" in err) == (143, 1, False)
 
 
 def test_plan_and_evaluate_accept_lone_surrogates(call, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import signal
 import sys
 from io import StringIO
 from pathlib import Path
@@ -223,6 +224,12 @@ def test_ctrl_c_cancels_the_answer_not_the_session(repl):
     assert repl.compared == []
     repl.handle("When?")
     assert repl.compared[0].answer.answer == expected
+
+
+def test_sigterm_ends_the_session(call, monkeypatch):
+    monkeypatch.setattr(Repl, "ask", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    code, out, _ = call("compare", MANUAL, "--modes", "full", stdin=b"When?\nWhy?\n")
+    assert (code, "Why?" in out) == (143, False)
 
 
 def test_unexpected_error_ends_the_answer_not_the_session(repl, monkeypatch):

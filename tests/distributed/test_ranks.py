@@ -109,9 +109,14 @@ def test_rank_0_keeps_its_exit_codes():
     usage = run(*CLI, *ASK, "--tensor-parallel", "2", "--devices", "cuda:1")
     assert (usage.returncode, usage.stdout) == (2, "")
     assert len(usage.stderr.splitlines()) == 1
-    interrupted = run(HELPERS / "interrupted_ask.py", *ASK, "--tensor-parallel", "2", "--speculate", "off", "--json")
-    assert interrupted.returncode == 130, interrupted.stderr
-    assert json.loads(interrupted.stdout)["generated_tokens"] >= 1
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_signals_end_all_ranks_and_keep_the_answer_so_far(name, code):
+    arguments = (*ASK, "--tensor-parallel", "2", "--speculate", "off", "--json")
+    ended = run(HELPERS / "interrupted_ask.py", *arguments, SIGNAL=name)
+    assert ended.returncode == code, ended.stderr
+    assert json.loads(ended.stdout)["generated_tokens"] >= 1
 
 
 def test_busy_rank_does_not_delay_exit():

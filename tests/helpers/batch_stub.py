@@ -4,8 +4,8 @@ import hashlib
 import sys
 from pathlib import Path
 
-from specprefill_cli.batching.loop import run_batch
-from specprefill_cli.batching.output import RowWriter, finished_rows, open_output
+from specprefill_cli.batching.loop import Count, run_batch
+from specprefill_cli.batching.output import RowWriter, open_output
 
 
 def answer(row):
@@ -18,8 +18,8 @@ def answer(row):
 
 
 def main(source, out):
-    with open(source, "rb") as lines, open_output(Path(out), resume=True) as stream:
-        run_batch(lines, True, answer, RowWriter(stream), finished_rows(Path(out)))
+    with open(source, "rb") as lines, open_output(Path(out), resume=True) as (stream, finished):
+        run_batch(lines, True, answer, RowWriter(stream), finished, Count())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,54 @@
+"""SIGINT (Ctrl-C) and SIGTERM: both end the work in hand, and neither ends it inside a step that must be whole."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Termination:
+    """Turns SIGTERM into KeyboardInterrupt, so that it ends a command as Ctrl-C does, and remembers that it came."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self, *_: object) -> None:
+        self.requested = True
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle SIGTERM while the block runs."""
+        before = signal.signal(signal.SIGTERM, self)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def deferred_signals(insistent: bool = False) -> Iterator[None]:
+    """Hold back SIGINT and SIGTERM until the block ends.
+
+    insistent: whether a second signal interrupts the block, which may otherwise never end
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+
+    def hold(number: int, _frame: object) -> None:
+        pending.append(number)
+        if insistent and len(pending) > 1:
+            raise KeyboardInterrupt
+
+    handlers = {number: signal.signal(number, hold) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for kind, handler in handlers.items():
+            signal.signal(kind, handler)
+        for number in pending[:1]:
+            signal.raise_signal(number)
