@@ -19,6 +19,7 @@ from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, pass
 from specprefill_cli.cli.console import Notes, close_broken_pipe
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.memory import keep_freed_memory
+from specprefill_cli.models.threads import wait_without_spinning
 from specprefill_cli.reporting.safe import printable
 
 # Start-up time is counted from here, as early as possible.
@@ -107,6 +108,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     keep_freed_memory()
+    wait_without_spinning(os.environ)
     try:
         enter_run()
         app()
