@@ -10,6 +10,7 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.options import Given
+from specprefill_cli.models.light_import import import_transformers
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def open_ready_session(
 
     Raises SpecprefillError when a model cannot be loaded.
     """
+    import_transformers()
     from specprefill_cli.answering.resolve import resolve_scorer
     from specprefill_cli.answering.session import loads_draft, open_session
 
@@ -41,6 +43,7 @@ def open_ready_session(
 
 def open_draft_side(settings: Settings) -> Session:
     """Load the draft, where the scorer needs it, and of the target only its configuration and tokenizer."""
+    import_transformers()
     from specprefill_cli.answering.dry_run import PLANNED_MODE
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.distributed.ranks import ALONE
