@@ -11,6 +11,7 @@ import typer
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.options import Given
 from specprefill_cli.models.hub import may_download
+from specprefill_cli.models.light_import import import_transformers
 from specprefill_cli.models.pairs import find_pair
 from specprefill_cli.settings import Settings
 
@@ -29,6 +30,7 @@ def open_ready_session(
     Raises SpecprefillError when a model cannot be loaded.
     """
     check_target(variants[0])
+    import_transformers()
     from specprefill_cli.answering.resolve import resolve_scorer
     from specprefill_cli.answering.session import loads_draft, open_session
 
@@ -51,6 +53,7 @@ def check_target(settings: Settings) -> None:
 def open_draft_side(settings: Settings) -> Session:
     """Load the draft, where the scorer needs it, and of the target only its configuration and tokenizer."""
     check_target(settings)
+    import_transformers()
     from specprefill_cli.answering.dry_run import PLANNED_MODE
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.distributed.ranks import ALONE

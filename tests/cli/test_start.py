@@ -1,0 +1,60 @@
+"""The start of the program: what it imports, and how its threads wait."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from specprefill_cli.models.threads import WAIT_SETTINGS
+from specprefill_cli.resources import packaged_folder
+
+HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
+# What transformers imports where it is asked for more, and what other readers and reports need.
+HEAVY = (
+    "torchvision",
+    "scipy",
+    "sklearn",
+    "pandas",
+    "matplotlib",
+    "openpyxl",
+    "docx",
+    "pptx",
+    "tiktoken",
+)
+REPORT_AT_EXIT = """
+import atexit, json, os, sys
+from specprefill_cli.cli.main import main
+atexit.register(lambda: print(json.dumps([sorted(sys.modules), dict(os.environ)]), file=sys.stderr))
+main()
+"""
+
+
+def run_main(*arguments: str, **settings: str) -> tuple[list[str], dict[str, str]]:
+    """Modules and environment of the program at its end."""
+    environment = {name: value for name, value in os.environ.items() if name not in WAIT_SETTINGS} | settings
+    result = subprocess.run(
+        [sys.executable, "-c", REPORT_AT_EXIT, *arguments], capture_output=True, text=True, check=True, env=environment
+    )
+    modules, environment = json.loads(result.stderr.splitlines()[-1])
+    return modules, environment
+
+
+def test_a_question_imports_nothing_that_it_does_not_need():
+    modules, _ = run_main("ask", HANDBOOK, "When does the canteen open?", "--json", "--max-new-tokens", "4")
+    assert "transformers.models.llama.modeling_llama" in modules
+    assert [name for name in HEAVY if name in modules] == []
+
+
+def test_idle_threads_sleep():
+    _, environment = run_main("config", "path")
+    assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("OMP_WAIT_POLICY", "ACTIVE"), ("GOMP_SPINCOUNT", "10000"), ("KMP_BLOCKTIME", "200")]
+)
+def test_the_users_wait_settings_are_kept(name, value):
+    _, environment = run_main("config", "path", **{name: value})
+    assert {key: environment[key] for key in WAIT_SETTINGS if key in environment} == {name: value}
