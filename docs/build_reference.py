@@ -51,7 +51,7 @@ def reference() -> str:
 def setting_rows() -> Iterator[Sequence[str]]:
     """A row of the table for each setting."""
     for name, setting in SETTINGS.items():
-        default = "" if setting.default is None and not setting.words else f"`{as_written(name, setting.default)}`"
+        default = setting.unset or f"`{as_written(name, setting.default)}`"
         option = "" if setting.panel is None else f"`{setting.flag}`"
         yield f"`{name}`", option, f"`{setting.variable}`", values_in_words(setting), default, setting.help
 
@@ -107,7 +107,9 @@ def parameter_row(parameter: Any) -> Sequence[str]:
 
 def default_of(parameter: Any) -> str:
     """The default of an option as `--help` shows it; "required" where there is none."""
-    if parameter.required:
+    # An argument whose metavar has no brackets is required too: the command itself says so, with an example.
+    is_argument = parameter.param_type_name == "argument"
+    if parameter.required or (is_argument and parameter.metavar and not parameter.metavar.startswith("[")):
         return "required"
     if isinstance(parameter.show_default, str):
         return f"`{parameter.show_default}`"

@@ -17,7 +17,7 @@ ENVIRONMENT_PREFIX = "SPECPREFILL_"
 AUTO = "auto"
 OFF = "off"
 # Panels of `--help`.
-MODELS, PREFILL, DECODING = "Models", "Prefill", "Decoding"
+DOCUMENTS, MODELS, PREFILL, DECODING, OUTPUT = "Documents", "Models", "Prefill", "Decoding", "Output"
 BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 TYPES_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
@@ -30,6 +30,7 @@ class Setting:
     panel: heading of the option in `--help`; None where it is no command-line option
     minimum, maximum: inclusive bounds; above: an exclusive lower bound
     words: values allowed beside a number; choices: all values, where the list is closed
+    unset: what None stands for, in words
     per_question: whether it may differ from question to question; the others decide what is loaded
     """
 
@@ -44,6 +45,7 @@ class Setting:
     maximum: float | None = None
     words: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
+    unset: str = ""
     per_question: bool = True
 
     @property
@@ -122,8 +124,8 @@ class Settings:
     """How to load, prefill and answer. Raises UsageError for a value out of range."""
 
     pair: str = _models("tiny", "Named pair of draft and target (see `specprefill pairs`)")
-    draft: str | None = _models(None, "Hub id or folder of the draft model")
-    target: str | None = _models(None, "Hub id or folder of the target model")
+    draft: str | None = _models(None, "Hub id or folder of the draft model", unset="the pair's")
+    target: str | None = _models(None, "Hub id or folder of the target model", unset="the pair's")
     devices: str = _models(AUTO, "auto, cpu, or a list such as cuda:0,cuda:1")
     tensor_parallel: int = _models(1, "GPUs (or CPU processes) that share each layer of the target", minimum=1)
     dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))
@@ -144,11 +146,18 @@ class Settings:
     )
     recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
     accept_risk: float | None = _prefill(
-        None, "Risk that may remain in accepted draft KV; above it the whole prompt is prefilled", minimum=0
+        None,
+        "Risk that may remain in accepted draft KV; above it the whole prompt is prefilled",
+        minimum=0,
+        unset="any",
     )
     exact_layers: int = _prefill(0, "Lowest target layers that draft KV computes exactly for all tokens", minimum=0)
-    prompt: str | None = _prefill(None, "Prompt template: a name, or the path of a .toml file", per_question=False)
-    prompt_folder: str | None = setting(None, None, "Folder of your own prompt templates", per_question=False)
+    prompt: str | None = _prefill(
+        None, "Prompt template: a name, or the path of a .toml file", unset="the pair's", per_question=False
+    )
+    prompt_folder: str | None = setting(
+        None, None, "Folder of your own prompt templates", unset="prompts, beside the config file", per_question=False
+    )
     max_new_tokens: int = _decoding(256, "Longest answer in tokens", minimum=1)
     temperature: float = _decoding(0.0, "Sampling temperature; 0 is greedy decoding", minimum=0, maximum=10)
     top_p: float = _decoding(1.0, "Sample from the smallest set of tokens with this probability", above=0, maximum=1)
@@ -159,6 +168,12 @@ class Settings:
         AUTO, "Tokens proposed at once for the target to verify", minimum=1, words=(OFF, AUTO)
     )
     proposer: str = _decoding(AUTO, "What proposes them")
+    strict: bool = setting(
+        DOCUMENTS, False, "Fail at a file of a folder or glob that cannot be read, not only warn", per_question=False
+    )
+    passages: str | int = setting(
+        OUTPUT, 3, "Passages of the documents to show under the answer", minimum=1, maximum=100, words=(OFF,)
+    )
 
     def __post_init__(self) -> None:
         for name, known in SETTINGS.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specprefill_cli.answering.citations import Citation
+from specprefill_cli.answering.passages import Passage
 from specprefill_cli.decoding.adaptive import SWITCHED_OFF, Verdict
 from specprefill_cli.documents.collection import Collection, DocumentPages
 from specprefill_cli.prefill.fates import Fate, Plan
@@ -55,6 +56,10 @@ class Answer:
     accepted_length_mean, accepted_histogram: accepted tokens a round, and the number of rounds by accepted tokens
     proposer: what proposed tokens, None when nothing did; speculation: its state at the end, and the reason
     reused: work of earlier questions about the same documents that was not done again, in words
+    passages: what the documents say about the question, the passage that the answer quotes first
+    log_probability: mean of the target's natural log-probabilities of the answer's tokens, the stop token included
+    confidence: probability that the answer is right, None for `not found` and for pairs without that calibration
+    expected_speedup: of the prefill over `full`, by the cost model
     scorer: None in modes without one; draft_window: attention window of the draft's prefill in tokens, None for no window
     """
 
@@ -84,6 +89,10 @@ class Answer:
     proposer: str | None = None
     speculation: Verdict = SWITCHED_OFF
     reused: list[str] = field(default_factory=list)
+    passages: list[Passage] = field(default_factory=list)
+    log_probability: float | None = None
+    confidence: float | None = None
+    expected_speedup: float | None = None
     scorer: str | None = None
     draft_window: int | None = None
 

@@ -45,15 +45,14 @@ class ModeAnswer:
 class Comparison:
     """A session and the documents that it is asked about, in one mode after the other.
 
-    Every mode keeps its own cache from question to question, so that none profits from what another did for the same
-    question; cold: nothing is kept
+    Where modes are compared, each starts cold, because they find different work in a warm cache, or none. One mode alone
+    reuses what earlier questions about the same documents left; cold: it does not either
     """
 
     def __init__(self, session: Session, collection: Collection, cold: bool = False) -> None:
         self.session = session
         self.collection = collection
-        self.cold = cold
-        self.caches: dict[str, DocumentCache] = {}
+        self.cache = None if cold else DocumentCache()
 
     def ask(
         self,
@@ -67,24 +66,24 @@ class Comparison:
         Raises what `Session.ask` raises, and KeyboardInterrupt when an answer was interrupted.
         """
         answers: list[tuple[ModeAnswer, Tensor]] = []
+        session = self.session.with_cache(self.cache if len(modes) == 1 else None)
         for mode in modes:
             on_mode(mode)
-            answers.append(self.answer(mode, question, settings.varied(mode=mode)))
+            answers.append(self.answer(session, mode, question, settings.varied(mode=mode)))
         baseline = next((pair for pair in answers if pair[0].asked == BASELINE), None)
         if baseline is None:
             return [answer for answer, _ in answers]
         return [with_differences(baseline, answer, logits) for answer, logits in answers]
 
-    def answer(self, mode: str, question: str, settings: Settings) -> tuple[ModeAnswer, Tensor]:
+    def answer(self, session: Session, mode: str, question: str, settings: Settings) -> tuple[ModeAnswer, Tensor]:
         """The answer in one mode, and its first token's logits [V]; its KV is freed."""
-        cache = None if self.cold else self.caches.setdefault(mode, DocumentCache())
-        stream = self.session.with_cache(cache).ask(self.collection, question, settings)
+        stream = session.ask(self.collection, question, settings)
         answer = ModeAnswer(asked=mode, answer=stream.finished(), cells=stream_cells(stream))
         return answer, stream.prefilled.logits
 
     def plan(self, question: str, settings: Settings) -> DryRun:
-        """A dry run, which starts cold: its estimates rest on the draft's time for the whole prompt."""
-        return dry_run(self.session.with_cache(None), self.collection, question, settings)
+        """A dry run for a question."""
+        return dry_run(self.session, self.collection, question, settings)
 
 
 def with_differences(baseline: tuple[ModeAnswer, Tensor], answer: ModeAnswer, logits: Tensor) -> ModeAnswer:

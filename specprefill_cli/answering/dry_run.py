@@ -67,6 +67,8 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     Raises UsageError for an empty question, SpecprefillError when the prompt does not fit the pair.
     """
     settings = settings.varied(mode=PLANNED_MODE)
+    # The estimates rest on the draft's time for the whole prompt, so that the draft starts cold.
+    session = session.with_cache(None)
     warm_up = Collection((one_page_document("warm-up", WARM_UP_TEXT, "text/plain"),))
     request = session.request(warm_up, "When?", settings)
     scorer = SCORERS[request.scorer]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.decoding.speculation import draft_may_propose
 from specprefill_cli.models.adapter import longrope_threshold
-from specprefill_cli.prefill.auto_mode import choose_mode, runs_draft
+from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup, runs_draft
 from specprefill_cli.prefill.pass_size import pass_size
 from specprefill_cli.prefill.prefix_cache import TOKENS
 from specprefill_cli.prefill.registry import SCORERS
@@ -44,7 +44,8 @@ class EncodedQuestion:
 class Resolved:
     """What will be done for one prompt.
 
-    mode_reason: why this mode, where `auto` chose it; decoding: the settings, with the longest answer that is possible
+    mode_reason: why this mode, where `auto` chose it; expected_speedup: over `full`, None where the cost is unknown
+    decoding: the settings, with the longest answer that is possible
     """
 
     request: PrefillRequest
@@ -52,6 +53,7 @@ class Resolved:
     mode_reason: str | None
     decoding: Settings
     warnings: tuple[str, ...]
+    expected_speedup: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +132,14 @@ def resolve(settings: Settings, request: PrefillRequest) -> Resolved:
     mode, reason = choose_mode(settings.mode, request, settings.max_new_tokens)
     max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
     decoding = settings.varied(max_new_tokens=max_new_tokens)
-    return Resolved(request=request, mode=mode, mode_reason=reason, decoding=decoding, warnings=warnings)
+    return Resolved(
+        request=request,
+        mode=mode,
+        mode_reason=reason,
+        decoding=decoding,
+        warnings=warnings,
+        expected_speedup=expected_speedup(mode, request),
+    )
 
 
 def cap_answer(max_new_tokens: int, request: PrefillRequest) -> tuple[int, tuple[str, ...]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
+from specprefill_cli.answering.overview import OVERVIEW_WARNING, asks_for_overview
 from specprefill_cli.answering.resolve import (
     EncodedQuestion,
     Prepared,
@@ -98,7 +100,9 @@ def open_session(
         pair = with_calibration(load_pair(named, placement, settings, with_draft, target_weights), ranks)
         if pair.draft is not None and calibrated:
             pair.scoring_heads = load_heads(calibration_folder(named), pair.draft)
-    return Session(pair=pair, template=template, settings=settings)
+    loaded = ranks.leads and bool(pair.target.devices)
+    confidence = load_confidence(calibration_folder(named), pair.loaded_target) if calibrated and loaded else None
+    return Session(pair=pair, template=template, settings=settings, confidence=confidence)
 
 
 @dataclass(kw_only=True)
@@ -111,6 +115,7 @@ class Session:
     startup_seconds: time from the program's start until the session was ready; set by whoever measures it
     speculation: what earlier answers showed about acceptance and costs
     warmed: modes that have run
+    confidence: tells how likely an answer is right, where the pair was calibrated for it
     """
 
     pair: CalibratedPair
@@ -120,6 +125,7 @@ class Session:
     startup_seconds: float = 0.0
     speculation: SpeculationState = field(default_factory=SpeculationState)
     warmed: set[str] = field(default_factory=set)
+    confidence: ConfidenceModel | None = None
 
     def with_cache(self, cache: DocumentCache | None) -> Session:
         """This session with another cache; models, warm-up and speculation stay shared."""
@@ -207,7 +213,10 @@ class Session:
         sampler = Sampler(decoding.temperature, decoding.top_k, decoding.top_p, decoding.seed)
         with prepared.request.clock.phase("first_token"):
             first = sampler(result.logits)
+        overview = target.name.startswith(BUNDLED) and asks_for_overview(prepared.question)
         warnings = (*result.warnings, *resolved.warnings, *proposer_warnings(decoding, prepared.request))
+        if overview:
+            warnings = (*warnings, OVERVIEW_WARNING)
         return AnswerStream(
             collection=prepared.collection,
             question=prepared.question,
@@ -220,6 +229,8 @@ class Session:
             memory=prepared.memory,
             speculation=self.speculation,
             startup_seconds=self.startup_seconds,
+            overview=overview,
+            confidence=self.confidence,
             on_end=self.cache.write if self.cache is not None else None,
         )
 

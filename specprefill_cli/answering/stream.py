@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import fmean
 
 from specprefill_cli.answering.answer import Answer, span_records
-from specprefill_cli.answering.citations import cite
+from specprefill_cli.answering.citations import Citation, cite
+from specprefill_cli.answering.confidence import ConfidenceModel, Signals, answer_signals
+from specprefill_cli.answering.overview import OVERVIEW_PASSAGES, overview_text
+from specprefill_cli.answering.passages import Passage, best_passages, trusted_quotes
+from specprefill_cli.answering.relevance import Sentences, rank_sentences
 from specprefill_cli.answering.resolve import Resolved
 from specprefill_cli.decoding.adaptive import SWITCHED_OFF, SpeculationState
 from specprefill_cli.decoding.measures import DecodeSpeed, RoundLog
 from specprefill_cli.decoding.reader import ModelReader
-from specprefill_cli.decoding.sampling import Sampler
+from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.streaming import TextStream
@@ -29,6 +35,8 @@ class AnswerStream:
 
     prefilled: what prefill returned; first_token: chosen from its logits
     stop_tokens: ids that end the answer; a caller that needs a given length may empty it before iterating
+    overview: the answer is the best passages instead of what the target would decode
+    confidence: tells how likely the answer is right
     on_end: called when decoding ends, however it ends
     """
 
@@ -43,6 +51,8 @@ class AnswerStream:
     memory: PeakMemory
     speculation: SpeculationState
     startup_seconds: float = 0.0
+    overview: bool = False
+    confidence: ConfidenceModel | None = None
     on_end: Callable[[], None] | None = None
     tokens: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
@@ -57,23 +67,11 @@ class AnswerStream:
 
     def __iter__(self) -> Iterator[str]:
         """Pieces of text as they are decoded; interrupting it (Ctrl-C) keeps what came so far."""
-        pair, decoding = self.request.pair, self.resolved.decoding
-        text = TextStream(pair.target.tokenizer)
-        self.speculator = choose_speculator(
-            self.request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
-        )
-        reader = ModelReader(self.request.target.model, self.prefilled.state, self.request.prompt.length, pair.ranks)
-        tokens = decode(
-            reader,
-            self.first_token,
-            self.stop_tokens,
-            decoding.max_new_tokens,
-            self.sampler,
-            self.speed,
-            self.speculator,
-        )
+        text = TextStream(self.request.pair.target.tokenizer)
         try:
-            for token in tokens:
+            if self.overview:
+                yield from self.emit(overview_text(self.passages([], OVERVIEW_PASSAGES)))
+            for token in () if self.overview else self.decode():
                 self.tokens.append(token)
                 yield from self.emit(text.push(token))
         except KeyboardInterrupt:
@@ -83,6 +81,23 @@ class AnswerStream:
             if self.on_end is not None:
                 self.on_end()
         yield from self.emit(text.finish())
+
+    def decode(self) -> Iterator[int]:
+        """The tokens of the answer."""
+        request, decoding = self.request, self.resolved.decoding
+        self.speculator = choose_speculator(
+            request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
+        )
+        reader = ModelReader(request.target.model, self.prefilled.state, request.prompt.length, request.pair.ranks)
+        return decode(
+            reader,
+            self.first_token,
+            self.stop_tokens,
+            decoding.max_new_tokens,
+            self.sampler,
+            self.speed,
+            self.speculator,
+        )
 
     def finished(self) -> Answer:
         """Decode to the end; the answer. Raises KeyboardInterrupt when Ctrl-C ended it."""
@@ -126,12 +141,45 @@ class AnswerStream:
             warnings.append("interrupted: the answer is incomplete")
         return warnings
 
+    @cached_property
+    def sentences(self) -> Sentences:
+        """The sentences of the documents with their relevance to the question."""
+        return rank_sentences(self.collection, self.question, self.request.prompt.offsets, self.prefilled.importance)
+
+    def passages(self, citations: Sequence[Citation], count: int) -> list[Passage]:
+        """The passages to show with an answer: first what it quotes, or for an overview their beginning."""
+        leading = [0] if self.overview else trusted_quotes(self.sentences, self.places(citations))
+        return best_passages(self.collection, self.sentences, count, leading)
+
+    def places(self, citations: Sequence[Citation]) -> list[int]:
+        """The characters of the collection's text at which citations begin."""
+        return [self.collection.starts[source.number] + source.start for source in citations]
+
+    def signals(self, text: str, citations: Sequence[Citation]) -> Signals | None:
+        """What tells whether the answer is right; None where it is no quote of the target's."""
+        source = max(map(self.sentences.relevance_at, self.places(citations)), default=0.0)
+        return answer_signals(text, self.log_probabilities, source, self.sentences.highest)
+
+    def answer_confidence(self, text: str, citations: Sequence[Citation]) -> float | None:
+        """The probability that the answer is right; None where the pair was not calibrated for it."""
+        signals = self.signals(text, citations) if self.confidence is not None else None
+        return self.confidence.probability(signals) if self.confidence is not None and signals is not None else None
+
+    @property
+    def log_probabilities(self) -> list[float]:
+        """Of the tokens decoded so far, by the target; empty for an overview."""
+        if self.overview:
+            return []
+        return log_probabilities(self.prefilled.logits[None], [self.first_token]) + self.speed.log_probabilities
+
     def result(self) -> Answer:
         """The finished answer with all its measurements."""
         request, prefilled, resolved, rounds = self.request, self.prefilled, self.resolved, self.rounds
         prompt, plan, pair = request.prompt, prefilled.plan, request.pair
         text = "".join(self.pieces).strip()
         length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens
+        shown = resolved.decoding.passages
+        citations = cite(text, self.collection, plan, prompt.offsets, prefilled.importance)
         return Answer(
             id=self.identifier,
             question=self.question,
@@ -151,7 +199,7 @@ class AnswerStream:
             tokens_per_second=self.speed.tokens_per_second,
             acceptance_rate=rounds.acceptance_rate,
             peak_memory_bytes=self.memory.bytes(),
-            citations=cite(text, self.collection, plan, prompt.offsets, prefilled.importance),
+            citations=citations,
             warnings=self.warnings(length_stop),
             stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
             accepted_length_mean=rounds.accepted_length_mean,
@@ -159,6 +207,10 @@ class AnswerStream:
             proposer=" and ".join(rounds.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             reused=[*request.reused, *prefilled.reused],
+            passages=self.passages(citations, shown) if isinstance(shown, int) else [],
+            log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
+            confidence=self.answer_confidence(text, citations),
+            expected_speedup=resolved.expected_speedup,
             scorer=request.scorer if MODES[resolved.mode].uses_draft else None,
             draft_window=prefilled.draft_window,
         )

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, close_broken_pipe, print_json
-from specprefill_cli.cli.inputs import check_question, read_inputs, write_page
+from specprefill_cli.cli.hints import first_time
+from specprefill_cli.cli.inputs import read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED
@@ -16,11 +18,11 @@ from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
 
 
-@with_settings("models", "prefill", "decoding")
+@with_settings("documents", "models", "prefill", "decoding", "output")
 def ask(
     context: typer.Context,
-    documents: Documents,
-    question: Question,
+    documents: Documents = None,
+    question: Question = None,
     *,
     settings: Settings,
     given: Given,
@@ -29,9 +31,15 @@ def ask(
         bool, typer.Option("--no-stream", help="Print the answer when it is complete.", rich_help_panel=OUTPUT)
     ] = False,
     html: Html = None,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Show all figures, not the most important ones alone.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Answer a question about documents: the answer on standard output, a table of figures on standard error.
+    """Answer a question about documents: the answer on standard output, passages and figures on standard error.
 
     Examples:
       specprefill ask report.pdf "What is the notice period?"
@@ -40,11 +48,11 @@ def ask(
 
       specprefill ask report.pdf "What is the fee?" --html answer.html
 
-      curl -s https://example.org | specprefill ask - "What is it about?" --mode full
+      curl -s https://example.org | specprefill ask - "What is it about?"
     """
-    check_question(question)
+    names, question = checked_arguments("ask", documents, question)
     notes = Notes(quiet)
-    collection = read_inputs(documents, html, notes)
+    collection = read_inputs(names, html, settings, notes)
     size = f"{len(collection.text):,} characters"
     with notes.progress(f"loading the models; the documents have {size}"):
         session = open_ready_session(context, [settings], given, notes)
@@ -70,9 +78,13 @@ def ask(
 
         print_json(answer_record(answer))
     else:
-        from specprefill_cli.reporting.table import answer_table
+        from specprefill_cli.reporting.evidence import BETTER_PAIR_HINT, evidence, needs_better_pair
+        from specprefill_cli.reporting.table import answer_table, short_table
 
-        notes.show(answer_table(answer))
+        notes.show(evidence(answer))
+        if not quiet and needs_better_pair(answer) and first_time("better-pair"):
+            notes.tell(BETTER_PAIR_HINT)
+        notes.show(answer_table(answer) if verbose else short_table(answer))
     if answer.stopped == "interrupt":
         raise typer.Exit(INTERRUPTED)
 

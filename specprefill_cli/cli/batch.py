@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.inputs import document_reader
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import OUTPUT, Quiet, with_settings
 from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 
-@with_settings("models", "prefill", "decoding")
+@with_settings("documents", "models", "prefill", "decoding", "output")
 def batch(
     context: typer.Context,
     questions: Annotated[
@@ -145,14 +146,14 @@ def open_answerer(
 ) -> SessionAnswerer:
     """Read the batch's documents, load the models, and warm them up."""
     from specprefill_cli.batching.answerer import SessionAnswerer, read_once
-    from specprefill_cli.documents import read_collection
 
+    read = document_reader(settings, notes)
     with notes.progress("reading documents"):
-        own = read_collection(names) if names else None
+        own = read(names) if names else None
     with notes.progress("loading the models"):
         # A row may bring what gives an option its effect: nothing is idle here.
         session = open_ready_session(context, [settings], {}, notes)
-    return SessionAnswerer(session.with_cache(cache), settings, read_once(read_collection), own)
+    return SessionAnswerer(session.with_cache(cache), settings, read_once(read), own)
 
 
 def document_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> DocumentCache:

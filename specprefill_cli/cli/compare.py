@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from specprefill_cli.cli.arguments import names_document
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.inputs import read_inputs, write_page
+from specprefill_cli.cli.inputs import document_reader, read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import MODE_LIST, Given, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, UsageError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specprefill_cli.cli.repl import Repl
 
 
-@with_settings("models", "prefill", "decoding", lists=(MODE_LIST,))
+@with_settings("documents", "models", "prefill", "decoding", "output", lists=(MODE_LIST,))
 def compare(
     context: typer.Context,
     documents: Annotated[
@@ -36,10 +36,11 @@ def compare(
         ),
     ],
     question: Annotated[
-        str | None, typer.Option(help="The question, where it could be taken for a document.", show_default=False)
+        str | None, typer.Option(help="The question, where it could be taken for a document.", show_default="none")
     ] = None,
     cold: Annotated[
-        bool, typer.Option("--cold", help="Reuse no work of earlier questions.", rich_help_panel=PREFILL)
+        bool,
+        typer.Option("--cold", help="With one mode, reuse no work of earlier questions.", rich_help_panel=PREFILL),
     ] = False,
     *,
     settings: Settings,
@@ -51,13 +52,14 @@ def compare(
 ) -> None:
     """Answer in each mode with the same loaded pair, and show answers, times and differences side by side.
 
-    Without a question it is a session: every line is a question, /help lists its commands. A second question about the
-    same documents reuses the models' caches of them; the table says so, and --cold turns it off.
+    Every mode starts cold for every question, so that their times can be compared. Without a question it is a session:
+    every line is a question, /help lists its commands. With one mode, a second question about the same documents reuses
+    the models' caches of them; the table says so, and --cold turns it off.
 
     Examples:
       specprefill compare report.pdf "What is the notice period?"
 
-      specprefill compare report.pdf "Who signed it?" --modes full,select --keep 0.1 --html compare.html
+      specprefill compare report.pdf "Who signed?" --keep 0.1 --html page.html
 
       specprefill compare report.pdf
     """
@@ -65,18 +67,17 @@ def compare(
     if question is None:
         check_session_input(names, to_file=json or html is not None)
     notes = Notes(quiet)
-    collection = read_inputs(names, html, notes)
+    collection = read_inputs(names, html, settings, notes)
     with notes.progress("loading the models"):
         from specprefill_cli.answering.comparison import Comparison
         from specprefill_cli.answering.session import loads_draft
         from specprefill_cli.cli.repl import Repl
-        from specprefill_cli.documents import read_collection
 
         # In a session any mode may be chosen later.
         draft = loads_draft(settings.varied(mode=AUTO)) if question is None else None
         variants = [settings.varied(mode=mode) for mode in modes]
         session = open_ready_session(context, variants, given, notes, draft)
-    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), read_collection)
+    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), document_reader(settings, notes))
     if question is None:
         run_session(repl, notes)
     else:
@@ -115,8 +116,7 @@ def run_session(repl: Repl, notes: Notes) -> None:
 
 def answer_once(repl: Repl, question: str, json: bool, html: Path | None, notes: Notes) -> None:
     """Answer one question in all modes: as a table, as an object, and as a page."""
-    from specprefill_cli.reporting.comparison_table import comparison_record
-    from specprefill_cli.reporting.html import answer_result
+    from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results
 
     try:
         with notes.progress("answering") as update:
@@ -125,8 +125,7 @@ def answer_once(repl: Repl, question: str, json: bool, html: Path | None, notes:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if html:
-        results = [answer_result(compared.answer, compared.cells) for compared in repl.compared]
-        write_page(html, question, repl.comparison.collection, results)
+        write_page(html, question, repl.comparison.collection, comparison_results(repl.compared))
     if json:
         print_json(comparison_record(question, repl.compared))
     else:
@@ -145,14 +144,12 @@ def split_question(arguments: Sequence[str], question: str | None) -> tuple[list
 
     Raises UsageError for an empty question.
     """
-    from specprefill_cli.documents import KNOWN_SUFFIXES
     from specprefill_cli.documents.cleaning import clean_question
 
     names = list(arguments)
     last = names[-1]
     like_question = len(last.split()) != 1 or last.endswith("?")
-    like_document = os.path.exists(last) or last.lower().endswith(tuple(KNOWN_SUFFIXES))
-    if question is None and len(names) > 1 and like_question and not like_document:
+    if question is None and len(names) > 1 and like_question and not names_document(last):
         question = names.pop()
     if question is not None:
         clean_question(question)

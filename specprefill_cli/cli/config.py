@@ -48,7 +48,7 @@ def show(json: Json = False) -> None:
     Examples:
       specprefill config show
 
-      specprefill config show --json | jq -r '.settings[] | select(.source != "default") | .name'
+      specprefill config show --json | jq '.settings[] | select(.source == "file")'
     """
     from dataclasses import asdict
 

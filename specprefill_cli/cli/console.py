@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
@@ -72,8 +73,9 @@ class Notes:
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
 
-    @property
+    @cached_property
     def console(self) -> Console:
+        """One console for all: lines are printed above its spinner."""
         return console(sys.stderr, 120)
 
     def show(self, renderable: RenderableType) -> None:

@@ -38,7 +38,7 @@ def doctor(
 
       specprefill doctor --pair qwen2.5-7b --tokens 32768
 
-      specprefill doctor --json | jq -r '.checks[] | select(.state != "ok") | .detail'
+      specprefill doctor --json | jq '.checks[] | select(.state != "ok")'
     """
     from specprefill_cli.diagnostics.doctor import diagnose
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import check_can_write, same_file, write_whole
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.collection import Collection
@@ -27,18 +29,23 @@ def check_question(question: str) -> None:
         )
 
 
-def read_inputs(documents: Sequence[str], html: Path | None, notes: Notes) -> Collection:
+def document_reader(settings: Settings, notes: Notes) -> Callable[[Sequence[str]], Collection]:
+    """What reads documents by name, as the settings want it."""
+    from specprefill_cli.documents import read_collection
+
+    return partial(read_collection, strict=settings.strict, tell=notes.tell)
+
+
+def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings, notes: Notes) -> Collection:
     """Read the documents.
 
     Raises UsageError, before anything is read or loaded, for a page (`--html`) that could not be written; DocumentError
     for a document that cannot be read.
     """
-    from specprefill_cli.documents import read_collection
-
     if html is not None:
         check_can_write(html, "--html")
     with notes.progress("reading documents"):
-        collection = read_collection(documents)
+        collection = document_reader(settings, notes)(documents)
     if html is not None:
         check_no_document(html, collection, "--html")
     return collection

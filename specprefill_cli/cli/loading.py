@@ -10,6 +10,8 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.options import Given
+from specprefill_cli.models.hub import may_download
+from specprefill_cli.models.pairs import find_pair
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ def open_ready_session(
 
     Raises SpecprefillError when a model cannot be loaded.
     """
+    check_target(variants[0])
     from specprefill_cli.answering.resolve import resolve_scorer
     from specprefill_cli.answering.session import loads_draft, open_session
 
@@ -37,6 +40,24 @@ def open_ready_session(
     warn_of_idle_options(given, resolved, notes)
     session.startup_seconds = seconds_since_start(context)
     return session
+
+
+def check_target(settings: Settings) -> None:
+    """Raises SpecprefillError, before torch is imported, for a pair whose target is not here and cannot be downloaded."""
+    if settings.target is None:
+        may_download(find_pair(settings.pair).target, settings.offline)
+
+
+def open_draft_side(settings: Settings) -> Session:
+    """Load the draft, where the scorer needs it, and of the target only its configuration and tokenizer."""
+    check_target(settings)
+    from specprefill_cli.answering.dry_run import PLANNED_MODE
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.distributed.ranks import ALONE
+    from specprefill_cli.prefill.auto_mode import runs_draft
+
+    draft = runs_draft(PLANNED_MODE, settings.scorer)
+    return open_session(settings, draft, target_weights=False, ranks=ALONE)
 
 
 def warn_of_idle_options(given: Given, variants: Sequence[Settings], notes: Notes) -> None:

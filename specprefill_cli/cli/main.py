@@ -16,8 +16,10 @@ import typer
 from typer.core import TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, plan, plugins
+from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, passages, plan, plugins
+from specprefill_cli.cli.arguments import check_dashes
 from specprefill_cli.cli.console import Notes, StandardOutput, close_broken_pipe
+from specprefill_cli.cli.help import tidy
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, first_line
 from specprefill_cli.models.memory import keep_freed_memory
 from specprefill_cli.reporting.safe import printable
@@ -39,6 +41,11 @@ class PipeGroup(TyperGroup):
         except BrokenPipeError:
             close_broken_pipe()
             raise typer.Exit(0) from None
+        except Exception as error:
+            # Typer's error about an unknown option, whose class is not public.
+            if hasattr(error, "option_name"):
+                check_dashes(sys.argv[1:])
+            raise
 
 
 app = typer.Typer(
@@ -58,6 +65,7 @@ def add_commands() -> None:
     app.command("ask")(ask.ask)
     app.command("batch")(batch.batch)
     app.command("compare")(compare.compare)
+    app.command("passages")(passages.passages)
     app.command("plan")(plan.plan)
     app.add_typer(pairs.app, name="pairs")
     app.command("plugins")(plugins.plugins)
@@ -76,6 +84,7 @@ def add_commands() -> None:
 
 
 add_commands()
+tidy(app)
 
 
 def show_version(requested: bool) -> None:

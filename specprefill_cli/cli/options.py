@@ -14,9 +14,7 @@ import typer
 
 from specprefill_cli.cli.choices import check_name, choices_of, complete, setting_values
 from specprefill_cli.cli.sources import merge_settings
-from specprefill_cli.settings import AUTO, PREFILL, SETTINGS, Setting, in_words
-
-OUTPUT = "Output"
+from specprefill_cli.settings import AUTO, OUTPUT, PREFILL, SETTINGS, Setting, in_words
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
 Html = Annotated[
@@ -25,16 +23,21 @@ Html = Annotated[
         "--html",
         help="Also write a page to this file: the document by importance and fate, the answer's source, the times.",
         rich_help_panel=OUTPUT,
-        show_default=False,
+        show_default="none",
     ),
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No table, no progress and no warnings.", rich_help_panel=OUTPUT)
 ]
+# Both are required; `checked_arguments` says so with an example.
 Documents = Annotated[
-    list[str], typer.Argument(help="Files, folders or globs; - is standard input.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="DOCUMENTS...", help="Files, folders or globs; - is standard input.", show_default=False),
 ]
-Question = Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)]
+Question = Annotated[
+    str | None,
+    typer.Argument(metavar="QUESTION", help="The question, in quotes; - is standard input.", show_default=False),
+]
 # Settings given on the command line, by name, as they were written there.
 Given = Mapping[str, Any]
 
@@ -54,16 +57,16 @@ class ListOption:
         return [own] if text is None else setting_values(self.name, text, self.flag)
 
     def parameter(self) -> Parameter:
-        """The option as a parameter that typer reads; None where it was not given."""
+        """The option as a parameter that typer reads."""
         option = typer.Option(
             self.flag,
             help=f"{self.help}.",
             rich_help_panel=PREFILL,
-            show_default=self.default or default_in_words(SETTINGS[self.name]),
             metavar="<list>",
             autocompletion=complete(self.name, several=True),
         )
-        return Parameter(self.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
+        default = self.default or shown_default(SETTINGS[self.name])
+        return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[str, option])
 
 
 MODE_LIST = ListOption("mode", "--modes", "Prefill modes, comma-separated", "full,select")
@@ -91,26 +94,27 @@ def with_settings(
     ]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(function, eval_str=True).parameters.values()
+        accepted = inspect.signature(function, eval_str=True).parameters
+        own = [parameter for name, parameter in accepted.items() if name != "context"]
         supplied = {"settings", "given", *(f"{name}s" for name in listed)}
-        accepted = {parameter.name for parameter in own} & supplied
         options = [*(option.parameter() for option in lists), *map(parameter_of, chosen)]
         first = next(index for index, parameter in enumerate(own) if parameter.name in supplied)
         parameters = [parameter for parameter in own if parameter.name not in supplied]
         parameters[first:first] = options
+        parameters.insert(0, Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
         @functools.wraps(function)
-        def command(**values: Any) -> None:
+        def command(context: typer.Context, **values: Any) -> None:
             flags = {option.name: values.pop(option.name) for option in options}
-            given = {name: value for name, value in flags.items() if value is not None}
-            supplies: dict[str, Any] = {"given": given}
+            given = {name: value for name, value in flags.items() if is_given(context, name)}
+            supplies: dict[str, Any] = {"context": context, "given": given}
             if "settings" in accepted:
                 settings = merge_settings({name: value for name, value in given.items() if name not in listed})
                 for setting in chosen:
                     check_name(setting.name, getattr(settings, setting.name))
                 supplies["settings"] = settings
                 for name, option in listed.items():
-                    supplies[f"{name}s"] = option.values(flags[name], getattr(settings, name))
+                    supplies[f"{name}s"] = option.values(given.get(name), getattr(settings, name))
             function(**values, **{name: value for name, value in supplies.items() if name in accepted})
 
         keyword_only = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -122,20 +126,20 @@ def with_settings(
 
 
 def parameter_of(setting: Setting) -> Parameter:
-    """The option of a setting as a parameter that typer reads; None where it was not given."""
+    """The option of a setting as a parameter that typer reads. Its default is for the help alone."""
     option = typer.Option(
         setting.flag,
         help=f"{setting.help}{choices_in_words(setting)}.",
         rich_help_panel=setting.panel,
-        show_default=default_in_words(setting),
+        show_default=setting.unset or True,
         metavar=f"<{'|'.join([*setting.words, setting.type.__name__])}>",
         autocompletion=complete(setting.name),
     )
     return Parameter(
         setting.name,
         Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[bool | None if setting.type is bool else str | None, option],
+        default=shown_default(setting),
+        annotation=Annotated[bool if setting.type is bool else str | None, option],
     )
 
 
@@ -145,8 +149,14 @@ def choices_in_words(setting: Setting) -> str:
     return f": {in_words(list(choices))}" if choices else ""
 
 
-def default_in_words(setting: Setting) -> str | bool:
-    """The default as `--help` shows it; False where there is none."""
+def shown_default(setting: Setting) -> str | bool | None:
+    """The default as `--help` shows it."""
     if setting.default is None:
-        return AUTO if AUTO in setting.words else False
+        return AUTO if AUTO in setting.words else None
     return False if setting.type is bool else str(setting.default)
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +15,8 @@ from specprefill_cli.cli.options import Given, Json, with_settings
 from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.diagnostics.finding import Check, State, any_broken
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models.pairs import BUNDLED, PAIRS, find_pair
+from specprefill_cli.models.hub import is_here
+from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.settings import Settings, prompt_folder
 
 app = typer.Typer(invoke_without_command=True)
@@ -57,7 +57,7 @@ def show(name: Name, json: Json = False) -> None:
     """
     pair = find_pair(name)
     models = {"draft": pair.draft, "target": pair.target}
-    here = {role: on_this_machine(model) for role, model in models.items()}
+    here = {role: is_here(model) for role, model in models.items()}
     if json:
         print_json(asdict(pair) | {"here": here})
         return
@@ -90,7 +90,7 @@ def check(
     Examples:
       specprefill pairs check qwen3-8b
 
-      specprefill pairs check --draft Qwen/Qwen2.5-0.5B-Instruct --target ./my-checkpoint --load
+      specprefill pairs check --draft Qwen/Qwen3-0.6B --target ./checkpoint --load
     """
     both_models = {"draft", "target"} <= set(given)
     if name is None and not both_models:
@@ -135,12 +135,3 @@ def try_out(settings: Settings) -> Check:
         list(stream)
         times.append(f"{mode} {seconds(stream.request.clock.ttft)}")
     return Check("loaded", State.OK, f"first token after {', '.join(times)} for {stream.request.prompt.length} tokens")
-
-
-def on_this_machine(name: str) -> bool:
-    """Whether a model's configuration is in a folder or in the Hub's cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    if name.startswith(BUNDLED) or Path(name).is_dir():
-        return True
-    return isinstance(try_to_load_from_cache(name, "config.json"), str)

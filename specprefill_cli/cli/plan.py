@@ -9,9 +9,10 @@ import typer
 from rich.console import Group
 from rich.styled import Styled
 
+from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.inputs import check_question, read_inputs, write_page
-from specprefill_cli.cli.loading import seconds_since_start
+from specprefill_cli.cli.inputs import read_inputs, write_page
+from specprefill_cli.cli.loading import open_draft_side, seconds_since_start
 from specprefill_cli.cli.options import Documents, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.settings import Settings
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(
+    "documents",
     "models",
     "prefill",
     "max_new_tokens",
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 )
 def plan(
     context: typer.Context,
-    documents: Documents,
-    question: Question,
+    documents: Documents = None,
+    question: Question = None,
     *,
     settings: Settings,
     json: Json = False,
@@ -46,21 +48,16 @@ def plan(
 
       specprefill plan docs/ "Who signed the lease?" --html plan.html
 
-      specprefill plan report.pdf "Who?" --json | jq '.chunks | max_by(.importance) | .pages'
+      specprefill plan report.pdf "Who?" --json | jq '.chunks[0].importance'
     """
-    check_question(question)
+    names, question = checked_arguments("plan", documents, question)
     notes = Notes(quiet)
-    collection = read_inputs(documents, html, notes)
+    collection = read_inputs(names, html, settings, notes)
     with notes.progress("loading the draft, and the target's tokenizer"):
-        from specprefill_cli.answering.dry_run import PLANNED_MODE, dry_run
-        from specprefill_cli.answering.session import open_session
-        from specprefill_cli.distributed.ranks import ALONE
-        from specprefill_cli.prefill.auto_mode import runs_draft
+        from specprefill_cli.answering.dry_run import dry_run
         from specprefill_cli.reporting import dry_run_report
 
-        # Of the target, only its configuration and tokenizer.
-        draft = runs_draft(PLANNED_MODE, settings.scorer)
-        session = open_session(settings, draft, target_weights=False, ranks=ALONE)
+        session = open_draft_side(settings)
     startup_seconds = seconds_since_start(context)
     with notes.progress("reading the documents with the draft"):
         run = dry_run(session, collection, question, settings)

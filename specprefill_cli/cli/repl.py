@@ -14,6 +14,7 @@ from specprefill_cli.cli.choices import setting_values
 from specprefill_cli.cli.console import Notes, plain_table
 from specprefill_cli.cli.inputs import check_no_document, write_page
 from specprefill_cli.cli.plan import plan_report
+from specprefill_cli.documents.errors import one_line
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import check_can_write, write_whole
 from specprefill_cli.reporting.safe import plain
@@ -95,7 +96,7 @@ class Repl:
         return commands[name](argument)
 
     def ask(self, question: str) -> RenderableType:
-        from specprefill_cli.reporting.comparison_table import comparison_table
+        from specprefill_cli.reporting.comparison_table import comparison_view
 
         self.compared = self.comparison.ask(
             question, self.settings, self.modes, lambda mode: self.show_progress(f"answering in mode {mode}")
@@ -103,7 +104,7 @@ class Repl:
         self.question = question
         for compared in self.compared:
             self.times.setdefault(compared.asked, []).append(compared.answer.ttft_seconds)
-        return comparison_table(self.compared)
+        return comparison_view(self.compared)
 
     def change(self, name: str, argument: str) -> RenderableType:
         """Change one setting; without a value, show it."""
@@ -124,7 +125,7 @@ class Repl:
             self.question, self.compared = "", []
         table = plain_table("document", "pages", "characters")
         for document in self.comparison.collection.documents:
-            table.add_row(plain(document.name), str(len(document.pages)), f"{len(document.text):,}")
+            table.add_row(plain(one_line(document.name)), str(len(document.pages)), f"{len(document.text):,}")
         return table
 
     def show_sources(self, _argument: str) -> RenderableType:
@@ -200,14 +201,13 @@ def paths(argument: str) -> list[str]:
 
 def write_comparison(path: Path, question: str, collection: Collection, compared: Sequence[ModeAnswer]) -> None:
     """Write a comparison as JSON to a file that ends with .json, else as a page."""
-    from specprefill_cli.reporting.comparison_table import comparison_record
-    from specprefill_cli.reporting.html import answer_result
+    from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results
     from specprefill_cli.reporting.jsonl import line
 
     if path.suffix == ".json":
         write_whole(path, line(comparison_record(question, compared)) + "\n")
     else:
-        write_page(path, question, collection, [answer_result(row.answer, row.cells) for row in compared])
+        write_page(path, question, collection, comparison_results(compared))
 
 
 def run_repl(repl: Repl, lines: Iterable[str], out: Console, notes: Notes) -> None:

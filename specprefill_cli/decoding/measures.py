@@ -9,10 +9,14 @@ from specprefill_cli.decoding.verification import Proposal
 
 @dataclass
 class DecodeSpeed:
-    """Tokens after the first, a stop token included, and the seconds of decoding them, without the caller's time."""
+    """Tokens after the first, a stop token included, and the seconds of decoding them, without the caller's time.
+
+    log_probabilities: the target's, of the same tokens
+    """
 
     tokens: int = 0
     seconds: float = 0.0
+    log_probabilities: list[float] = field(default_factory=list)
 
     @property
     def tokens_per_second(self) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,12 @@ def distribution(logits: Tensor, temperature: float, top_k: int = 0, top_p: floa
         probabilities = probabilities.masked_fill(torch.zeros_like(outside).scatter_(-1, places, outside), 0.0)
         probabilities = probabilities / probabilities.sum(-1, keepdim=True)
     return probabilities
+
+
+def log_probabilities(logits: Tensor, tokens: Sequence[int]) -> list[float]:
+    """Natural logarithms of the model's own probabilities of tokens, whatever the sampling; logits: [k, V], k tokens."""
+    chosen = torch.tensor(tokens, device=logits.device)[:, None]
+    return logits.float().log_softmax(-1).gather(1, chosen)[:, 0].tolist()
 
 
 class Sampler:

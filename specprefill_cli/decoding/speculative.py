@@ -12,7 +12,7 @@ from specprefill_cli.decoding.adaptive import AdaptivePace, FixedPace, Verdict
 from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
 from specprefill_cli.decoding.proposers import Proposer
 from specprefill_cli.decoding.reader import ModelReader
-from specprefill_cli.decoding.sampling import Sampler
+from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal, verify
 
 
@@ -92,7 +92,9 @@ def decode(
             # Tokens accepted after the answer's end do not count.
             useful = min(accepted, len(fresh) + ended)
             speculator.observe(Round(proposal, useful, proposed - start, verified - proposed))
-        speed.tokens += len(fresh) + ended
+        counted = len(fresh) + ended
+        speed.tokens += counted
+        speed.log_probabilities += log_probabilities(logits[:counted], decoded[:counted])
         speed.seconds += clock() - start
         yield from fresh
 

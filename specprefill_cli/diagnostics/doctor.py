@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.diagnostics.finding import Check, State
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.installation import install_command
 from specprefill_cli.settings import Settings, config_path
 
 if TYPE_CHECKING:
@@ -70,9 +71,9 @@ def versions() -> Iterator[Check]:
     for requirement in declared:
         name, specifier = requirement.name, str(requirement.specifier)
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield package(name, specifier, State.BROKEN, "pip install specprefill again")
+            yield package(name, specifier, State.BROKEN, install_command())
         elif requirement.marker.evaluate({"extra": "office"}):
-            yield package(name, specifier, State.NO, "pip install 'specprefill[office]' to read these")
+            yield package(name, specifier, State.NO, f"to read these, {install_command('office')}")
 
 
 def package(name: str, specifier: str, absent: State, remedy: str) -> Check:
@@ -151,6 +152,7 @@ def writable(name: str, folder: Path, detail: str) -> Check:
 
 def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
     """The dtype that `auto` takes, and the memory that both models need, against the free memory. Nothing is downloaded."""
+    from specprefill_cli.models.hub import ModelNotHere
     from specprefill_cli.models.loading import load_outline
     from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
     from specprefill_cli.models.pairs import find_pair
@@ -164,10 +166,13 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
     for role, name in (("draft", pair.draft), ("target", pair.target)):
         try:
             outline = load_outline(name, placement, offline=True)
+        except ModelNotHere:
+            yield Check(f"{role} {name}", State.NO, "not on this machine: the first run downloads it")
+            return
         except SpecprefillError as error:
-            if Path(name).exists() or name.startswith((".", "/", "~")):
+            if Path(name).exists() or not isinstance(error.__cause__, OSError):
                 raise
-            yield Check(f"{role} {name}", State.NO, f"not on this machine: the first run downloads it ({error})")
+            yield Check(f"{role} {name}", State.NO, "not complete on this machine: the first run downloads the rest")
             return
         text = outline.config.get_text_config()
         dtype = choose_dtype(settings.dtype, placement, text.hidden_size, text.model_type)

@@ -7,6 +7,7 @@ from types import ModuleType
 from zipfile import ZipFile
 
 from specprefill_cli.documents.reader import SourceFile
+from specprefill_cli.installation import install_command
 
 MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
 
@@ -44,4 +45,5 @@ def office_module(file: SourceFile, module: str, kind: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise file.error(f"reading {kind} needs more packages", "pip install 'specprefill[office]'") from error
+        remedy = f"install them with {install_command('office')}"
+        raise file.error(f"reading {kind} needs more packages", remedy) from error

@@ -2,52 +2,76 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+import threading
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document
-from specprefill_cli.documents.errors import document_error, one_line
+from specprefill_cli.documents.errors import DocumentError, document_error, one_line
 from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.documents.sources import STANDARD_INPUT, expand_source
 
-
-def read_collection(sources: Sequence[str]) -> Collection:
-    """Read the documents of `read_documents` as one collection."""
-    return Collection(tuple(read_documents(sources)))
+# Pipes that a shell makes have their writer at once.
+PATIENCE_SECONDS = 1.0
 
 
 def read_documents(
-    sources: Sequence[str], *, stdin: BinaryIO | None = None, limits: Limits | None = None
+    sources: Sequence[str], *, strict: bool = False, stdin: BinaryIO | None = None, limits: Limits | None = None
 ) -> list[Document]:
     """Read the documents that `sources` name, in that order, each file once however often it is named.
 
     A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern (`**` included) or `-` for
     `stdin` (default: the process's standard input). A document is named by its path as the source spells it, standard
-    input `stdin`. Files of a folder that were skipped are a warning of the folder's first document.
+    input `stdin`. A file of a folder or pattern that cannot be read is a Python warning, with `strict` an error.
     Raises DocumentError for the first source that cannot be read.
     """
+    collection = read_collection(sources, strict=strict, stdin=stdin, limits=limits)
+    for skipped in collection.skipped:
+        warnings.warn(skipped, stacklevel=2)
+    return list(collection.documents)
+
+
+def read_collection(
+    sources: Sequence[str],
+    *,
+    strict: bool = False,
+    stdin: BinaryIO | None = None,
+    limits: Limits | None = None,
+    tell: Callable[[str], None] = lambda _text: None,
+) -> Collection:
+    """Read the documents of `read_documents` as one collection, which also tells what was skipped.
+
+    tell: shows what is being waited for
+    """
     limits = limits or Limits()
-    documents: list[Document] = []
-    seen: set[str] = set()
+    documents: dict[str, Document] = {}
+    skipped: list[str] = []
+    failures: list[DocumentError] = []
     for source in sources:
         if source == STANDARD_INPUT:
-            if STANDARD_INPUT not in seen:
-                documents.append(_read_standard_input(stdin, limits))
-            seen.add(STANDARD_INPUT)
+            if STANDARD_INPUT not in documents:
+                documents[STANDARD_INPUT] = _read_standard_input(stdin, limits)
             continue
-        paths, skipped = expand_source(source, KNOWN_SUFFIXES)
-        for path in paths:
+        expansion = expand_source(source, KNOWN_SUFFIXES)
+        skipped += expansion.others
+        failures += expansion.failures
+        for path in expansion.files:
             real_path = os.path.normcase(os.path.realpath(path))
-            if real_path not in seen:
-                document = _read_file(path, limits)
-                documents.append(replace(document, warnings=(*skipped, *document.warnings)))
-                skipped = ()
-            seen.add(real_path)
-    return documents
+            try:
+                documents[real_path] = documents.get(real_path) or _read_file(path, limits, tell)
+            except DocumentError as error:
+                if strict or expansion.named:
+                    raise
+                failures.append(error)
+    if failures and (strict or not documents):
+        more = f" (and {len(failures) - 1} more that cannot be read)" if len(failures) > 1 else ""
+        raise DocumentError(f"{failures[0]}{more}")
+    skipped += (f"skipped {failure}" for failure in failures)
+    return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)))
 
 
 def _read_standard_input(stdin: BinaryIO | None, limits: Limits) -> Document:
@@ -58,10 +82,10 @@ def _read_standard_input(stdin: BinaryIO | None, limits: Limits) -> Document:
     return read_document(data, "stdin", limits)
 
 
-def _read_file(path: Path, limits: Limits) -> Document:
-    name = one_line(path.as_posix())
+def _read_file(path: Path, limits: Limits, tell: Callable[[str], None]) -> Document:
+    name = path.as_posix()
     try:
-        with path.open("rb") as stream:
+        with _open(path, f"waiting for a writer to {one_line(name)} ...", tell) as stream:
             data = _read_at_most(stream, limits.max_bytes + 1)
     except FileNotFoundError as error:
         raise document_error(name, "no such file or folder", "check the name") from error
@@ -70,6 +94,17 @@ def _read_file(path: Path, limits: Limits) -> Document:
     except OSError as error:
         raise document_error(name, f"cannot be read: {error.strerror or error}", "check the file") from error
     return read_document(data, name, limits)
+
+
+def _open(path: Path, waiting: str, tell: Callable[[str], None]) -> BinaryIO:
+    """Open a file; tell when a named pipe keeps waiting for its writer."""
+    timer = threading.Timer(PATIENCE_SECONDS, tell, (waiting,))
+    if path.is_fifo():
+        timer.start()
+    try:
+        return path.open("rb")
+    finally:
+        timer.cancel()
 
 
 def _read_at_most(stream: BinaryIO, size: int) -> bytes:

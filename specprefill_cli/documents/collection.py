@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from specprefill_cli.documents.document import Document
+from specprefill_cli.documents.errors import one_line
 
 SEPARATOR = "\n\n"
 
@@ -20,9 +21,13 @@ class DocumentPages:
 
 @dataclass(frozen=True)
 class Collection:
-    """The documents of one question, in order, separated by a blank line."""
+    """The documents of one question, in order, separated by a blank line.
+
+    skipped: sentences about files of their folders and patterns that were not read
+    """
 
     documents: tuple[Document, ...]
+    skipped: tuple[str, ...] = ()
 
     @cached_property
     def text(self) -> str:
@@ -30,8 +35,9 @@ class Collection:
 
     @property
     def warnings(self) -> list[str]:
-        """The warnings of all documents, each with its document's name."""
-        return [f"{document.name}: {warning}" for document in self.documents for warning in document.warnings]
+        """What was skipped, then the warnings of all documents, each with its document's name."""
+        own = (f"{one_line(document.name)}: {warning}" for document in self.documents for warning in document.warnings)
+        return [*self.skipped, *own]
 
     @cached_property
     def starts(self) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ class Document:
     """The text of one document. Pages are in order and never overlap; formats without pages have one page.
 
     A page without text has `start == end`. `warnings` are one-line sentences about text that may be missing or wrong.
+    `name` may hold any character that a file name may, bytes that are no text as surrogates; `one_line` makes it safe.
     """
 
     name: str

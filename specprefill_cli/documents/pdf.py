@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -16,10 +17,20 @@ from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 from specprefill_cli.errors import first_line
 
 if TYPE_CHECKING:
-    from pypdf import PdfReader
+    from pypdf import PageObject, PdfReader
 
 _OCR = "run OCR first, for example ocrmypdf"
 _REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
+# In the group, tokens of a content stream that are well-formed: strings, brackets, names, numbers, operators. Outside it
+# unbalanced strings, inline images and comments. Nothing here backtracks over more than one token.
+_TOKENS = re.compile(
+    rb"(\((?:[^\\()]++|\\.|\([^\\()]*+\))*+\)|<[\s0-9A-Fa-f]*+>|[\[\]]"
+    rb"|/[^\s()<>\[\]{}/%]*|[-+.\d]+|(?!BI\b)[A-Za-z'\"][\w*]*)"
+    rb"|\((?:[^\\)]++|\\.)*+|BI\b.*?(?:\bEI\b|\Z)|%[^\r\n]*",
+    re.DOTALL,
+)
+# How the tokens begin that an array may hold, or that end it.
+_ARRAY_TOKENS = b"(</+-.0123456789]"
 
 
 def pages(file: SourceFile) -> Pages:
@@ -27,20 +38,53 @@ def pages(file: SourceFile) -> Pages:
 
     Raises DocumentError: password needed, damaged as a whole, too many pages, no text on any page.
     """
-    unreadable: dict[int, str] = {}
+    failures: dict[int, str] = {}
     with pypdf_complaints() as complaints:
         reader = open_pdf(file)
         for number in range(1, file.page_count + 1):
             text = ""
-            try:
-                text = reader.pages[number - 1].extract_text(visitor_operand_before=lambda *_: check_stop(file.stop))
-            except Abandoned:
-                raise
-            except Exception as error:
-                # pypdf fails with more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookups, recursion.
-                unreadable[number] = first_line(error)
+            for extract in (extract_text, extract_damaged_text):
+                try:
+                    text = extract(reader.pages[number - 1], file)
+                    break
+                except Abandoned:
+                    raise
+                except Exception as error:
+                    # pypdf fails with more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookups, recursion.
+                    failures.setdefault(number, first_line(error))
             yield collapse_blank_lines(join_lines(clean_characters(text))).strip()
-    add_warnings(file, unreadable, complaints)
+    add_warnings(file, failures, complaints)
+
+
+def extract_text(page: PageObject, file: SourceFile) -> str:
+    """Return the text of a page. Raises Abandoned once nobody waits for it."""
+    return page.extract_text(visitor_operand_before=lambda *_: check_stop(file.stop))
+
+
+def extract_damaged_text(page: PageObject, file: SourceFile) -> str:
+    """Return the text of a page on which pypdf fails at the first malformed token: without these tokens."""
+    from pypdf.generic import DecodedStreamObject, NameObject
+
+    contents = page.get_contents()
+    repaired = DecodedStreamObject()
+    repaired.set_data(well_formed(contents.get_data()) if contents is not None else b"")
+    page[NameObject("/Contents")] = repaired
+    return extract_text(page, file)
+
+
+def well_formed(contents: bytes) -> bytes:
+    """Keep the well-formed tokens of a content stream, but no images, dictionaries, or operators inside arrays."""
+    kept = bytearray()
+    in_array = False
+    for match in _TOKENS.finditer(contents):
+        token = match[1]
+        if token == b"TJ" and in_array:  # of an array that was never closed
+            token = b"] TJ"
+        elif token is None or (token[:1] not in _ARRAY_TOKENS if in_array else token == b"]"):
+            continue
+        in_array = token == b"[" or (in_array and not token.startswith(b"]"))
+        kept += token + b" "
+    return bytes(kept)
 
 
 def open_pdf(file: SourceFile) -> PdfReader:
@@ -95,23 +139,29 @@ def pypdf_complaints() -> Iterator[list[str]]:
         logger.propagate = propagate
 
 
-def add_warnings(file: SourceFile, unreadable: Mapping[int, str], complaints: Sequence[str]) -> None:
+def add_warnings(file: SourceFile, failures: Mapping[int, str], complaints: Sequence[str]) -> None:
     """Warn of pages without text, of pages on which pypdf failed (page number to reason), and of repaired damage.
 
     Raises DocumentError where no page has text.
     """
-    empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in unreadable]
-    no_text = f"{page_ranges(empty)} {'holds' if len(empty) == 1 else 'hold'} no text (scanned?)"
-    failed = f"{page_ranges(unreadable)} could not be read ({next(iter(unreadable.values()), '')})"
     if not file.texts:
         raise file.error("the PDF has no pages", "fetch it again")
+    empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in failures]
+    no_text = f"{page_ranges(empty)} {'holds' if len(empty) == 1 else 'hold'} no text (scanned?)"
+    unreadable = [number for number in failures if not file.texts[number - 1]]
+    repaired = [number for number in failures if file.texts[number - 1]]
+    failed = f"{page_ranges(unreadable)} could not be read ({failures[unreadable[0]]})" if unreadable else ""
     if not any(file.texts):
-        cause, remedy = (f"no text can be read from the PDF: {failed}", _REPAIR) if unreadable else (no_text, _OCR)
-        raise file.error(cause, remedy)
+        raise (
+            file.error(f"no text can be read from the PDF: {failed}", _REPAIR) if failed else file.error(no_text, _OCR)
+        )
     if empty:
         file.warnings.append(f"{no_text}; {_OCR}")
     if unreadable:
         file.warnings.append(failed)
+    if repaired:
+        reason = failures[repaired[0]]
+        file.warnings.append(f"{page_ranges(repaired)} had to be repaired, text may be missing or wrong ({reason})")
     if complaints:
         problems = "problem" if len(complaints) == 1 else "problems"
         file.warnings.append(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.installation import install_command
 from specprefill_cli.reporting.safe import printable
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ STYLE: dict[Any, Any] = {
 }
 METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 LONGEST_NAME_IN_TWO_COLUMNS = 36
-MOST_TICKS = 10
+# Of the axis: as much as the longest number takes.
+TICK_DISTANCE = 1 / 11
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Series:
 def require_matplotlib(option: str) -> None:
     """Raise SpecprefillError if matplotlib is not installed; option: what needs it."""
     if find_spec("matplotlib") is None:
-        raise SpecprefillError(f"{option} needs the package matplotlib; install it with pip install 'specprefill[lab]'")
+        raise SpecprefillError(f"{option} needs the package matplotlib; install it with {install_command('lab')}")
 
 
 def line_plot(
@@ -86,7 +88,7 @@ def line_plot(
         places = sorted({x for line in series for x, _ in line.points})
         if x_log:
             axes.set_xscale("log", base=2)
-        shown = places[:: math.ceil(len(places) / MOST_TICKS)]
+        shown = spaced(places, math.log2 if x_log else float)
         axes.set_xticks(shown, [f"{x:.0%}" if x_percent else f"{x:,g}" for x in shown])
         axes.set_xticks([], minor=True)
         axes.set(xlabel=x_label, ylabel=y_label)
@@ -97,6 +99,16 @@ def line_plot(
         columns = 1 if max(map(len, names)) > LONGEST_NAME_IN_TWO_COLUMNS else 2
         figure.legend(loc="outside lower left", ncols=columns, frameon=False)
         return svg_text(figure, title)
+
+
+def spaced(places: Sequence[float], scale: Callable[[float], float]) -> list[float]:
+    """Those of some ascending places whose labels do not run into one another; scale: from a value to its place."""
+    least = TICK_DISTANCE * (scale(places[-1]) - scale(places[0]))
+    shown = [places[0]]
+    for place in places[1:]:
+        if scale(place) - scale(shown[-1]) >= least:
+            shown.append(place)
+    return shown
 
 
 def draw_series(axes: Axes, line: Series, index: int) -> None:

@@ -69,6 +69,8 @@ EVALUATION: Columns = {
     "right": lambda row: str(row.right),
     "EM": lambda row: number(row.em, ".1f"),
     "F1 [95 %]": lambda row: number(row.f1, ".1f", row.f1_low, row.f1_high),
+    "in passages": lambda row: number(row.evidence.passage_recall, ".1f"),
+    "likely, right": lambda row: f"{row.evidence.likely.n}, {row.evidence.likely.right}" if row.evidence.likely else "",
     "F1 - full [95 %]": lambda row: number(row.f1_delta, "+.1f", row.f1_delta_low, row.f1_delta_high),
     "kept": lambda row: number(row.kept_ratio),
     "TTFT": lambda row: f"{row.ttft_seconds * 1000:,.0f} ms",

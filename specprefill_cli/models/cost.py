@@ -65,11 +65,13 @@ class ModelCost:
         pairs = sum(count * attended_pairs(tokens, past, window, local_window) for window, count in kinds.items())
         return 4.0 * pairs * self.heads * self.head_size
 
-    def reading_flops(self, tokens: int, last_layer: int, local_window: LocalWindow | None = None) -> float:
+    def reading_flops(
+        self, tokens: int, last_layer: int, local_window: LocalWindow | None = None, past: int = 0
+    ) -> float:
         """A pass over `tokens` that ends with queries, keys and values of `last_layer` (`adapter.read_keys`)."""
         below = last_layer / self.layers
         projections = self.hidden_size * self.head_size * (self.heads + 2 * self.key_value_heads)
-        attention = self.attention_flops(tokens, 0, local_window, last_layer)
+        attention = self.attention_flops(tokens, past, local_window, last_layer)
         return below * self.linear_flops(tokens) + attention + 2.0 * tokens * projections
 
     def pass_flops(self, tokens: int, past: int = 0, local_window: LocalWindow | None = None) -> float:
@@ -77,20 +79,23 @@ class ModelCost:
         attention = self.attention_flops(tokens, past, local_window)
         return self.linear_flops(tokens) + attention + 2.0 * self.hidden_size * self.vocabulary
 
-    def prefill_flops(self, tokens: int, local_window: LocalWindow | None = None) -> float:
-        """Prefill as `adapter.prefill` does it: where it pays, only the last token runs through the whole last layer."""
+    def prefill_flops(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
+        """Prefill as `adapter.prefill` does it: where it pays, only the last token runs through the whole last layer.
+
+        past: tokens before these whose keys and values are known
+        """
         if tokens <= self.overhead_tokens:
-            return self.pass_flops(tokens, 0, local_window)
+            return self.pass_flops(tokens, past, local_window)
         last = replace(self, layers=1, windows=self.windows[-1:])
-        return self.reading_flops(tokens, self.layers - 1, local_window) + last.pass_flops(1, tokens - 1)
+        return self.reading_flops(tokens, self.layers - 1, local_window, past) + last.pass_flops(1, past + tokens - 1)
 
     def overhead_flops(self) -> float:
         """The fixed cost of a pass, in FLOPs."""
         return self.linear_flops(self.overhead_tokens)
 
-    def prefill_with_overhead(self, tokens: int, local_window: LocalWindow | None = None) -> float:
+    def prefill_with_overhead(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
         """`prefill_flops` and the fixed cost of its pass, in FLOPs."""
-        return self.prefill_flops(tokens, local_window) + self.overhead_flops()
+        return self.prefill_flops(tokens, local_window, past) + self.overhead_flops()
 
 
 def active_width(text: PretrainedConfig) -> int:

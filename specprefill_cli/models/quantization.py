@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.installation import install_command, pip_command
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from specprefill_cli.models.placement import Placement
 
 NONE = "none"
-EXTRA = "specprefill[quantization]"
 # The first GPUs that multiply FP8: Ada and Hopper. On older ones transformers would silently unpack to bfloat16.
 FP8_CAPABILITY = (8, 9)
 
@@ -105,7 +105,7 @@ def check_quantization(name: str, placement: Placement) -> None:
     if not is_usable(scheme.package):
         raise SpecprefillError(
             f"--quantization {name} needs the package {scheme.package} in a version that transformers can use; "
-            f"install it with pip install '{EXTRA}'"
+            f"install it with {install_command('quantization')}"
         )
     if name == "fp8":
         check_fp8(placement)
@@ -142,7 +142,7 @@ def quantization_config(
     if missing:
         raise SpecprefillError(
             f"{model}: a checkpoint quantised with {method} needs {' and '.join(missing)}; "
-            f"install with pip install {' '.join(missing)}"
+            f"install with {pip_command(*missing)}"
         )
     return None
 

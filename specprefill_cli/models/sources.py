@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.models.hub import ELSEWHERE, may_download
 from specprefill_cli.models.pairs import BUNDLED
 from specprefill_cli.resources import BUNDLED_FOLDER
 
@@ -32,7 +32,7 @@ def source_of(name: str, offline: bool) -> dict[str, Any]:
     source = model_source(name)
     return {
         "pretrained_model_name_or_path": source,
-        "local_files_only": offline or Path(source).is_dir(),
+        "local_files_only": not may_download(source, offline),
         "trust_remote_code": False,
     }
 
@@ -51,9 +51,7 @@ def load_errors(name: str, offline: bool) -> Iterator[None]:
             "more --devices"
         ) from error
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        remedy = "check the name and the network, give a local folder, or use --pair tiny, which ships with specprefill"
-        if offline:
-            remedy = "give a local folder, or leave out --offline to download it"
+        remedy = f"check its files{'' if offline else ', its name and the network'}, {ELSEWHERE}"
         raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy}") from error
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.registry import BASELINE, MODES, SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
@@ -33,8 +35,8 @@ def choose_mode(mode: str, request: PrefillRequest, max_new_tokens: int) -> tupl
 
 
 def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
-    """The mode that the cost model recommends for a prompt, and the reason in words."""
-    tokens, full_cost = request.prompt.length, MODES[BASELINE].cost(request) or 0.0
+    """The mode in which this prompt costs least, and the reason in words; what earlier questions left costs nothing."""
+    full_cost = MODES[BASELINE].cost(request) or 0.0
     best, best_speedup, obstacle = BASELINE, 0.0, None
     for name in automatic_modes()[1:]:
         blocked = MODES[name].obstacle(request)
@@ -42,14 +44,25 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
         if cost and full_cost / cost > best_speedup:
             best, best_speedup = name, full_cost / cost
         obstacle = obstacle or blocked
-    if best_speedup >= SMALLEST_SPEEDUP:
-        return best, f"auto: {best} promises {best_speedup:.1f}x at {tokens:,} tokens"
     if best == BASELINE:
         return BASELINE, f"auto: {obstacle or 'no other mode is available'}"
-    return (
-        BASELINE,
-        f"auto: {best} promises only {best_speedup:.1f}x at {tokens:,} tokens ({SMALLEST_SPEEDUP}x is worth it)",
-    )
+    situation = f"at {request.prompt.length:,} tokens{cached_for(request, (BASELINE, best))}"
+    if best_speedup >= SMALLEST_SPEEDUP:
+        return best, f"auto: {best} promises {best_speedup:.1f}x {situation}"
+    return BASELINE, f"auto: {best} promises only {best_speedup:.1f}x {situation} ({SMALLEST_SPEEDUP}x is worth it)"
+
+
+def cached_for(request: PrefillRequest, modes: Sequence[str]) -> str:
+    """The modes that find the document's KV in a cache, in words; empty where none does."""
+    cold = request.cold()
+    cheaper = [name for name in modes if (MODES[name].cost(request) or 0.0) < (MODES[name].cost(cold) or 0.0)]
+    return f" with the document's KV cached for {' and '.join(cheaper)}" if cheaper else ""
+
+
+def expected_speedup(mode: str, request: PrefillRequest) -> float | None:
+    """Time of `full` over that of a mode, by the cost model; None where it knows no cost."""
+    full_cost, cost = MODES[BASELINE].cost(request), MODES[mode].cost(request)
+    return full_cost / cost if full_cost and cost else None
 
 
 def check_fits(request: PrefillRequest, max_new_tokens: int, with_draft: bool) -> None:

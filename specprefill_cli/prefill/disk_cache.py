@@ -51,6 +51,16 @@ class DiskCache:
         except OSError as error:
             raise UsageError(f"--cache-dir {self.folder}: cannot be made ({error.strerror}); give another") from error
 
+    def holds(self, loaded: LoadedModel, tokens: Tensor, layers: int, window: int | None) -> bool:
+        """Whether there is a file for these tokens with at least `layers` layers; whether it is whole, `load` sees."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self.path(self.identity(loaded, tokens, window)), framework="pt") as file:
+                return json.loads((file.metadata() or {})["specprefill"])["layers"] >= layers
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError):
+            return False
+
     def load(self, loaded: LoadedModel, tokens: Tensor, layers: int, window: int | None) -> CachedPrefix | None:
         """The prefix of these tokens in at least `layers` layers; None where there is none, or it is damaged."""
         from safetensors import SafetensorError, safe_open

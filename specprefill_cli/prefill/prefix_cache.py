@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState, new_state, rollback, state_bytes
-from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.loading import LoadedModel, ModelOutline
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prompting import Prompt
 
@@ -71,6 +71,14 @@ class PrefixCache:
         self.put(key, prefix)
         rollback(prefix.state, prefix.tokens)
         return prefix.state
+
+    def holds(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> bool:
+        """Whether `open` would find a state, in memory or on disk."""
+        tokens = shared_tokens(prompt)
+        prefix = self.prefixes.get(prefix_key(loaded, tokens, window))
+        if prefix is not None and prefix.layers >= layers:
+            return True
+        return self.store is not None and self.store.holds(loaded, tokens, layers, window)
 
     def keep(self, loaded: LoadedModel, prompt: Prompt, state: PrefillState, layers: int, window: int | None) -> None:
         """Keep a state that holds prefix and document, whatever stands behind them, in its lowest `layers` layers."""
@@ -134,6 +142,19 @@ def open_prefix(
         return cached, lambda: None
     state = new_state(prompt.length)
     return state, partial(prefixes.keep, loaded, prompt, state, layers, window)
+
+
+def cached_tokens(
+    prefixes: PrefixCache | None,
+    loaded: LoadedModel | ModelOutline,
+    prompt: Prompt,
+    layers: int,
+    window: int | None = None,
+) -> int:
+    """Tokens whose keys and values `open_prefix` would find: those of prefix and document, or none."""
+    if prefixes is None or not isinstance(loaded, LoadedModel) or rotation_depends_on_length(loaded.config):
+        return 0
+    return prompt.document[1] if prefixes.holds(loaded, prompt, layers, window) else 0
 
 
 @dataclass

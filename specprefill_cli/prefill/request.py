@@ -75,9 +75,13 @@ class PrefillRequest:
             return None
         return LocalWindow(self.draft_window, self.draft_prompt.document[1])
 
+    def cold(self) -> PrefillRequest:
+        """The request without what earlier questions left: everything is computed."""
+        return replace(self, draft_prefixes=None, target_prefixes=None)
+
     def command(self, mode: str) -> Prefill:
         """The command that makes other ranks prefill this prompt: without what belongs to this process."""
         # The receiving rank fills in its own pair and clock.
-        portable = replace(self, pair=None, clock=None, draft_prefixes=None, target_prefixes=None)  # type: ignore[arg-type]
+        portable = replace(self.cold(), pair=None, clock=None)  # type: ignore[arg-type]
         prefixes = self.target_prefixes
         return Prefill(mode=mode, request=portable, prefix_cache=prefixes.name if prefixes is not None else None)

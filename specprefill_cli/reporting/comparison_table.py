@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
 from rich.table import Table
 
 from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.reporting.evidence import passages_view
+from specprefill_cli.reporting.html import PageResult, answer_result
 from specprefill_cli.reporting.jsonl import SCHEMA, answer_record
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import page_text, phase_name, seconds, several_documents, source_text, span_count
@@ -17,6 +21,13 @@ if TYPE_CHECKING:
     from specprefill_cli.answering.comparison import ModeAnswer
 
 EMPTY = "-"
+
+
+def comparison_view(compared: Sequence[ModeAnswer]) -> Group:
+    """The table of modes, and below it the passages of the first mode that scored the documents, else of the first."""
+    scored = [column.answer for column in compared if column.answer.scorer is not None]
+    answers = [*scored, *(column.answer for column in compared)]
+    return Group(comparison_table(compared), *map(passages_view, answers[:1]))
 
 
 def comparison_table(compared: Sequence[ModeAnswer]) -> Table:
@@ -42,14 +53,21 @@ def figures(compared: ModeAnswer) -> dict[str, str | None]:
         "TTFT": seconds(answer.ttft_seconds),
         **{f"  {phase_name(name)}": seconds(value) if value > 0 else None for name, value in answer.phases.items()},
         "reused": ", ".join(answer.reused),
-        "speedup": figure(compared.speedup, "{:.2f}x"),
+        **differences(compared),
         "kept": f"{answer.kept_tokens:,} of {answer.prompt_tokens:,}, {answer.kept_ratio:.3f}",
         **{fate.value: fate_figure(answer, fate) for fate in Fate},
-        "first-token KL": figure(compared.first_token_kl, "{:.4f} nats"),
-        "agreement": figure(compared.agreement, "{:.2f}"),
         "decode": figure(answer.tokens_per_second, "{:,.0f} tokens/s"),
         "acceptance": figure(answer.acceptance_rate, "{:.2f}"),
         "warning": "; ".join(answer.warnings),
+    }
+
+
+def differences(compared: ModeAnswer) -> dict[str, str | None]:
+    """Return what distinguishes one mode's answer from that of `full`, by label; None where `full` did not run."""
+    return {
+        "speedup": figure(compared.speedup, "{:.2f}x"),
+        "first-token KL": figure(compared.first_token_kl, "{:.4f} nats"),
+        "agreement": figure(compared.agreement, "{:.2f}"),
     }
 
 
@@ -71,6 +89,16 @@ def sources_table(compared: Sequence[ModeAnswer]) -> Table:
         for citation in column.answer.citations:
             table.add_row(plain(column.asked), plain(source_text(citation)))
     return table
+
+
+def comparison_results(compared: Sequence[ModeAnswer]) -> list[PageResult]:
+    """Return the modes as the page shows them: each answer, with its differences from that of `full` first."""
+    results = []
+    for row in compared:
+        measured = [(label, value) for label, value in differences(row).items() if value is not None]
+        result = answer_result(row.answer, row.cells)
+        results.append(replace(result, facts=[*measured, *result.facts]))
+    return results
 
 
 def comparison_record(question: str, compared: Sequence[ModeAnswer]) -> dict[str, Any]:

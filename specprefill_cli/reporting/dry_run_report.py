@@ -23,15 +23,19 @@ ESTIMATE_NOTE = (
 
 
 def plan_facts(run: DryRun) -> list[tuple[str, str]]:
-    """Return labels and values; the speedup is expected twice: before the documents were scored, and with this plan."""
+    """Return labels and values; the speedup is that of this plan.
+
+    What `auto` expected before scoring is shown only where it decides against this plan.
+    """
     mode, reason = run.advice
+    advice = mode if mode == PLANNED_MODE else f"{mode}; before scoring, {reason.removeprefix('auto: ')}"
     planned = run.estimates[0]
     ttft = f", TTFT {about_seconds(planned.ttft_seconds)}" if planned.ttft_seconds is not None else ""
     return [
         ("pair", f"{run.draft or 'no draft'} -> {run.target}{'' if run.loaded else ' (its weights were not loaded)'}"),
         ("prompt", f"{run.plan.prompt_tokens:,} tokens"),
         ("would keep", f"{run.plan.kept_tokens:,} tokens, ratio {run.plan.kept_ratio:.3f}"),
-        ("auto takes", f"{mode} (expected before scoring: {reason.removeprefix('auto: ')})"),
+        ("auto takes", advice),
         ("expected with this plan", f"{planned.speedup:.1f}x{ttft}"),
     ]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.answering.cells import LEVELS, Cell, PageCells, cells_by_page
 from specprefill_cli.prefill.phases import PHASES
+from specprefill_cli.reporting.evidence import confidence_lines
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import decode_facts, phase_name, prompt_facts, seconds, start_facts
 
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 
     from specprefill_cli.answering.answer import Answer
     from specprefill_cli.answering.citations import Citation
+    from specprefill_cli.answering.passages import Passage
     from specprefill_cli.documents.collection import Collection
 
+# A label of `decode_facts`; the memory of the process holds both models, and is no figure of a mode.
+PEAK_MEMORY = "peak memory"
 TEMPLATES = Path(__file__).resolve().parent / "page"
 
 
@@ -34,7 +38,9 @@ class PageResult:
 
     answer: its text, or None where the target did not run; facts: labels and values
     phases: seconds by the names in `PHASES`
+    passages: those under the answer, with one line on its confidence
     cells: the document as this mode treated it; estimates: header and rows of a table, or nothing
+    peak_memory_bytes: of the whole process, so that the page shows it once
     """
 
     mode: str
@@ -46,6 +52,9 @@ class PageResult:
     warnings: Sequence[str]
     cells: Sequence[Cell]
     estimates: Sequence[Sequence[str]] = ()
+    peak_memory_bytes: int | None = None
+    passages: Sequence[Passage] = ()
+    confidence: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -78,12 +87,15 @@ def answer_result(answer: Answer, cells: Sequence[Cell]) -> PageResult:
             *prompt_facts(answer),
             ("TTFT", seconds(answer.ttft_seconds)),
             *start_facts(answer),
-            *decode_facts(answer),
+            *(fact for fact in decode_facts(answer) if fact[0] != PEAK_MEMORY),
         ],
+        peak_memory_bytes=answer.peak_memory_bytes,
         phases=answer.phases,
         citations=answer.citations,
         warnings=answer.warnings,
         cells=cells,
+        passages=answer.passages,
+        confidence=confidence_lines(answer)[:1],
     )
 
 
@@ -97,6 +109,7 @@ def render_page(question: str, collection: Collection, results: Sequence[PageRes
         several=len(collection.documents) > 1,
         timed=longest > 0,
         answered=any(result.answer is not None for result in results),
+        memory=max((result.peak_memory_bytes or 0 for result in results), default=0) / 2**20,
         results=[result_view(result, collection, longest) for result in results],
         levels=range(LEVELS + 1),
     )

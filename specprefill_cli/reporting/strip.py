@@ -12,6 +12,7 @@ from rich.text import Text
 
 from specprefill_cli.answering.cells import LEVELS, Cell, cells_by_page
 from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.errors import one_line
 from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.reporting.safe import plain
 
@@ -31,7 +32,7 @@ def heat_strip(collection: Collection, cells: Sequence[Cell], colour: bool) -> T
     table.add_column()
     for page in cells_by_page(collection, cells):
         if page.cells:
-            name = f"{page.document.name}, p. {page.number}" if several else f"p. {page.number}"
+            name = f"{one_line(page.document.name)}, p. {page.number}" if several else f"p. {page.number}"
             table.add_row(plain(name), PageStrip([cells[index] for index in page.cells], colour))
     return table
 

@@ -10,8 +10,9 @@ from rich.text import Text
 from specprefill_cli.answering.answer import Answer, SpanRecord
 from specprefill_cli.answering.citations import Citation
 from specprefill_cli.documents.document import page_ranges
+from specprefill_cli.documents.errors import one_line
 from specprefill_cli.prefill.fates import Fate
-from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.prefill.registry import BASELINE, MODES
 from specprefill_cli.reporting.safe import plain
 
 PHASE_WORDS = {
@@ -39,6 +40,38 @@ def warning_facts(warnings: Iterable[str]) -> list[tuple[str, Text]]:
     return [("warning", plain(warning, style="yellow")) for warning in warnings]
 
 
+def short_table(answer: Answer) -> Table:
+    """What matters most in seven rows at most, and the warnings; `answer_table` has all figures."""
+    several = several_documents(answer)
+    recomputed, dropped = ([span for span in answer.spans if span.fate is fate] for fate in (Fate.RECOMPUTE, Fate.DROP))
+    pages = page_text(recomputed, several)
+    facts = [
+        ("mode", mode_text(answer)),
+        ("prompt", f"{answer.prompt_tokens:,} tokens"),
+        ("kept", kept_text(answer)),
+        ("TTFT", f"{seconds(answer.ttft_seconds)}: {phase_text(answer.phases)}"),
+    ]
+    if answer.expected_speedup is not None and answer.mode != BASELINE:
+        facts.append(("speedup", f"{answer.expected_speedup:.1f}x over {BASELINE} expected"))
+    if recomputed:
+        facts.append(("recompute", span_count(recomputed) + (f" ({pages})" if pages else "")))
+    if dropped:
+        facts.append(("dropped", f"{sum(span.end - span.start for span in dropped):,} tokens"))
+    return facts_table([*facts, *warning_facts(answer.warnings)])
+
+
+def mode_text(answer: Answer) -> str:
+    """Name the mode, with the reason where `auto` chose it."""
+    return answer.mode + (f"  ({answer.reason})" if answer.reason else "")
+
+
+def kept_text(answer: Answer) -> str:
+    """Write how much of the prompt, and of the documents, the target computed."""
+    kept = f"{answer.kept_tokens:,} tokens, ratio {answer.kept_ratio:.3f}"
+    ratio = answer.document_kept_ratio
+    return kept if ratio is None else f"{kept}, of the documents {ratio:.3f}"
+
+
 def answer_table(answer: Answer) -> Table:
     """Mode, pair, tokens, TTFT with its phases, spans by fate with pages, decoding, citations, warnings."""
     phases = [(f"  {phase_name(name)}", seconds(value)) for name, value in answer.phases.items() if value > 0]
@@ -46,7 +79,7 @@ def answer_table(answer: Answer) -> Table:
     several = several_documents(answer)
     return facts_table(
         [
-            ("mode", answer.mode + (f"  ({answer.reason})" if answer.reason else "")),
+            ("mode", mode_text(answer)),
             *prompt_facts(answer),
             ("TTFT", Text(seconds(answer.ttft_seconds), style="bold")),
             *phases,
@@ -61,13 +94,10 @@ def answer_table(answer: Answer) -> Table:
 
 def prompt_facts(answer: Answer) -> list[tuple[str, str]]:
     """Describe the pair, the prompt, and how much of it the target computed."""
-    kept = f"{answer.kept_tokens:,} tokens, ratio {answer.kept_ratio:.3f}"
-    if answer.document_kept_ratio is not None:
-        kept += f", of the documents {answer.document_kept_ratio:.3f}"
     facts = [
         ("pair", f"{answer.draft or 'no draft'} -> {answer.target}"),
         ("prompt", f"{answer.prompt_tokens:,} tokens"),
-        ("kept", kept),
+        ("kept", kept_text(answer)),
     ]
     if answer.scorer is not None:
         window = f", draft attention window {answer.draft_window:,} tokens" if answer.draft_window else ""
@@ -148,12 +178,12 @@ def page_text(spans: Sequence[SpanRecord], several: bool) -> str:
         for touched in span.documents:
             pages.setdefault(touched.document, set()).update(touched.pages)
     texts = {name: f"p. {page_ranges(sorted(numbers)).split(' ', 1)[1]}" for name, numbers in pages.items() if numbers}
-    return "; ".join(f"{name} {text}" if several else text for name, text in texts.items())
+    return "; ".join(f"{one_line(name)} {text}" if several else text for name, text in texts.items())
 
 
 def source_text(citation: Citation) -> str:
     """Write a citation on one line."""
-    return f"{citation.document}, page {citation.page}: {' '.join(citation.text.split())}"
+    return f"{one_line(citation.document)}, page {citation.page}: {' '.join(citation.text.split())}"
 
 
 def keep_text(mode: str, keep: float | None) -> str:

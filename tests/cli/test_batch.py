@@ -168,7 +168,7 @@ def test_reads_each_list_of_documents_once(call, monkeypatch, tmp_path):
         (tmp_path / name).write_text("The gate of the farm is dark green. " * 20)
     read = []
     real = documents.read_collection
-    monkeypatch.setattr(documents, "read_collection", lambda names: read.append(names) or real(names))
+    monkeypatch.setattr(documents, "read_collection", lambda names, **how: read.append(names) or real(names, **how))
     monkeypatch.chdir(tmp_path)
     lists = [["a.md"], ["a.md", "b.md"], ["lost.md"], ["a.md"], ["a.md", "b.md"], ["lost.md"]]
     rows = jsonl(*({"question": "Who?", "documents": names} for names in lists))

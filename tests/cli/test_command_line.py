@@ -13,6 +13,7 @@ import pytest
 from fpdf import FPDF
 from PIL import Image
 
+from specprefill_cli.installation import install_command
 from specprefill_cli.resources import packaged_folder
 
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
@@ -161,7 +162,7 @@ def bad_inputs(tmp_path):
             "Who?",
             ("--target", "no/such-model", "--mode", "full", "--offline"),
             1,
-            "no/such-model: cannot be loaded",
+            "no/such-model: not in the model cache",
         ),
         (HANDBOOK, "Who?", ("--max-new-tokens", "16000"), 1, "does not fit tiny:target's context of 16,384"),
     ],
@@ -411,7 +412,7 @@ def test_bench_peer_measures_llama_cpp_and_the_modes(call, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     code, _, err = call("bench", "peer", *sizes)
     assert (code, len(err.splitlines())) == (1, 1)
-    assert "pip install 'specprefill[peer]'" in err
+    assert install_command("peer") in err
 
 
 @pytest.mark.slow

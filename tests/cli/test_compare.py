@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from bs4 import BeautifulSoup
 from rich.console import Console
 
 from specprefill_cli.answering.comparison import Comparison, kl_divergence
@@ -20,7 +21,8 @@ from specprefill_cli.cli.repl import Repl
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
-from specprefill_cli.reporting.comparison_table import comparison_table
+from specprefill_cli.reporting.comparison_table import comparison_results, comparison_table
+from specprefill_cli.reporting.html import render_page
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
@@ -79,21 +81,46 @@ def test_divergence_is_kl_of_full_from_the_other():
     assert kl_divergence(full, full) == 0
 
 
-def test_modes_start_cold_and_later_questions_report_reuse(random_session):
-    modes = ("full", "select", "auto")
+def test_compared_modes_start_cold_for_every_question(random_session):
+    modes = ("full", "select", "draft-kv", "hybrid", "auto")
     comparison = Comparison(random_session, collection())
-    first = comparison.ask("When does it open?", SETTINGS, modes)
-    assert [row.answer.reused for row in first] == [[], [], []]
-    full, select, _ = comparison.ask("What do tickets cost?", SETTINGS, modes)
-    assert full.answer.reused == ["document tokens", "target document KV"]
-    assert select.answer.reused == ["document tokens", "draft document KV"]
-    cold = Comparison(random_session, collection(), cold=True)
     for question in ("When does it open?", "What do tickets cost?"):
-        answers = cold.ask(question, SETTINGS, modes)
-        assert [row.answer.reused for row in answers] == [[], [], []]
-    assert answers[1].answer.spans == select.answer.spans
-    assert answers[0].answer.answer == full.answer.answer
-    assert "target document KV" in text_of(comparison_table([full, select]))
+        assert [row.answer.reused for row in comparison.ask(question, SETTINGS, modes)] == [[], [], [], [], []]
+    # Nor does a question in one mode warm a later comparison.
+    comparison.ask("Who?", SETTINGS, ("full",))
+    assert [row.answer.reused for row in comparison.ask("Who?", SETTINGS, ("full", "select"))] == [[], []]
+
+
+def test_one_mode_alone_reuses_what_earlier_questions_left(random_session):
+    warm, cold = Comparison(random_session, collection()), Comparison(random_session, collection(), cold=True)
+    for number, question in enumerate(("When does it open?", "What do tickets cost?")):
+        (reusing,), (starting,) = (comparison.ask(question, SETTINGS, ("full",)) for comparison in (warm, cold))
+        assert reusing.answer.reused == (["document tokens", "target document KV"] if number else [])
+        assert starting.answer.reused == []
+        assert reusing.answer.answer == starting.answer.answer
+    assert "target document KV" in text_of(comparison_table([reusing]))
+    (select,) = warm.ask("Who?", SETTINGS, ("select",))
+    assert select.answer.reused == ["document tokens"]
+
+
+def page_facts(documents, answers):
+    """The facts on each card of a comparison's page, by label."""
+    page = BeautifulSoup(render_page("When?", documents, comparison_results(answers)), "html.parser")
+    return [
+        {label.get_text(): value.get_text() for label, value in zip(card("dt"), card("dd"), strict=True)}
+        for card in page.select(".card")
+    ]
+
+
+def test_page_shows_the_differences_from_full(random_session):
+    answers = Comparison(random_session, collection()).ask("When?", SETTINGS, ("full", "select"))
+    full, select = page_facts(collection(), answers)
+    assert full["speedup"] == "1.00x"
+    assert select["speedup"] == f"{answers[1].speedup:.2f}x"
+    assert select["first-token KL"] == f"{answers[1].first_token_kl:.4f} nats"
+    assert select["agreement"] == f"{answers[1].agreement:.2f}"
+    alone = Comparison(random_session, collection()).ask("When?", SETTINGS, ("select",))
+    assert not {"speedup", "first-token KL", "agreement"} & set(page_facts(collection(), alone)[0])
 
 
 @pytest.mark.slow
@@ -159,17 +186,18 @@ def test_session_runs_every_command(repl, tmp_path):
     ):
         assert say(line).startswith("error: "), line
     assert "speedup" in say("When does it open?")
-    assert "target document KV" in say("What do tickets cost?")
+    assert "document KV" not in say("What do tickets cost?")
     assert say("/mode select") == "mode select\n"
     assert say("/keep 0.2") == "keep 0.2\n"
     assert say("/keep auto") == "keep auto\n"
     assert say("/look-ahead 2") == "look-ahead 2\n"
     assert say("/speculate off") == "speculate off\n"
     assert (repl.modes, repl.settings.look_ahead, repl.settings.speculate) == (("select",), 2, "off")
-    assert "speedup" not in say("Who lives there?")
+    assert "speedup" not in say("Who is it?")
+    assert "draft document KV" in say("Who lives there?")
     assert "would keep" in say("/plan")
     stats = say("/stats").split()
-    assert stats[stats.index("select") + 1] == "3"
+    assert stats[stats.index("select") + 1] == "4"
     for name in ("page.html", "rows.json"):
         assert "written to" in say(f"/save {tmp_path / name}")
     assert json.loads((tmp_path / "rows.json").read_text())["question"] == "Who lives there?"

@@ -47,7 +47,11 @@ def test_pairs_check_can_load_the_weights(call):
     [
         ((), 2, "give the name of a pair, or both --draft and --target"),
         (("--draft", "tiny:draft"), 2, "give the name of a pair, or both"),
-        (("--draft", "no/such-model", "--target", "tiny:target", "--offline"), 1, "no/such-model: cannot be loaded"),
+        (
+            ("--draft", "no/such-model", "--target", "tiny:target", "--offline"),
+            1,
+            "no/such-model: not in the model cache",
+        ),
         (("--draft", "tiny:draft", "--target", "tiny:target", "--json"), 1, ""),
     ],
 )
@@ -118,6 +122,7 @@ def test_doctor_downloads_nothing(call):
     (draft,) = [check for check in json.loads(out)["checks"] if check["name"].startswith("draft ")]
     assert draft["state"] == "no"
     assert "the first run downloads it" in draft["detail"]
+    assert "--offline" not in out
 
 
 def test_doctor_reports_packages_out_of_range_or_absent():

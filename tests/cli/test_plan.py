@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 from bs4 import BeautifulSoup
@@ -20,6 +21,22 @@ def test_plan_prints_strip_facts_and_estimates(call, monkeypatch):
         assert words in out
     assert "estimates: counted operations" in out
     assert "\x1b" not in out
+
+
+def test_plan_shows_one_speedup_of_its_keep_ratio(call, tmp_path):
+    _, out, _ = call("plan", HANDBOOK, QUESTION, "--keep", "auto")
+    facts = dict(re.split(r"\s{2,}", line.strip())[:2] for line in out.splitlines() if re.search(r"\S\s{2,}\S", line))
+    assert facts["auto takes"] == "select"
+    assert "promises" not in out
+    (planned,) = re.findall(r"this plan: auto.* (\d+\.\dx)", out)
+    assert facts["expected with this plan"].startswith(f"{planned}, TTFT about ")
+
+
+def test_plan_says_why_auto_takes_full(call, tmp_path):
+    document = tmp_path / "short.txt"
+    document.write_text("The gate opens at nine.")
+    _, out, _ = call("plan", str(document), "When does the gate open?", "--keep", "0.3")
+    assert re.search(r"auto takes +full; before scoring, select promises only 0\.\dx", out)
 
 
 def test_plan_json_is_one_object(call):

@@ -3,19 +3,15 @@
 import io
 import sys
 import zipfile
-from datetime import date
 
 import docx
 import openpyxl
-import pptx
 import pytest
-from docx.oxml import parse_xml
-from docx.oxml.ns import nsdecls
 
 from specprefill_cli.documents import DocumentError, Limits, read_document, read_documents
 from specprefill_cli.documents.xlsx import UNCALCULATED
-
-ROWS = [["", "2019", "2020"], ["mass", None, 7]]
+from specprefill_cli.installation import install_command
+from tests.helpers.document_files import CHAPTERS, book, saved, slides, word, workbook
 
 
 def refusal(data: bytes, name: str, limits: Limits | None = None) -> str:
@@ -27,93 +23,6 @@ def refusal(data: bytes, name: str, limits: Limits | None = None) -> str:
 
 def page_texts(document) -> list[str]:
     return [document.text[page.start : page.end] for page in document.pages]
-
-
-def saved(document) -> bytes:
-    stream = io.BytesIO()
-    document.save(stream)
-    return stream.getvalue()
-
-
-def word() -> bytes:
-    document = docx.Document()
-    document.add_heading("The lease", level=2)
-    document.add_paragraph("The tenant pays 300 euros.")
-    item = document.add_paragraph("First")
-    item._p.get_or_add_pPr().get_or_add_numPr()
-    table = document.add_table(rows=2, cols=3)
-    for row, values in zip(table.rows, ROWS, strict=True):
-        for cell, value in zip(row.cells, values, strict=True):
-            cell.text = str(value or "")
-    # Word puts a control around a whole cell, too.
-    inner = table.rows[1].cells[1]._tc
-    place = inner.getparent().index(inner)
-    wrapped = parse_xml(f"<w:sdt {nsdecls('w')}><w:sdtContent/></w:sdt>")
-    inner.getparent().insert(place, wrapped)
-    wrapped[0].append(inner)
-    changed = document.add_paragraph("The notice is ")
-    for tag, text_tag, text in (("ins", "t", "two"), ("del", "delText", "nine")):
-        run = f"<w:r><w:{text_tag}>{text}</w:{text_tag}></w:r>"
-        changed._p.append(parse_xml(f"<w:{tag} {nsdecls('w')} w:id='1' w:author='x'>{run}</w:{tag}>"))
-    changed.add_run(" months.")
-    control = (
-        f"<w:sdt {nsdecls('w')}><w:sdtContent><w:p><w:r><w:t>In a control.</w:t></w:r></w:p></w:sdtContent></w:sdt>"
-    )
-    document.element.body.insert(0, parse_xml(control))
-    return saved(document)
-
-
-def slides() -> bytes:
-    deck = pptx.Presentation()
-    first = deck.slides.add_slide(deck.slide_layouts[1])
-    first.shapes.title.text = "Harbour"
-    first.placeholders[1].text = "Opens at nine\nCloses at five"
-    first.notes_slide.notes_text_frame.text = "Say hello."
-    deck.slides.add_slide(deck.slide_layouts[6])
-    third = deck.slides.add_slide(deck.slide_layouts[6])
-    table = third.shapes.add_table(2, 3, 0, 0, 100, 100).table
-    for number, values in enumerate(ROWS):
-        for place, value in enumerate(values):
-            table.cell(number, place).text = str(value or "")
-    group = third.shapes.add_group_shape()
-    group.shapes.add_textbox(0, 0, 10, 10).text_frame.text = "In a group"
-    return saved(deck)
-
-
-def workbook() -> bytes:
-    book = openpyxl.Workbook()
-    for row in ROWS:
-        book.active.append(row)
-    book.active.title = "Figures"
-    second = book.create_sheet("Dates")
-    second["A1"], second["B1"], second["C1"], second["D1"] = date(2024, 2, 29), 0.425, True, 2.5
-    second["B1"].number_format = "0.0%"
-    second["A1048576"] = "far below"
-    return saved(book)
-
-
-def book(chapters: dict[str, str], spine: list[str], extra: dict[str, str] | None = None) -> bytes:
-    """An EPUB with entries for `chapters` below OPS/, whose spine lists `spine`."""
-    items = "".join(f'<item id="c{n}" href="{name}"/>' for n, name in enumerate(spine))
-    order = "".join(f'<itemref idref="c{n}"/>' for n in range(len(spine)))
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("mimetype", "application/epub+zip")
-        archive.writestr(
-            "META-INF/container.xml",
-            '<?xml version="1.0"?><container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
-            '<rootfile full-path="OPS/book.opf"/></rootfiles></container>',
-        )
-        opf = f"<manifest>{items}</manifest><spine>{order}</spine>"
-        archive.writestr("OPS/book.opf", f'<package xmlns="http://www.idpf.org/2007/opf">{opf}</package>')
-        for name, body in chapters.items():
-            archive.writestr(f"OPS/{name}", f'<?xml version="1.0"?><html><body>{body}</body></html>')
-        for name, text in (extra or {}).items():
-            archive.writestr(name, text)
-    return stream.getvalue()
-
-
-CHAPTERS = {"b.xhtml": "<h1>Two</h1><p>It ends.</p>", "a b.xhtml": "<h1>One</h1><script>x()</script><p>It begins.</p>"}
 
 
 def test_docx_text_is_complete_and_in_order() -> None:
@@ -268,7 +177,7 @@ def test_a_missing_extra_is_named(make, suffix: str, monkeypatch: pytest.MonkeyP
     data = make()
     package = {"docx": "docx", "pptx": "pptx", "xlsx": "openpyxl"}[suffix]
     monkeypatch.setitem(sys.modules, package, None)
-    assert refusal(data, f"a.{suffix}").endswith("pip install 'specprefill[office]'")
+    assert refusal(data, f"a.{suffix}").endswith(f"; install them with {install_command('office')}")
 
 
 def test_folders_hold_office_documents_too(tmp_path) -> None:

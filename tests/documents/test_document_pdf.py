@@ -1,14 +1,17 @@
 """PDFs: text by page, and the ways in which a PDF can fail."""
 
+import io
 import itertools
 import logging
 import random
 import threading
+import time
 import zlib
 
 import pypdf
 import pytest
 from fpdf.enums import EncryptionMethod
+from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from specprefill_cli.documents import DocumentError, Limits, pdf, read_document
 from specprefill_cli.documents.deadline import Abandoned
@@ -131,6 +134,39 @@ def test_a_pdf_without_a_readable_page_is_refused(make_pdf, monkeypatch: pytest.
     assert "no text can be read from the PDF: page 1 could not be read" in refusal(make_pdf(TEXTS[:1]))
 
 
+@pytest.mark.parametrize(
+    "operators",
+    [
+        b"[(Hel) Tj (lo)] TJ",
+        b"[(Hel) 12 Tw (lo) ' /F1 1 Tf] TJ",
+        b"[(Hel) ET (lo) TJ",
+        b"[[(Hel) (lo)] TJ",
+        b"(Hello) Tj } { >> ) ]",
+        b"(Hello) Tj (unclosed",
+        b"(Hello) Tj <0 % [",
+        b"1 BI /W 1 /H 1 ID [ EI Q (Hello) Tj",
+    ],
+)
+def test_malformed_tokens_do_not_cost_the_page(operators: bytes) -> None:
+    contents = b"BT /F1 12 Tf 72 700 Td (\\(see \\(b\\)\\) (it) ) Tj " + operators + b" ET"
+    document = read_document(with_contents(contents), "a.pdf")
+    assert document.text == "(see (b)) (it) Hello"
+    (warning,) = document.warnings
+    assert warning.startswith("page 1 had to be repaired, text may be missing or wrong (")
+
+
+@pytest.mark.parametrize("hostile", [b"(", b"(\\(", b"(()", b"<0", b"[", b"BI ", b"BI EI ", b"(\\(\\(((", b"/", b"%"])
+def test_time_of_repairs_is_linear(hostile: bytes) -> None:
+    def seconds(length: int) -> float:
+        contents = hostile * (length // len(hostile))
+        start = time.process_time()
+        pdf.well_formed(contents)
+        return time.process_time() - start
+
+    short, long = (min(seconds(length) for _ in range(5)) for length in (25_000, 200_000))
+    assert long < 40 * short
+
+
 def test_a_scanned_pdf_is_refused(make_pdf) -> None:
     message = refusal(make_pdf([None, None, None]))
     assert message == "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf"
@@ -222,6 +258,22 @@ def test_random_damage_gives_a_document_or_one_error(make_pdf, seed: int) -> Non
         lines, content = [str(error)], "refused"
     assert all(line.isprintable() for line in lines)
     assert content.strip()
+
+
+def with_contents(contents: bytes) -> bytes:
+    """A PDF of one page with this content stream."""
+    writer = pypdf.PdfWriter()
+    page = writer.add_blank_page(612, 792)
+    font = {NameObject("/Type"): NameObject("/Font"), NameObject("/Subtype"): NameObject("/Type1")}
+    font[NameObject("/BaseFont")] = NameObject("/Helvetica")
+    fonts = DictionaryObject({NameObject("/F1"): DictionaryObject(font)})
+    page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
+    stream = DecodedStreamObject()
+    stream.set_data(contents)
+    page[NameObject("/Contents")] = stream
+    file = io.BytesIO()
+    writer.write(file)
+    return file.getvalue()
 
 
 def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:

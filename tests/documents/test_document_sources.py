@@ -2,11 +2,13 @@
 
 import io
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from specprefill_cli.documents import DocumentError, Limits, read_documents
+from specprefill_cli.documents import DocumentError, Limits, read_collection, read_documents
+from specprefill_cli.documents.sources import expand_source
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names(*sources: str) -> list[str]:
-    return [document.name for document in read_documents(sources)]
+    return [document.name for document in read_collection(sources).documents]
 
 
 def refusal(*sources: str, **options: object) -> str:
@@ -61,6 +63,17 @@ def test_the_same_file_is_read_once(folder: Path) -> None:
 def test_a_loop_of_links_ends(folder: Path) -> None:
     os.symlink("..", "docs/sub/up")
     assert names("docs") == ["docs/B.MD", "docs/a.txt", "docs/sub/c.txt", "docs/z.txt"]
+
+
+def test_a_pattern_visits_each_real_folder_once(folder: Path) -> None:
+    assert expand_source("**/s*/**/*.t?t", ()).files == [Path("docs/sub/c.txt")]
+    os.symlink("..", "docs/sub/up")
+    os.symlink("../../docs", "docs/sub/again")
+    os.symlink("../docs", "empty/docs")
+    texts = [Path("docs", *parts) for parts in (["a.txt"], ["sub", "c.txt"], ["z.txt"])]
+    assert expand_source("docs/**/*.txt", ()).files == texts
+    assert expand_source("docs/**", ()).files == sorted([Path("docs/B.MD"), Path("docs/notes.bin"), *texts])
+    assert expand_source("empty/**/c.txt", ()).files == [Path("empty/docs/sub/c.txt")]
 
 
 def test_standard_input_is_read_once(make_pdf) -> None:
@@ -129,13 +142,80 @@ def test_a_folder_without_permission_is_refused(folder: Path, monkeypatch: pytes
 
 def test_lock_files_are_ignored_and_skipped_kinds_are_reported(folder: Path) -> None:
     (folder / "docs" / "~$a.txt").write_bytes(b"\x00user")
-    documents = read_documents(["docs", "docs/*.txt"])
-    assert [document.name for document in documents] == ["docs/B.MD", "docs/a.txt", "docs/sub/c.txt", "docs/z.txt"]
-    assert documents[0].warnings == ("1 file of another kind was skipped in the folder docs (.bin)",)
-    assert not any(document.warnings for document in documents[1:])
+    sources = ["docs", "docs/*.txt", "docs"]
+    words = "1 file of another kind was skipped in the folder docs (.bin)"
+    collection = read_collection(sources)
+    assert [document.name for document in collection.documents] == [
+        *("docs/B.MD", "docs/a.txt", "docs/sub/c.txt", "docs/z.txt")
+    ]
+    assert collection.warnings == [words]  # once, and of no document
+    with pytest.warns(UserWarning, match=re.escape(words)):
+        assert read_documents(sources) == list(collection.documents)
+
+
+def test_skipped_files_are_reported_even_if_the_rest_was_read_before(folder: Path) -> None:
+    collection = read_collection(["docs/a.txt", "docs/B.MD", "docs/sub", "docs/z.txt", "docs"])
+    assert collection.warnings == ["1 file of another kind was skipped in the folder docs (.bin)"]
 
 
 def test_a_tilde_is_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(folder / "docs"))
     monkeypatch.setenv("USERPROFILE", str(folder / "docs"))
     assert read_documents(["~/a.txt"])[0].text == "text of a.txt"
+
+
+BAD = "skipped docs/bad.pdf: not a .pdf file: this is plain text or a file that lost its beginning; rename it"
+
+
+@pytest.mark.parametrize("source", ["docs", "docs/*.[ptM]*"])
+def test_a_bad_file_of_a_folder_or_pattern_is_skipped_with_a_warning(folder: Path, source: str) -> None:
+    Path("docs/bad.pdf").write_text("no PDF")
+    collection = read_collection([source, source])
+    assert [document.name for document in collection.documents][:2] == ["docs/B.MD", "docs/a.txt"]
+    (warning,) = (warning for warning in collection.warnings if "bad" in warning)
+    assert warning.startswith(BAD)
+    with pytest.raises(DocumentError, match=r"docs/bad\.pdf: not a \.pdf file"):
+        read_collection([source], strict=True)
+
+
+def test_a_bad_file_that_is_named_fails(folder: Path) -> None:
+    Path("docs/bad.pdf").write_text("no PDF")
+    assert refusal("docs", "docs/bad.pdf").startswith("docs/bad.pdf: not a .pdf file")
+
+
+def test_a_source_of_bad_files_fails_only_if_nothing_else_is_read(folder: Path) -> None:
+    for name in ("one.pdf", "two.pdf"):
+        Path("empty", name).write_text("no PDF")
+    assert refusal("empty").startswith("empty/one.pdf: not a .pdf file")
+    assert refusal("empty/*").endswith(" (and 1 more that cannot be read)")
+    collection = read_collection(["empty", "docs/a.txt"])
+    assert [warning.split(":")[0] for warning in collection.warnings] == [
+        "skipped empty/one.pdf",
+        "skipped empty/two.pdf",
+    ]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs links and pipes")
+def test_links_that_lead_nowhere_and_pipes_of_a_folder_are_reported(folder: Path) -> None:
+    os.symlink("gone.txt", "docs/lost.txt")
+    os.mkfifo("docs/pipe.txt")
+    assert read_collection(["docs"]).warnings == [
+        "2 files of other kinds were skipped in the folder docs (.bin, .txt)",
+        "skipped docs/lost.txt: no such file or folder; check the name",
+    ]
+
+
+def test_a_folder_without_permission_inside_another_is_skipped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = os.scandir
+
+    def deny(path: str) -> object:
+        if path == os.path.join("docs", "sub"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", deny)
+    collection = read_collection(["docs"])
+    assert [document.name for document in collection.documents] == ["docs/B.MD", "docs/a.txt", "docs/z.txt"]
+    assert "skipped docs/sub: the folder cannot be read: Permission denied" in collection.warnings[1]
+    with pytest.raises(DocumentError, match="docs/sub: the folder cannot be read"):
+        read_collection(["docs"], strict=True)

@@ -2,6 +2,7 @@
 
 import sys
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab import plots
 from specprefill_cli.lab.plots import Series, heat_map, line_plot, require_matplotlib
 
+DOCS = Path(__file__).parents[2] / "docs"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -43,6 +45,28 @@ def test_ratios_are_shown_as_percentages():
     assert {"5%", "15%"} <= set(texts(line_plot("T", "x", "y", [Series("a", [(0.05, 1), (0.15, 2)])], x_percent=True)))
 
 
+def test_labels_of_the_axis_do_not_run_into_one_another():
+    percent = texts(
+        line_plot("T", "x", "y", [Series("a", [(x, 1) for x in (0, 0.01, 0.02, 0.15, 0.5)])], x_percent=True)
+    )
+    assert {"0%", "15%", "50%"} <= set(percent)
+    assert not {"1%", "2%"} & set(percent)
+    lengths = texts(
+        line_plot("T", "x", "y", [Series("a", [(x, 1) for x in (1_024, 8_000, 8_192, 65_536)])], x_log=True)
+    )
+    assert {"1,024", "8,000", "65,536"} <= set(lengths)
+    assert "8,192" not in lengths
+
+
+@pytest.mark.parametrize("name", ["speedup.svg", "draft-kv.svg"])
+def test_the_plots_of_the_documentation_need_no_colours_of_the_page(name):
+    svg = (DOCS / name).read_text(encoding="utf-8")
+    background = next(ElementTree.fromstring(svg).iter(f"{SVG}path"))
+    assert "fill: #ffffff" in background.get("style")
+    assert "currentColor" not in svg
+    assert "var(" not in svg
+
+
 def test_draws_a_single_point():
     assert "4,096" in texts(line_plot("T", "x", "y", [Series("a", [(4_096, 0.4)])], x_log=True))
 
@@ -64,7 +88,7 @@ def test_hostile_names_are_shown_but_inert(name, recwarn):
 
 def test_missing_matplotlib_error_names_the_remedy(monkeypatch):
     monkeypatch.setattr(plots, "find_spec", lambda _: None)
-    with pytest.raises(SpecprefillError, match=r"--plot needs .* matplotlib; .*pip install 'specprefill\[lab\]'"):
+    with pytest.raises(SpecprefillError, match=r"--plot needs .* matplotlib; .* -m pip install "):
         require_matplotlib("--plot")
 
 

@@ -55,6 +55,20 @@ def test_prefill_flops_match_torch_within_two_percent(model, tokens):
     assert attention_cost == pytest.approx(causal_part(attention - last, tokens) + last, rel=0.001)
 
 
+def test_flops_behind_a_cached_document_match_torch_within_two_percent(model):
+    ids, past = torch.randint(3, 8_000, (400,)), 300
+    _, state = prefill(model, ids[:past], torch.arange(past), 10_000)
+    linear, attention = count_flops(lambda: prefill(model, ids[past:], torch.arange(past, 400), 10_000, state=state))
+    cost = ModelCost.of(model.config)
+    assert without_attention(cost).prefill_flops(100, past=past) == pytest.approx(linear, rel=0.02)
+    last = 4.0 * 400 * cost.heads * cost.head_size
+    # Torch counts every pair; of the 400 keys the 100 queries see 350.5 on average.
+    expected = (attention - last) * 350.5 / 400 + last
+    assert cost.prefill_flops(100, past=past) - without_attention(cost).prefill_flops(100, past=past) == pytest.approx(
+        expected, rel=0.001
+    )
+
+
 def test_early_exit_flops_match_torch_within_two_percent(model):
     ids = torch.randint(3, 8_000, (300,))
     linear, attention = count_flops(lambda: read_keys(model, ids, torch.arange(300), 10_000, 1, None, new_state()))

@@ -27,7 +27,7 @@ def test_error_names_the_missing_device_or_package(name, monkeypatch):
         check_quantization(name, CPU)
     set_packages_available(monkeypatch, available=False)
     package = SCHEMES[name].package
-    with pytest.raises(SpecprefillError, match=rf"needs the package {package} .* 'specprefill\[quantization\]'$"):
+    with pytest.raises(SpecprefillError, match=rf"needs the package {package} .*; install it with .* -m pip install "):
         check_quantization(name, GPU)
 
 
@@ -125,7 +125,7 @@ def test_rejects_quantising_a_quantised_checkpoint():
 def test_rejects_gptq_folder_without_its_packages(folder, monkeypatch):
     quantised_config(quant_method="gptq", bits=4, group_size=128).save_pretrained(folder)
     monkeypatch.setattr(quantization, "find_spec", lambda module: None)
-    with pytest.raises(SpecprefillError, match="gptq needs optimum and gptqmodel; install with pip install optimum"):
+    with pytest.raises(SpecprefillError, match=r"install with .* -m pip install optimum gptqmodel$"):
         loading.load_model(str(folder), CPU, "auto", offline=True)
 
 

@@ -67,6 +67,26 @@ def test_every_cell_of_the_strip_leads_to_its_text():
     assert "place 1 of 16, recompute" in links[-1]["title"]
 
 
+def test_rows_of_a_strip_begin_beside_the_label_of_their_page():
+    soup = BeautifulSoup(page_of(collection_of("Some text to be cut into cells. " * 40), make_answer()), "html.parser")
+    label, cells = soup.select_one(".strips div").find_all(recursive=False)
+    assert label.get_text() == "p. 1"
+    assert cells["class"] == ["cells"]
+    assert len(cells.select("a")) == len(soup.select(".strips a"))
+    assert re.search(
+        r"\.strips div \{ display: grid; grid-template-columns: [\d.]+rem minmax\(0, 1fr\)", soup.style.get_text()
+    )
+
+
+def test_memory_of_the_process_stands_once_and_on_no_card():
+    modes = (make_answer(peak_memory_bytes=2**30), make_answer(mode="full", peak_memory_bytes=2**31))
+    soup = BeautifulSoup(page_of(collection_of("Some text."), *modes), "html.parser")
+    assert "peak memory" not in "".join(card.get_text() for card in soup.select(".card"))
+    assert soup.header.get_text().count("peak memory of the whole process: 2,048 MiB") == 1
+    unknown = BeautifulSoup(page_of(collection_of("Some text."), make_answer()), "html.parser")
+    assert "peak memory" not in unknown.get_text()
+
+
 def test_the_source_of_the_answer_is_marked_and_linked():
     collection = collection_of("Nothing here.", "The allowance is 42 pence per mile.")
     start = collection.text.index("42 pence")

@@ -81,5 +81,5 @@ def test_a_page_with_more_cells_than_columns_shows_them_all(colour):
 
 def test_hostile_document_names_are_shown_as_text():
     text = shown(False, one_page_document(HOSTILE, "y" * 16, "text/plain"))
-    assert "\\u001b[2J[bold]\\u202e.pdf, p. 1" in text
+    assert "\\x1b[2J[bold]\\u202e.pdf, p. 1" in text
     assert "\x1b" not in text

@@ -8,6 +8,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.installation import install_command
 from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.loading import LoadedModel, LoadedPair, stop_tokens
@@ -15,7 +16,10 @@ from specprefill_cli.models.placement import Placement, choose_dtype
 from specprefill_cli.models.sources import model_source
 from specprefill_cli.models.validation import check_config, check_model
 
-MISSING = "GGUF files need the package gguf; install it with pip install 'specprefill[peer]'"
+
+def missing_reader() -> SpecprefillError:
+    """What to raise where the package gguf is not installed."""
+    return SpecprefillError(f"GGUF files need the package gguf; install it with {install_command('peer')}")
 
 
 def bundled_gguf(name: str, folder: Path) -> Path:
@@ -27,7 +31,7 @@ def bundled_gguf(name: str, folder: Path) -> Path:
     try:
         export_gguf(Path(model_source(name)), file)
     except ImportError as error:
-        raise SpecprefillError(MISSING) from error
+        raise missing_reader() from error
     return file
 
 
@@ -51,7 +55,7 @@ def with_gguf_target(pair: LoadedPair, file: Path, dtype: str) -> None:
                 local_files_only=True,
             )
     except ImportError as error:
-        raise SpecprefillError(MISSING) from error
+        raise missing_reader() from error
     except (OSError, ValueError, KeyError, IndexError, struct.error) as error:
         raise SpecprefillError(f"{file}: cannot be loaded ({first_line(error)}); give another GGUF file") from error
     for size in ("vocab_size", "num_hidden_layers", "hidden_size"):

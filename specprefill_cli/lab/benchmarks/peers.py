@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.installation import install_command
 from specprefill_cli.models.attention import ATTENTION
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
         from llama_cpp import Llama
     except ImportError as error:
         raise SpecprefillError(
-            "bench peer needs the package llama-cpp-python; install it with pip install 'specprefill[peer]'"
+            f"bench peer needs the package llama-cpp-python; install it with {install_command('peer')}"
         ) from error
     model = Llama(
         model_path=str(file), n_ctx=context, n_threads=threads, n_threads_batch=threads, n_gpu_layers=0, verbose=False

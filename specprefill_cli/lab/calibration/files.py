@@ -10,6 +10,8 @@ from typing import Any
 
 from safetensors.torch import save
 
+from specprefill_cli.answering.confidence import FILE as CONFIDENCE
+from specprefill_cli.answering.confidence import ConfidenceModel
 from specprefill_cli.files import write_whole
 from specprefill_cli.prefill.calibration import SCHEMA
 from specprefill_cli.prefill.projection import DESCRIPTION, WEIGHTS, KvCalibration
@@ -19,6 +21,11 @@ from specprefill_cli.prefill.scoring_heads import FILE, ScoringHeads
 def save_heads(heads: ScoringHeads, folder: Path) -> Path:
     """Write the description of scoring heads. Raises SpecprefillError where that is not possible."""
     return write_description(folder / FILE, asdict(heads))
+
+
+def save_confidence(model: ConfidenceModel, folder: Path) -> Path:
+    """Write the weights of answers' confidence. Raises SpecprefillError where that is not possible."""
+    return write_description(folder / CONFIDENCE, asdict(model))
 
 
 def save_maps(calibration: KvCalibration, folder: Path) -> Path:

@@ -14,7 +14,7 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.commands.checks import make_folder, refuse_ranks
 from specprefill_cli.lab.commands.lists import whole_numbers
 from specprefill_cli.lab.commands.options import Distractors, SampleSeed
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
@@ -31,6 +31,18 @@ def calibrate(
     text: Annotated[
         list[Path] | None,
         typer.Option(help="Text files, or folders: fit the maps of the draft's KV into the target's on them."),
+    ] = None,
+    confidence: Annotated[
+        Path | None,
+        typer.Option(help="JSONL (or .xz) of questions with known answers: fit how likely an answer is right on it."),
+    ] = None,
+    unseen: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            max=0.99,
+            help="Share of answers that are right on unknown text, where --confidence has questions of the training.",
+        ),
     ] = None,
     exact: Annotated[
         str, typer.Option(help="Numbers of exactly computed target layers to fit maps for, comma-separated.")
@@ -56,6 +68,7 @@ def calibrate(
 ) -> None:
     """Find the draft's attention heads that point at answers (--heads), and map its KV into the target's (--text).
 
+    With --confidence, also learn to tell right answers from wrong ones.
     The scorer `heads` then uses only those heads, and `--keep auto` with it the share of their importance that sufficed
     for the answers; the modes `draft-kv` and `hybrid` use the maps.
 
@@ -64,14 +77,16 @@ def calibrate(
 
       specprefill calibrate --pair qwen2.5-7b --text corpus/ --exact 4
     """
-    if heads is None and not text:
-        raise UsageError("calibrate: nothing to do; give --heads QUESTIONS.jsonl, or --text FILES")
+    if heads is None and confidence is None and not text:
+        raise UsageError(
+            "calibrate: nothing to do; give --heads QUESTIONS.jsonl, --confidence QUESTIONS.jsonl, or --text FILES"
+        )
     if exact and not text:
         raise UsageError("--exact: belongs to the maps of draft KV; give --text FILES too")
     edges = whole_numbers(exact, "--exact") if exact.strip() else []
     settings = settings.varied(scorer="question", mode="select")
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.documents import read_documents
+    from specprefill_cli.documents import read_collection
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.models.calibration import calibration_folder
     from specprefill_cli.models.pairs import find_pair
@@ -80,12 +95,16 @@ def calibrate(
     notes = Notes(quiet)
     folder = out or calibration_folder(find_pair(settings.pair, settings.draft, settings.target))
     make_folder(folder, "--out" if out else "the calibration's folder")
-    texts = [document.text for document in read_documents([str(path) for path in text])] if text else []
+    texts = [document.text for document in read_collection([str(path) for path in text or ()], strict=True).documents]
     items = [] if heads is None else read_items(heads, limit, distractors, sample_seed)
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True, calibrated=False)
     if heads is not None:
         calibrate_heads([item for item in items if item.answers], session, settings, answers, folder, notes, json)
+    if confidence is not None:
+        calibrate_confidence(
+            read_items(confidence, limit, distractors, sample_seed), settings, unseen, folder, notes, json
+        )
     if text:
         fit_maps(session, texts, edges, folder, notes, json)
 
@@ -114,6 +133,28 @@ def calibrate_heads(
         print(f"{name}: {value:g}")
     scorer = "heads" if heads.default else "question"
     print(f"mass kept by --keep auto: {heads.auto_mass:.3f}; default scorer: {scorer}")
+
+
+def calibrate_confidence(
+    items: list[Item], settings: Settings, unseen: float | None, folder: Path, notes: Notes, json: bool
+) -> None:
+    """Fit the confidence of answers in mode `auto`, as the pair gives them with its other calibrations."""
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.lab.calibration.confidence import fit_confidence
+    from specprefill_cli.lab.calibration.files import save_confidence
+    from specprefill_cli.lab.session import LONGEST_ANSWER
+
+    settings = settings.varied(scorer=AUTO, mode=AUTO, max_new_tokens=LONGEST_ANSWER)
+    session = open_session(settings, draft=True)
+    with notes.progress(f"answering {len(items):,} questions") as update:
+        model = fit_confidence(session, items, settings, unseen, update)
+    path = save_confidence(model, folder)
+    if json:
+        print_json({"file": str(path), **asdict(model)})
+        return
+    notes.tell(f"wrote {path}")
+    for name, value in {"intercept": model.intercept, **model.weights, **model.evidence}.items():
+        print(f"{name}: {value:.4g}")
 
 
 def tune_keep(

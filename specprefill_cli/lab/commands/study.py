@@ -116,12 +116,12 @@ def compare_drafts(
     session: Session, text: Sequence[Path], names: Sequence[str], settings: Settings, notes: Notes
 ) -> list[DraftFit]:
     """Compare the pair's own draft, those named, and an unrelated one with the target; one is loaded at a time."""
-    from specprefill_cli.documents import read_documents
+    from specprefill_cli.documents import read_collection
     from specprefill_cli.lab.study.draft_comparison import fit_drafts
     from specprefill_cli.models.loading import load_model
     from specprefill_cli.models.placement import choose_placement, roomiest
 
-    texts = [document.text for document in read_documents([str(path) for path in text])]
+    texts = [document.text for document in read_collection([str(path) for path in text], strict=True).documents]
     place = roomiest(choose_placement(settings.devices))
     others = (load_model(name, place, settings.dtype, settings.offline) for name in names)
     with notes.progress("comparing drafts") as update:

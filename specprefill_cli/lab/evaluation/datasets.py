@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specprefill_cli.documents import read_documents
+from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import replace_surrogates
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
@@ -128,5 +128,5 @@ def named_documents(row: dict, path: Path, cache: dict[tuple[str, ...], Collecti
     """The documents that a row names, read once for all rows that name them."""
     names = document_names(row)
     if names not in cache:
-        cache[names] = Collection(tuple(read_documents([str(path.parent / name) for name in names])))
+        cache[names] = read_collection([str(path.parent / name) for name in names], strict=True)
     return cache[names]

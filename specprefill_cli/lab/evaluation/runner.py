@@ -12,6 +12,7 @@ from specprefill_cli.answering.resolve import resolve_scorer
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.evaluation.evidence import EvidenceFigures, evidence_figures
 from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
 from specprefill_cli.lab.evaluation.statistics import mean_interval
 from specprefill_cli.lab.session import Control
@@ -103,6 +104,7 @@ class Row:
     ttft_ratio: float | None
     kept_ratio: float
     right: int
+    evidence: EvidenceFigures
 
 
 @dataclass
@@ -193,4 +195,5 @@ def row(configuration: Configuration, answers: AnsweredItems, full: AnsweredItem
         ttft_ratio=ratio,
         kept_ratio=statistics.fmean(answer.kept_ratio for _, answer in answers),
         right=sum(contains_answer(answer.answer, item.answers) for item, answer in answers),
+        evidence=evidence_figures(answers),
     )

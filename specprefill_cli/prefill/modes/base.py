@@ -55,7 +55,10 @@ class Mode(ABC):
         """Prefill the target. Raises SpecprefillError where the pair does not allow this mode."""
 
     def cost(self, request: PrefillRequest) -> float | None:
-        """Expected operations of the whole prefill, fixed costs of passes included; None where they are unknown."""
+        """Expected operations of the whole prefill, fixed costs of passes included; None where they are unknown.
+
+        What the request's caches hold already costs nothing.
+        """
         return None
 
     def obstacle(self, request: PrefillRequest) -> str | None:

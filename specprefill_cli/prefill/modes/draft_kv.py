@@ -119,12 +119,8 @@ def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, Prefi
     """Score with the draft, and fill a target cache from the draft's states."""
     with StateCapture(request.draft.model, kv_map.draft_layers) as capture:
         # The map needs states of all tokens, read with the window that it was fitted with: the draft starts cold.
-        cold = replace(
-            request,
-            last_draft_layer=max(kv_map.draft_layers, default=0),
-            draft_prefixes=None,
-            draft_window=calibrated_window(request),
-        )
+        last_layer, window = max(kv_map.draft_layers, default=0), calibrated_window(request)
+        cold = replace(request.cold(), last_draft_layer=last_layer, draft_window=window)
         scores = shared_scores(cold, on_every_rank=True)
     with request.clock.phase("mapping"):
         states = {layer: capture.states(layer, request.prompt.length) for layer in kv_map.draft_layers}

@@ -9,7 +9,7 @@ from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.raw_kv import layer_count
 from specprefill_cli.prefill.fates import full_plan
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
-from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, open_prefix
+from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
 
 
@@ -30,4 +30,6 @@ class FullMode(Mode):
         return PrefillResult(logits=logits, state=state, plan=plan, reused=(TARGET_PREFIX,) if cached else ())
 
     def cost(self, request: PrefillRequest) -> float:
-        return cost_of(request.pair.target).prefill_with_overhead(request.prompt.length)
+        target, prompt = cost_of(request.pair.target), request.prompt
+        cached = cached_tokens(request.target_prefixes, request.pair.target, prompt, target.layers)
+        return target.prefill_with_overhead(prompt.length - cached, past=cached)

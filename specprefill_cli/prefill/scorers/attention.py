@@ -15,7 +15,7 @@ from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import layer_count
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
-from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, open_prefix
+from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scorer, Scores
 from specprefill_cli.prompting import Prompt
@@ -56,6 +56,12 @@ class AttentionScorer(Scorer):
         """Whether the whole draft runs, as look-ahead needs it, or only the layers up to the highest one used."""
         return True
 
+    def last_layer(self, request: PrefillRequest) -> int:
+        """The highest layer of the draft that runs."""
+        if self.reads_all_layers():
+            return layer_count(request.draft.model) - 1
+        return max(request.last_draft_layer, *self.layers(request))
+
     def reduce(
         self, request: PrefillRequest, state: PrefillState, capture: QueryCapture, layers: Sequence[int]
     ) -> Tensor:
@@ -76,9 +82,8 @@ class AttentionScorer(Scorer):
 
     def score(self, request: PrefillRequest) -> Scores:
         """Score with one run of the draft. Raises SpecprefillError as `layers`, and for scores that are not finite."""
-        prompt, clock, total = request.draft_prompt, request.clock, layer_count(request.draft.model)
-        layers = self.layers(request)
-        last_layer = total - 1 if self.reads_all_layers() else max(request.last_draft_layer, *layers)
+        prompt, clock = request.draft_prompt, request.clock
+        layers, last_layer = self.layers(request), self.last_layer(request)
         capture = QueryCapture(self.query_tokens(prompt))
         with clock.phase("draft_prefill"):
             state, keep = open_prefix(
@@ -96,12 +101,13 @@ class AttentionScorer(Scorer):
                 importance = transfer(importance, prompt.offsets, request.prompt.offsets)
             importance = self.finish(request, importance)
         rollback(state, prompt.length)
+        # Decoding needs keys and values of every layer.
+        usable = request.keep_draft_state and last_layer == layer_count(request.draft.model) - 1
         return Scores(
             importance=importance,
             auto_mass=self.auto_mass(request),
             neighbours=self.neighbours,
-            # Decoding needs keys and values of every layer.
-            draft_state=state if request.keep_draft_state and last_layer == total - 1 else None,
+            draft_state=state if usable else None,
             reused=(DRAFT_PREFIX,) if cached else (),
         )
 
@@ -119,13 +125,18 @@ class AttentionScorer(Scorer):
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         """Operations of the draft's run; it runs on every rank, while ranks share the target."""
-        cost, tokens, local = cost_of(request.draft), request.draft_prompt.length, request.local_window
+        draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
+        cost = cost_of(draft)
+        cached = cached_tokens(request.draft_prefixes, draft, prompt, last_layer + 1, request.draft_window)
+        # What stands behind the document sees everything.
+        local = None if cached else request.local_window
         overhead = cost.overhead_flops() if with_overhead else 0.0
         if self.reads_all_layers():
             steps = self.decoded_queries(request.look_ahead)
-            flops = cost.prefill_flops(tokens, local) + overhead + steps * (cost.pass_flops(1, tokens) + overhead)
+            flops = cost.prefill_flops(prompt.length - cached, local, cached) + overhead
+            flops += steps * (cost.pass_flops(1, prompt.length) + overhead)
         else:
-            flops = cost.reading_flops(tokens, max(self.layers(request)), local) + overhead
+            flops = cost.reading_flops(prompt.length - cached, last_layer, local, cached) + overhead
         return flops * request.pair.ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:

@@ -1,0 +1,69 @@
+"""How likely an answer is right: a logistic regression that `specprefill calibrate --confidence` fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specprefill_cli.answering.citations import NOT_FOUND
+from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.prefill.calibration import read_description
+
+if TYPE_CHECKING:
+    from specprefill_cli.models.loading import LoadedModel
+
+FILE = "confidence.json"
+REMEDY = "specprefill calibrate --confidence QUESTIONS.jsonl"
+# Probability of being right from which an answer is called likely.
+LIKELY = 0.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signals:
+    """What tells a right answer from a wrong one.
+
+    mean, lowest: of the natural log-probabilities that the target gave the answer's tokens
+    source: relevance of the sentence that the answer quotes minus the highest relevance; at most 0
+    """
+
+    mean: float
+    lowest: float
+    source: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceModel:
+    """Weights of the signals, and what identifies the target that they belong to; evidence: figures of the fit."""
+
+    intercept: float
+    weights: Mapping[str, float]
+    target: str
+    evidence: Mapping[str, float]
+
+    def probability(self, signals: Signals) -> float:
+        """The probability that an answer is right."""
+        logit = self.intercept + sum(self.weights[name] * value for name, value in vars(signals).items())
+        return 1 / (1 + math.exp(-logit))
+
+
+def load_confidence(folder: Path, target: LoadedModel) -> ConfidenceModel | None:
+    """The model in a folder; None where there is none for these very weights, quantized ones included.
+
+    Raises SpecprefillError when the file is damaged.
+    """
+    stored = read_description(folder / FILE, "confidence", REMEDY, lambda values: ConfidenceModel(**values))
+    return stored if stored is not None and stored.target == weights_fingerprint(target.model) else None
+
+
+def answer_signals(answer: str, log_probabilities: Sequence[float], source: float, highest: float) -> Signals | None:
+    """The signals of an answer; None for one that has no text or says that the documents hold no answer.
+
+    source, highest: relevance of the sentence that it quotes (0 without one), and the highest of all sentences
+    """
+    if not answer or not log_probabilities or answer.lower().startswith(NOT_FOUND):
+        return None
+    mean = sum(log_probabilities) / len(log_probabilities)
+    return Signals(mean=mean, lowest=min(log_probabilities), source=source - highest)

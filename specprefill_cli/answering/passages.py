@@ -1,0 +1,116 @@
+"""The passages of the documents that most likely hold the answer: whole sentences, the most relevant ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specprefill_cli.answering.relevance import Sentences
+from specprefill_cli.documents.collection import Collection
+
+# Sentences of a passage, and of all passages beyond one each.
+LONGEST_PASSAGE, SPARE_SENTENCES = 3, 1
+# A passage with fewer words takes in the sentences beside it, as long as it may.
+FEWEST_WORDS = 25
+# A quoted sentence comes first from this share of the highest relevance on; below it the quote is doubtful.
+TRUSTED_QUOTE = 0.7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passage:
+    """Consecutive sentences of one document: its name, 1-based page, character range [start, end) and text.
+
+    importance: 0 to 1, that of its best sentence; number: which of the documents, from 0
+    """
+
+    document: str
+    page: int
+    start: int
+    end: int
+    text: str
+    importance: float
+    number: int = 0
+
+
+def best_passages(
+    collection: Collection, sentences: Sentences, count: int, leading: Sequence[int] = ()
+) -> list[Passage]:
+    """Return up to `count` passages, the most relevant ones first.
+
+    leading: characters of the collection's text whose sentences come before all others
+    """
+    if not len(sentences.ranges):
+        return []
+    order = [*map(sentences.at, leading), *np.argsort(-sentences.relevance, kind="stable").tolist()]
+    runs: list[tuple[int, int]] = []
+    for index in order:
+        if len(runs) >= count or sum(last - first for first, last in runs) >= count + SPARE_SENTENCES:
+            break
+        add_sentence(runs, index, collection, sentences)
+    for place in range(len(runs)):
+        runs[place] = grown(runs, place, collection, sentences)
+    return [as_passage(collection, sentences, run) for run in runs]
+
+
+def trusted_quotes(sentences: Sentences, quotes: Sequence[int]) -> list[int]:
+    """The first of the quotes, given by their characters, where its sentence is nearly as relevant as the best one."""
+    return [place for place in quotes[:1] if sentences.relevance_at(place) >= TRUSTED_QUOTE * sentences.highest]
+
+
+def add_sentence(runs: list[tuple[int, int]], index: int, collection: Collection, sentences: Sentences) -> None:
+    """Join a sentence to the run [first, last) of sentences beside it, or begin a new run."""
+    for place, (first, last) in enumerate(runs):
+        if first <= index < last:
+            return
+        longer = (min(first, index), max(last, index + 1))
+        if longer[1] - longer[0] == last - first + 1 <= LONGEST_PASSAGE and joined(collection, sentences, longer):
+            runs[place] = longer
+            return
+    runs.append((index, index + 1))
+
+
+def grown(runs: list[tuple[int, int]], place: int, collection: Collection, sentences: Sentences) -> tuple[int, int]:
+    """A run with as many of its neighbours as it takes for `FEWEST_WORDS`, the more relevant side first."""
+    taken = {index for first, last in runs for index in range(first, last)}
+    first, last = runs[place]
+    while (
+        last - first < LONGEST_PASSAGE
+        and len(collection.text[slice(*span(sentences, (first, last)))].split()) < FEWEST_WORDS
+    ):
+        longer = [
+            run
+            for index, run in ((last, (first, last + 1)), (first - 1, (first - 1, last)))
+            if 0 <= index < len(sentences.ranges) and index not in taken and joined(collection, sentences, run)
+        ]
+        if not longer:
+            break
+        first, last = max(longer, key=lambda run: sentences.relevance[[run[0], run[1] - 1]].sum())
+    return first, last
+
+
+def joined(collection: Collection, sentences: Sentences, run: tuple[int, int]) -> bool:
+    """Whether a run of sentences lies on one page of one document, so that a passage names the page it stands on."""
+    touched = collection.pages_by_document(*span(sentences, run))
+    return len(touched) == 1 and len(touched[0].pages) <= 1
+
+
+def span(sentences: Sentences, run: tuple[int, int]) -> tuple[int, int]:
+    """The character range of a run of sentences."""
+    return int(sentences.ranges[run[0], 0]), int(sentences.ranges[run[1] - 1, 1])
+
+
+def as_passage(collection: Collection, sentences: Sentences, run: tuple[int, int]) -> Passage:
+    """A run of sentences as a passage."""
+    start, end = span(sentences, run)
+    document, first, last = collection.parts(start, end)[0]
+    return Passage(
+        document=document.name,
+        page=next(iter(document.pages_between(first, last)), 1),
+        start=first,
+        end=last,
+        text=collection.text[start:end],
+        importance=round(float(sentences.relevance[slice(*run)].max()), 4),
+        number=collection.documents.index(document),
+    )

@@ -1,0 +1,88 @@
+"""The passages that matter for a question, found by the draft alone: prompt compression for any other model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specprefill_cli.answering.passages import Passage, as_passage, best_passages, joined
+from specprefill_cli.answering.relevance import Sentences, rank_sentences
+from specprefill_cli.answering.session import Session
+from specprefill_cli.documents.cleaning import clean_question
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.errors import PromptTooLong
+from specprefill_cli.prefill.fates import Fate, Plan
+from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.selection import select_scored
+from specprefill_cli.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieval:
+    """Passages in document order, and how much of the documents they are.
+
+    document_words, kept_words: words of the documents and of the passages
+    """
+
+    question: str
+    passages: list[Passage]
+    document_words: int
+    kept_words: int
+    warnings: list[str]
+
+
+def retrieve(
+    session: Session, collection: Collection, question: str, settings: Settings, top: int | None = None
+) -> Retrieval:
+    """Score the documents with the draft; the best `top` passages, or without it the chunks of the keep ratio.
+
+    Chunks are extended to whole sentences. Raises UsageError for an empty question, PromptTooLong when the documents do
+    not fit the draft.
+    """
+    question = clean_question(question)
+    request = session.request(collection, question, settings)
+    scorer = SCORERS[request.scorer]
+    steps = request.look_ahead if scorer.looks_ahead else 0
+    draft = session.pair.draft
+    if draft is not None and scorer.uses_draft and request.draft_prompt.length + steps > draft.context:
+        raise PromptTooLong(
+            f"the prompt has {request.draft_prompt.length:,} tokens and does not fit {draft.name}'s context of "
+            f"{draft.context:,}; give fewer or shorter documents, a pair with a longer context, or --scorer lexical"
+        )
+    scores = scorer.score(request)
+    sentences = rank_sentences(collection, question, request.prompt.offsets, scores.importance)
+    warnings = list(collection.warnings)
+    if top is not None:
+        chosen = best_passages(collection, sentences, top)
+        passages = sorted(chosen, key=lambda passage: (passage.number, passage.start))
+    else:
+        selection = select_scored(request, scores)
+        warnings += selection.warnings
+        passages = kept_passages(collection, sentences, selection.plan, request.prompt.offsets)
+    kept = sum(len(passage.text.split()) for passage in passages)
+    return Retrieval(
+        question=question,
+        passages=passages,
+        document_words=sum(len(document.text.split()) for document in collection.documents),
+        kept_words=kept,
+        warnings=warnings,
+    )
+
+
+def kept_passages(collection: Collection, sentences: Sentences, plan: Plan, offsets: np.ndarray) -> list[Passage]:
+    """The sentences that a plan's recomputed spans touch, as passages; offsets: [n, 2] characters of document tokens."""
+    kept = np.zeros(len(sentences.ranges), dtype=bool)
+    for span in plan.spans:
+        if span.fate is Fate.RECOMPUTE:
+            first, last = span.start - plan.document[0], span.end - plan.document[0] - 1
+            start, end = offsets[first, 0], offsets[last, 1]
+            kept |= (sentences.ranges[:, 0] < end) & (start < sentences.ranges[:, 1])
+    runs: list[tuple[int, int]] = []
+    for index in np.flatnonzero(kept).tolist():
+        longer = (runs[-1][0], index + 1) if runs else (index, index + 1)
+        if runs and runs[-1][1] == index and joined(collection, sentences, longer):
+            runs[-1] = longer
+        else:
+            runs.append((index, index + 1))
+    return [as_passage(collection, sentences, run) for run in runs]

@@ -1,0 +1,67 @@
+"""`specprefill passages`: what the documents say about a question, for any other model or for reading."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from specprefill_cli.cli.arguments import checked_arguments
+from specprefill_cli.cli.console import Notes, print_json
+from specprefill_cli.cli.inputs import read_inputs
+from specprefill_cli.cli.loading import open_draft_side
+from specprefill_cli.cli.options import Documents, Json, Question, Quiet, with_settings
+from specprefill_cli.settings import OUTPUT, Settings
+
+
+@with_settings(
+    "documents",
+    "models",
+    "prefill",
+    without=("mode", "recompute", "accept_risk", "exact_layers", "tensor_parallel", "quantization"),
+)
+def passages(
+    documents: Documents = None,
+    question: Question = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="The best N passages of one to three sentences, instead of --keep.",
+            show_default="none",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    *,
+    settings: Settings,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Print the passages that matter for a question, in document order. Only the draft runs; nothing is answered.
+
+    Examples:
+      specprefill passages report.pdf "What is the fee?" --top 3
+
+      specprefill passages report.pdf "What is the fee?" | llm "What is the fee?"
+
+      specprefill passages docs/ "Who signed?" --json | jq -r '.passages[].text'
+    """
+    names, question = checked_arguments("passages", documents, question)
+    notes = Notes(quiet)
+    collection = read_inputs(names, None, settings, notes)
+    with notes.progress("loading the draft"):
+        session = open_draft_side(settings)
+    from specprefill_cli.answering.retrieval import retrieve
+    from specprefill_cli.reporting.evidence import passage_place
+    from specprefill_cli.reporting.safe import printable
+
+    with notes.progress("reading the documents with the draft"):
+        retrieval = retrieve(session, collection, question, settings, top)
+    for warning in retrieval.warnings:
+        notes.warn(warning)
+    if json:
+        print_json(asdict(retrieval))
+        return
+    texts = [f"[{passage_place(passage)}]\n{' '.join(passage.text.split())}" for passage in retrieval.passages]
+    print(printable("\n\n".join(texts)), flush=True)

@@ -1,0 +1,66 @@
+"""Where sentences begin and end: prose by its full stops, lists, tables and headings by their lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+# Characters of the longest sentence; a longer one is cut between words.
+LONGEST_SENTENCE = 400
+# A line that is shorter ends a paragraph, a heading or an item of a list; longer ones may be wrapped prose.
+SHORTEST_WRAPPED_LINE = 50
+ABBREVIATIONS = frozenset(
+    "al approx art bros cf ch co col corp dept dr e.g ed eds eq est fig figs gen gov i.e inc jr ltd maj mr mrs ms no nos "
+    "op p para pp prof rep rev sec sen sgt sr st u.k u.s v vol vs".split()
+)
+CLOSERS = "\"'\u201d\u2019\u00bb)]"
+BREAK = re.compile(
+    r"""
+    \n\s*                               # the end of a line, which may be wrapped, or a blank line
+    | (?<=[.!?…])["'\u201d\u2019»)\]]*\s+(?=["'\u201c\u2018«(\[]*[^\W_a-z])  # a full stop before a capital or a digit
+    | (?<=[\u3002\uff01\uff1f])         # scripts without spaces
+    """,
+    re.VERBOSE,
+)
+LAST_WORD = re.compile(r"([\w.]+)\.$")
+
+
+def sentence_ranges(text: str, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+    """Yield the character range of each sentence of text[start:end], in order, without the blanks around it."""
+    end = len(text) if end is None else end
+    first = start
+    for match in BREAK.finditer(text, start, end):
+        if not _ends_sentence(text[first : match.start()], match.group(), text[match.end() : match.end() + 2]):
+            continue
+        closers = len(match.group()) - len(match.group().lstrip(CLOSERS))
+        yield from _cut(text, first, match.start() + closers)
+        first = match.end()
+    yield from _cut(text, first, end)
+
+
+def _ends_sentence(before: str, separator: str, following: str) -> bool:
+    line = before.rpartition("\n")[2]
+    if "\n" in separator:
+        wrapped = separator.count("\n") == 1 and len(line) >= SHORTEST_WRAPPED_LINE and following[:1].isalnum()
+        return not wrapped or line.rstrip(CLOSERS).endswith((".", "!", "?", ":"))
+    last = LAST_WORD.search(line)
+    if last is None:
+        return True
+    word = last.group(1).lower()
+    initial = len(word) == 1 and last.group(1).isupper()
+    return not (initial or word in ABBREVIATIONS or (word.isdigit() and len(line.split()) == 1))
+
+
+def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield text[first:last] without the blanks around it, in pieces of at most `LONGEST_SENTENCE` characters."""
+    while first < last and text[first].isspace():
+        first += 1
+    while last > first and text[last - 1].isspace():
+        last -= 1
+    while last - first > LONGEST_SENTENCE:
+        blank = text.rfind(" ", first + LONGEST_SENTENCE // 2, first + LONGEST_SENTENCE)
+        edge = blank if blank >= 0 else first + LONGEST_SENTENCE
+        yield first, edge
+        first = edge + (blank >= 0)
+    if first < last:
+        yield first, last

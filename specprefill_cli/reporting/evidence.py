@@ -1,0 +1,75 @@
+"""What stands under an answer: its source, how sure it is, and the passages that most likely hold it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from rich.console import Group
+from rich.padding import Padding
+from rich.text import Text
+
+from specprefill_cli.answering.answer import Answer
+from specprefill_cli.answering.citations import NOT_FOUND
+from specprefill_cli.answering.confidence import LIKELY
+from specprefill_cli.answering.passages import Passage
+from specprefill_cli.answering.relevance import FUNCTION_WORDS
+from specprefill_cli.documents.errors import one_line
+from specprefill_cli.models.pairs import BUNDLED
+from specprefill_cli.reporting.safe import plain
+
+WORD = re.compile(r"\w+")
+BETTER_PAIR_HINT = (
+    "tiny is small and often wrong: `specprefill pairs use qwen2.5-1.5b` sets up a pair that reads better"
+)
+
+
+def evidence(answer: Answer) -> Group:
+    """Source, confidence and passages, as lines for a terminal."""
+    return Group(*(plain(line, style="dim") for line in confidence_lines(answer)), passages_view(answer))
+
+
+def passages_view(answer: Answer) -> Group:
+    """The passages, each below its document and page, with the words of question and answer in bold."""
+    lines: list[Text | Padding] = []
+    for passage in answer.passages:
+        lines.append(plain(passage_place(passage), style="cyan"))
+        lines.append(Padding(highlighted(passage.text, answer.question, answer.answer), (0, 0, 0, 2), expand=False))
+    return Group(*lines)
+
+
+def confidence_lines(answer: Answer) -> list[str]:
+    """One line on how likely the answer is right; none where that is not known."""
+    if answer.confidence is not None and answer.confidence >= LIKELY:
+        return [f"likely right ({answer.confidence:.0%} of answers like this one are)"]
+    if answer.confidence is None and not answer.answer.lower().startswith(NOT_FOUND):
+        return []
+    if answer.confidence is None:
+        return ["not found by the target; the passages may hold the answer all the same"]
+    return [f"unsure ({answer.confidence:.0%} of answers like this one are right); check the passages"]
+
+
+def needs_better_pair(answer: Answer) -> bool:
+    """Whether the bundled pair is unsure of its answer, or found none."""
+    unsure = answer.confidence is None or answer.confidence < LIKELY
+    return answer.target.startswith(BUNDLED) and unsure and bool(confidence_lines(answer))
+
+
+def passage_place(passage: Passage) -> str:
+    """Document and page of a passage."""
+    return f"{one_line(passage.document)}, page {passage.page}"
+
+
+def highlighted(text: str, question: str, answer: str) -> Text:
+    """A passage on one line with the words of question and answer in bold."""
+    line = plain(" ".join(text.split()))
+    line.highlight_regex(words_pattern([question, answer]), style="bold")
+    return line
+
+
+def words_pattern(texts: Iterable[str]) -> re.Pattern[str]:
+    """A pattern of the words of some texts that say something; it never matches where there are none."""
+    words = {word.lower() for text in texts for word in WORD.findall(text)} - FUNCTION_WORDS
+    if not words:
+        return re.compile(r"(?!)")
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(words)))})\b", re.IGNORECASE)

@@ -1,0 +1,55 @@
+import json
+
+import numpy as np
+import pytest
+
+from specprefill_cli.answering.confidence import FILE, LIKELY, ConfidenceModel, Signals, answer_signals, load_confidence
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.calibration.confidence import logistic_regression
+from specprefill_cli.resources import BUNDLED_FOLDER
+
+TEXT = "The harbour opened in 1887. Boats came from all over the coast. The mayor of Skerrin is Ada Holt."
+
+
+def test_regression_recovers_the_weights_that_made_the_data():
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(20_000, 2)) * [1.0, 5.0] + [0.0, 3.0]
+    right = generator.random(20_000) < 1 / (1 + np.exp(-(0.5 + 1.5 * rows[:, 0] - 0.2 * rows[:, 1])))
+    intercept, weights = logistic_regression(rows, right.astype(float))
+    assert [intercept, *weights] == pytest.approx([0.5, 1.5, -0.2], abs=0.2)
+
+
+def test_surer_answers_are_likelier_right(tiny_session):
+    model = tiny_session.confidence
+    unsure = Signals(mean=-1.5, lowest=-3.0, source=-0.3)
+    assert model.probability(unsure) < 0.3 < LIKELY < model.probability(Signals(mean=0.0, lowest=0.0, source=0.0))
+
+
+def test_not_found_and_empty_answers_have_no_signals():
+    assert answer_signals("not found", [-0.1], 0.0, 0.5) is None
+    assert answer_signals("", [-0.1], 0.0, 0.5) is None
+    assert answer_signals("42", [-0.1, -0.3], 0.2, 0.5) == Signals(mean=-0.2, lowest=-0.3, source=pytest.approx(-0.3))
+
+
+def test_the_bundled_pair_states_its_confidence(tiny_session):
+    documents = [one_page_document("a.txt", TEXT, "text/plain")]
+    assert 0 < tiny_session.ask(documents, "When did the harbour open?").finished().confidence < 1
+
+
+def test_confidence_of_other_weights_is_not_used(tmp_path, random_pair):
+    (tmp_path / FILE).write_text((BUNDLED_FOLDER / FILE).read_text())
+    assert load_confidence(tmp_path, random_pair.loaded_target) is None
+    assert load_confidence(tmp_path / "nothing", random_pair.loaded_target) is None
+
+
+def test_a_damaged_file_is_named(tmp_path, random_pair):
+    (tmp_path / FILE).write_text(json.dumps({"schema": 1, "weights": {}}))
+    with pytest.raises(SpecprefillError, match=r"confidence\.json.*calibrate --confidence"):
+        load_confidence(tmp_path, random_pair.loaded_target)
+
+
+def test_model_is_a_logistic_regression():
+    model = ConfidenceModel(intercept=1.0, weights={"mean": 2.0, "lowest": 0.5, "source": 1.0}, target="", evidence={})
+    logit = 1.0 - 2.0 - 1.0 - 0.5
+    assert model.probability(Signals(mean=-1.0, lowest=-2.0, source=-0.5)) == pytest.approx(1 / (1 + np.exp(-logit)))

@@ -1,0 +1,140 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from specprefill_cli.answering.overview import asks_for_overview
+from specprefill_cli.answering.passages import best_passages, trusted_quotes
+from specprefill_cli.answering.relevance import content_stem, rank_sentences
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Document, Page, one_page_document
+
+FIRST = "The harbour opened in 1887. Boats came from all over. The pier was built of oak. Nobody fished there."
+SECOND = "Lunch is at noon. The kitchen closes at two. Soup is free on Fridays."
+
+
+@pytest.fixture
+def collection():
+    pages = (Page(1, 0, FIRST.index("The pier") - 1), Page(2, FIRST.index("The pier"), len(FIRST)))
+    first = Document("harbour.pdf", FIRST, pages, "application/pdf")
+    return Collection((first, one_page_document("lunch.txt", SECOND, "text/plain")))
+
+
+def word_offsets(text):
+    starts = [0, *(place + 1 for place, character in enumerate(text) if character.isspace())]
+    return np.array(
+        [[start, start + len(text[start:].split(maxsplit=1)[0])] for start in starts if text[start:].strip()]
+    )
+
+
+def passages(collection, question, important="", count=3, leading=()):
+    offsets = word_offsets(collection.text)
+    importance = torch.full((len(offsets),), 1e-3)
+    if important:
+        place = collection.text.index(important)
+        importance[(offsets[:, 0] >= place) & (offsets[:, 1] <= place + len(important))] = 1.0
+    sentences = rank_sentences(collection, question, offsets, importance if important else None)
+    return best_passages(collection, sentences, count, leading)
+
+
+def test_importance_finds_a_sentence_that_shares_no_word_with_the_question(collection):
+    best = passages(collection, "Which timber?", important="The pier was built of oak.", count=1)[0]
+    assert "oak" in best.text
+    assert (best.document, best.page, best.number) == ("harbour.pdf", 2, 0)
+    assert best.text == FIRST[best.start : best.end]
+
+
+def test_words_of_the_question_find_it_where_nothing_was_scored(collection):
+    best = passages(collection, "When does the kitchen close?", count=1)[0]
+    assert (best.document, best.number) == ("lunch.txt", 1)
+    assert best.text == SECOND[best.start : best.end]
+    assert "kitchen" in best.text
+
+
+def test_the_quoted_sentence_comes_first(collection):
+    quoted = collection.text.index("Soup")
+    assert "Soup" in passages(collection, "When does the kitchen close?", leading=[quoted])[0].text
+
+
+def test_passages_are_whole_sentences_of_one_document_without_overlap(collection):
+    found = passages(collection, "the harbour lunch", count=5)
+    for passage in found:
+        assert passage.text[0].isupper()
+        assert passage.text.endswith(".")
+        assert 0 <= passage.importance <= 1
+    ranges = sorted((passage.number, passage.start, passage.end) for passage in found)
+    assert all(a[0] < b[0] or a[2] <= b[1] for a, b in pairwise(ranges))
+    assert len(found) <= 5
+
+
+def test_a_doubtful_quote_does_not_come_first(collection):
+    sentences = rank_sentences(collection, "When does the kitchen close?", word_offsets(collection.text), None)
+    assert trusted_quotes(sentences, [collection.text.index("Boats")]) == []
+    kitchen = collection.text.index("The kitchen")
+    assert trusted_quotes(sentences, [kitchen]) == [kitchen]
+
+
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [("When?", "since 1887"), ("How much is it?", "for 42"), ("Who?", "by Holt")],
+)
+def test_a_sentence_with_the_kind_of_thing_that_is_asked_for_gains(question, kind):
+    text = (
+        f"The mill is known all round. Cats sleep. The mill is known {kind}. Cats sleep. The mill is known all round."
+    )
+    document = Collection((one_page_document("mill.txt", text, "text/plain"),))
+    sentences = rank_sentences(document, question + " The mill", word_offsets(text), None)
+    best = sentences.ranges[sentences.relevance.argmax()]
+    assert kind in text[slice(*best)]
+
+
+def test_words_are_compared_without_endings():
+    assert content_stem("collected") == content_stem("Collects") == content_stem("collecting")
+    assert content_stem("which") == ""
+
+
+def test_a_heading_brings_the_sentence_behind_it():
+    document = one_page_document("a.md", "Notice period\n\nIt is a month. Holidays are long.", "text/markdown")
+    assert passages(Collection((document,)), "notice", count=1)[0].text.startswith("Notice period\n\nIt is a month.")
+
+
+def test_documents_without_text_have_no_passages():
+    empty = Collection((one_page_document("a.txt", "", "text/plain"),))
+    assert best_passages(empty, rank_sentences(empty, "q", np.zeros((0, 2)), torch.zeros(0)), 3) == []
+
+
+def test_answer_has_passages_and_log_probability(tiny_session, collection):
+    answer = tiny_session.ask(collection, "When did the harbour open?").finished()
+    assert any("1887" in passage.text for passage in answer.passages)
+    assert answer.log_probability < 0
+    off = tiny_session.ask(collection, "When did it open?", tiny_session.settings.varied(passages="off")).finished()
+    assert off.passages == []
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Summarise the report",
+        "What is this document about?",
+        "please list all harbours",
+        "TL;DR",
+        "Give me an overview",
+    ],
+)
+def test_overview_questions_are_recognised(question):
+    assert asks_for_overview(question)
+
+
+@pytest.mark.parametrize(
+    "question", ["What is the fee?", "What was the talk about the pier about?", "Who made the list?", "Where is it?"]
+)
+def test_other_questions_are_not(question):
+    assert not asks_for_overview(question)
+
+
+def test_tiny_answers_an_overview_with_passages_and_says_so(tiny_session, collection):
+    answer = tiny_session.ask(collection, "What is this about?").finished()
+    assert answer.answer.startswith("The harbour opened in 1887.")
+    assert answer.generated_tokens == 0
+    assert any("--pair" in warning for warning in answer.warnings)

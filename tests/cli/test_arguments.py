@@ -1,0 +1,58 @@
+"""Documents and question on the command line: what is missing is named, and names that look like options are explained."""
+
+import pytest
+
+QUESTION = "What is the fee?"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "report.txt").write_text("The fee is 3 euros. " * 30)
+    (tmp_path / "-dash.txt").write_text("The fee is 3 euros. " * 30)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["ask", "passages", "plan"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("report.txt",), "the question is missing; for example: specprefill {} report.txt "),
+        (("absent.pdf",), "the question is missing; for example: specprefill {} absent.pdf "),
+        ((QUESTION,), f"the documents are missing; for example: specprefill {{}} report.pdf '{QUESTION}'"),
+        ((), "the documents and the question are missing; for example: specprefill {} report.pdf "),
+    ],
+)
+def test_a_missing_argument_is_named_with_an_example(call, folder, command, arguments, words):
+    code, out, err = call(command, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"specprefill: {command}: {words.format(command)}")
+    assert len(err.splitlines()) == 1
+
+
+def test_the_question_is_read_from_standard_input(call, folder):
+    code, piped, _ = call("ask", "report.txt", "-", "--quiet", stdin=f"{QUESTION}\n".encode())
+    assert (code, piped) == (0, call("ask", "report.txt", QUESTION, "--quiet")[1])
+
+
+@pytest.mark.parametrize(
+    ("documents", "stdin", "words"),
+    [("-", b"Who?", "cannot be both a document and the question"), ("report.txt", b" \n", "the question is empty")],
+)
+def test_rejects_standard_input_that_is_no_question(call, folder, documents, stdin, words):
+    code, _, err = call("ask", documents, "-", stdin=stdin)
+    assert code == 2
+    assert words in err
+
+
+@pytest.mark.parametrize("command", ["ask", "plan", "compare"])
+def test_a_file_name_with_a_dash_needs_two_dashes_before_it(call, folder, command):
+    code, _, err = call(command, "-dash.txt", QUESTION)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "-dash.txt: a file whose name begins with a dash looks like an option; write -- before it" in err
+    assert call(command, "--quiet", "--", "-dash.txt", QUESTION)[0] == 0
+
+
+def test_an_unknown_option_is_still_named(call, folder):
+    code, _, err = call("ask", "--kep", "0.2", "report.txt", QUESTION)
+    assert code == 2
+    assert "No such option: --kep" in err

@@ -1,0 +1,86 @@
+"""A model that is neither here nor can be downloaded is one line at once, which says why and what to do."""
+
+import socket
+
+import pytest
+from huggingface_hub import constants
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models import hub
+from specprefill_cli.models.hub import ModelNotHere, is_here, may_download, reachable
+from specprefill_cli.models.sources import source_of
+
+NAME = "somebody/a-model"
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """A hub cache that holds the configuration of `NAME`."""
+    revision = "0" * 40
+    folder = tmp_path / "models--somebody--a-model"
+    (folder / "snapshots" / revision).mkdir(parents=True)
+    (folder / "snapshots" / revision / "config.json").write_text("{}")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(revision)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+
+
+@pytest.fixture
+def hub_answers(monkeypatch):
+    """Decides whether the hub can be reached."""
+
+    def decide(answers):
+        monkeypatch.setattr(hub, "reachable", lambda _endpoint: answers)
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    decide(True)
+    return decide
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("offline", "variable", "answers", "words"),
+    [
+        (True, False, True, "leave out --offline to download it"),
+        (False, True, True, "HF_HUB_OFFLINE is set; unset it"),
+        (False, False, False, f"{constants.ENDPOINT} cannot be reached; check the network, .* use --offline"),
+    ],
+)
+def test_a_model_that_is_not_here_is_one_line(empty_cache, hub_answers, monkeypatch, offline, variable, answers, words):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", variable)
+    hub_answers(answers)
+    with pytest.raises(
+        ModelNotHere, match=rf"^{NAME}: not in the model cache {constants.HF_HUB_CACHE}.*{words}"
+    ) as raised:
+        may_download(NAME, offline)
+    assert "--pair tiny" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_model_in_the_cache_is_used_without_the_hub(cached, hub_answers):
+    assert is_here(NAME)
+    assert may_download(NAME, offline=False)
+    assert not may_download(NAME, offline=True)
+    hub_answers(False)
+    assert source_of(NAME, offline=False)["local_files_only"]
+
+
+def test_bundled_models_and_folders_need_no_hub(empty_cache, hub_answers, tmp_path):
+    hub_answers(False)
+    assert all(source_of(name, offline=False)["local_files_only"] for name in ("tiny:draft", str(tmp_path)))
+
+
+def test_a_path_that_is_no_folder_is_named():
+    with pytest.raises(SpecprefillError, match=r"^\./absent: no such folder, and no name on the hub; check the path$"):
+        source_of("./absent", offline=False)
+
+
+def test_an_endpoint_that_does_not_listen_is_not_reachable():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    assert not reachable(f"http://127.0.0.1:{port}")

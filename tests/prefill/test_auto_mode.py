@@ -1,0 +1,89 @@
+"""What `auto` takes, and why: by the work that this question costs, with what earlier ones left in the caches."""
+
+import pytest
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.prefill.auto_mode import automatic_mode
+from specprefill_cli.prefill.disk_cache import DiskCache
+from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
+from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.settings import Settings
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 60
+COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+SETTINGS = Settings(keep=0.3, max_new_tokens=1)
+
+
+@pytest.fixture
+def session(tiny_session):
+    return tiny_session.with_cache(DocumentCache())
+
+
+def asked(session, mode):
+    """The session after a question in a mode."""
+    session.ask(COLLECTION, "When does the gate open?", SETTINGS.varied(mode=mode)).finished()
+    return session
+
+
+def choice(session, text=TEXT):
+    """The mode that `auto` takes for the next question, its reason, and the cost of each mode."""
+    collection = Collection((one_page_document("doc", text, "text/plain"),))
+    request = session.request(collection, "What do tickets cost?", SETTINGS)
+    return *automatic_mode(request), {name: MODES[name].cost(request) for name in ("full", "select")}
+
+
+def test_a_cold_question_takes_select(session):
+    mode, reason, _ = choice(session)
+    assert mode == "select"
+    assert "cached" not in reason
+
+
+def test_after_full_the_next_question_takes_full_and_says_why(session):
+    _, _, cold = choice(session)
+    mode, reason, warm = choice(asked(session, "full"))
+    assert mode == "full"
+    assert "with the document's KV cached for full (" in reason
+    assert warm["full"] < cold["full"] / 5
+    assert warm["select"] == cold["select"]
+
+
+def test_after_select_the_next_question_promises_more(session):
+    _, _, cold = choice(session)
+    mode, reason, warm = choice(asked(session, "select"))
+    assert mode == "select"
+    assert reason.endswith("with the document's KV cached for select")
+    assert warm["select"] < cold["select"]
+    assert warm["full"] == cold["full"]
+
+
+def test_with_all_caches_warm_auto_answers_as_cheaply_as_it_can(session):
+    mode, reason, warm = choice(asked(asked(session, "select"), "full"))
+    assert mode == min(warm, key=warm.get) == "full"
+    assert "cached for full and select" in reason
+    stream = session.ask(COLLECTION, "What do tickets cost?", SETTINGS.varied(mode="auto"))
+    assert stream.finished().reused == ["document tokens", "target document KV"]
+
+
+def test_another_document_is_cold(session):
+    _, _, cold = choice(session)
+    assert choice(asked(session, "full"), TEXT.replace("nine", "ten"))[2] == pytest.approx(cold, rel=0.01)
+
+
+def test_layers_or_windows_that_are_missing_are_not_cached(session):
+    asked(session, "select")
+    request = session.request(COLLECTION, "Who?", SETTINGS.varied(mode="select", scorer="question"))
+    assert MODES["select"].cost(request) == MODES["select"].cost(request.cold())
+    request = session.request(COLLECTION, "Who?", SETTINGS.varied(mode="select", draft_window="off"))
+    assert MODES["select"].cost(request) == MODES["select"].cost(request.cold())
+
+
+def test_a_state_on_disk_counts_as_cached_until_its_file_is_unreadable(tiny_session, tmp_path):
+    def fresh():
+        return tiny_session.with_cache(DocumentCache(draft=PrefixCache(DiskCache(tmp_path, 2**30, print))))
+
+    asked(fresh(), "select")
+    assert choice(fresh())[1].endswith("cached for select")
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(b"damaged")
+    assert "cached" not in choice(fresh())[1]

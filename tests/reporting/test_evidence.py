@@ -1,0 +1,66 @@
+import io
+
+from rich.console import Console
+
+from specprefill_cli.answering.answer import SpanRecord
+from specprefill_cli.answering.passages import Passage
+from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.reporting.evidence import confidence_lines, evidence, highlighted, needs_better_pair
+from specprefill_cli.reporting.table import short_table
+from tests.helpers.answers import make_answer
+
+PASSAGE = Passage(document="a.pdf", page=8, start=0, end=9, text="The fee\nis 42 pence\x1b[2J.", importance=0.5)
+
+
+def printed(renderable):
+    console = Console(file=io.StringIO(), width=200)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def test_passages_show_place_and_text_without_control_characters():
+    text = printed(evidence(make_answer(passages=[PASSAGE])))
+    assert "a.pdf, page 8" in text
+    assert "The fee is 42 pence" in text
+    assert "\x1b[2J" not in text
+
+
+def test_words_of_question_and_answer_are_bold_and_no_others():
+    text = highlighted("The fee is 42 pence for the ferry.", "What is the fee?", "42 pence")
+    assert [text.plain[span.start : span.end] for span in text.spans] == ["fee", "42", "pence"]
+
+
+def test_markup_and_patterns_in_a_question_mean_nothing():
+    assert highlighted("[bold]a.c[/bold] abc", "a.c [x", "").plain == "[bold]a.c[/bold] abc"
+
+
+def test_unsure_answers_say_so_and_only_tiny_names_a_better_pair():
+    assert "likely right" in confidence_lines(make_answer(confidence=0.9))[0]
+    assert "unsure (30%" in confidence_lines(make_answer(confidence=0.3))[0]
+    assert "passages" in confidence_lines(make_answer(answer="not found"))[0]
+    assert confidence_lines(make_answer()) == []
+    assert needs_better_pair(make_answer(confidence=0.3, target="tiny:target"))
+    assert needs_better_pair(make_answer(answer="not found", target="tiny:target"))
+    assert not needs_better_pair(make_answer(confidence=0.9, target="tiny:target"))
+    assert not needs_better_pair(make_answer(confidence=0.3))
+
+
+def test_short_table_has_seven_rows_at_most_and_keeps_warnings():
+    spans = [
+        SpanRecord(start=0, end=32, fate=Fate.RECOMPUTE, pages=[1], risk=None),
+        SpanRecord(start=32, end=96, fate=Fate.DROP, pages=[1], risk=None),
+    ]
+    answer = make_answer(spans=spans, reason="auto: pays", expected_speedup=2.4, warnings=["too short"])
+    lines = [line for line in printed(short_table(answer)).splitlines() if line.strip()]
+    assert [line.split()[0] for line in lines] == [
+        "mode",
+        "prompt",
+        "kept",
+        "TTFT",
+        "speedup",
+        "recompute",
+        "dropped",
+        "warning",
+    ]
+    assert "2.4x" in lines[4]
+    assert "64 tokens" in lines[6]
