@@ -75,10 +75,15 @@ def set_(name: Name, value: Annotated[str, typer.Argument(help="Its new value.",
 
       specprefill config set mode select
     """
-    from specprefill_cli.cli.config_file import set_value
-
     name = name.replace("-", "_")
     check_value(name, value)
+    store(name, value)
+
+
+def store(name: str, value: str) -> None:
+    """Write a setting into the config file, and say where it stands, or what wins over it."""
+    from specprefill_cli.cli.config_file import set_value
+
     file = config_path()
     stored = set_value(file, name, value)
     print(f"{name} = {as_written(name, stored)} in {file}", file=sys.stderr)

@@ -12,6 +12,7 @@ import typer
 from specprefill_cli.cli.console import Notes, console, plain_table, print_json
 from specprefill_cli.cli.options import Given, Json, with_settings
 from specprefill_cli.cli.sources import merge_settings
+from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, diagnose
 from specprefill_cli.diagnostics.finding import Check, State, any_broken
 from specprefill_cli.errors import UsageError
 from specprefill_cli.reporting.safe import plain
@@ -26,7 +27,7 @@ def doctor(
     given: Given,
     tokens: Annotated[
         int, typer.Option(min=1, help="Length of the prompt for which memory is counted.", rich_help_panel=MODELS)
-    ] = 8_192,
+    ] = DEFAULT_TOKENS,
     json: Json = False,
 ) -> None:
     """Check versions, devices, memory for a pair, folders, and what ships with the package. Downloads nothing.
@@ -40,8 +41,6 @@ def doctor(
 
       specprefill doctor --json | jq '.checks[] | select(.state != "ok")'
     """
-    from specprefill_cli.diagnostics.doctor import diagnose
-
     problem = None
     try:
         settings = merge_settings(given)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from specprefill_cli.cli.choices import complete
+from specprefill_cli.cli.config import store
 from specprefill_cli.cli.console import Notes, console, plain_table, print_json
 from specprefill_cli.cli.doctor import show_checks
 from specprefill_cli.cli.options import Given, Json, with_settings
-from specprefill_cli.cli.sources import merge_settings
+from specprefill_cli.cli.sources import merge_settings, read_config
+from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, format_bytes, pair_fits
 from specprefill_cli.diagnostics.finding import Check, State, any_broken
-from specprefill_cli.errors import UsageError
-from specprefill_cli.models.hub import is_here
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models.hub import ALL_FILES, SMALL_FILES, download, is_here, is_local, may_download, missing_bytes
 from specprefill_cli.models.pairs import PAIRS, find_pair
-from specprefill_cli.settings import Settings, prompt_folder
+from specprefill_cli.settings import Settings, config_path, prompt_folder
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -69,6 +73,60 @@ def show(name: Name, json: Json = False) -> None:
     if pair.note:
         table.add_row("note", pair.note)
     console(sys.stdout).print(table)
+
+
+@app.command("use")
+def use(name: Name) -> None:
+    """Set up a pair: check memory and disk, download its models, and make it the pair of all commands.
+
+    What is there already is not downloaded again; `specprefill pairs use tiny` goes back to the bundled pair.
+
+    Example:
+      specprefill pairs use qwen2.5-1.5b
+    """
+    pair = find_pair(name)
+    settings = merge_settings({"pair": name})
+    # By model, whether it may be downloaded; checked for both before anything is.
+    models = {
+        model: may_download(model, settings.offline) for model in (pair.draft, pair.target) if not is_local(model)
+    }
+    for model, allowed in models.items():
+        download(model, SMALL_FILES, local_files_only=not allowed)
+    notes = Notes(quiet=False)
+    with notes.progress("counting the memory that the pair needs"):
+        checks = list(pair_fits(settings, DEFAULT_TOKENS))
+    if any_broken(checks):
+        notes.warn(f"{name} does not fit this machine, so that the pair in use stays")
+    else:
+        check_disk(name, sum(missing_bytes(model) for model, allowed in models.items() if allowed))
+        for model, allowed in models.items():
+            download(model, ALL_FILES, local_files_only=not allowed)
+        store("pair", name)
+        forget_models()
+    show_checks(checks, json=False)
+
+
+def check_disk(name: str, needed: int) -> None:
+    """Raises SpecprefillError where a pair's files, in bytes, do not fit the disk of the model cache."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = Path(HF_HUB_CACHE)
+    free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
+    if needed > free:
+        raise SpecprefillError(
+            f"{name}: {format_bytes(needed)} are to be downloaded, and {format_bytes(free)} are free in {folder}; make "
+            "room, set HF_HOME to a folder on another disk, or use a smaller pair"
+        )
+
+
+def forget_models() -> None:
+    """Remove a draft and a target from the config file: they would replace those of the pair that stands there."""
+    from specprefill_cli.cli.config_file import unset_value
+
+    file = config_path()
+    for role in {"draft", "target"} & set(read_config(file)):
+        unset_value(file, role)
+        print(f"{role} is removed from {file}: it would replace the pair's", file=sys.stderr)
 
 
 @app.command("check")

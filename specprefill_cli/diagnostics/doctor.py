@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from specprefill_cli.models.placement import Placement
 
 GIBIBYTE = 2**30
+# Length of the prompt for which memory is counted where the user names none.
+DEFAULT_TOKENS = 8_192
 
 
 def diagnose(settings: Settings, tokens: int, problem: str | None = None) -> list[Check]:

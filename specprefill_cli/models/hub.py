@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.pairs import BUNDLED
 
 TIMEOUT_SECONDS = 5
+# Configurations and tokenizers; then what else a model needs, but no weights in other formats.
+SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
+ALL_FILES = (*SMALL_FILES, "*.safetensors")
+NOT_NEEDED = ("original/*", "onnx/*", "consolidated*")
 ELSEWHERE = "give a local folder, or use --pair tiny, which ships with specprefill"
 
 
@@ -72,3 +77,38 @@ def reachable(endpoint: str) -> bool:
         # The library's client raises errors of its own, which have no common base.
         return False
     return True
+
+
+def download(name: str, patterns: Sequence[str], local_files_only: bool = False) -> None:
+    """Fetch files of a model into the hub's cache, with the library's progress bars; those that are there stay.
+
+    Raises SpecprefillError where one cannot be fetched.
+    """
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
+
+    try:
+        snapshot_download(
+            name, allow_patterns=[*patterns], ignore_patterns=[*NOT_NEEDED], local_files_only=local_files_only
+        )
+    except GatedRepoError as error:
+        raise SpecprefillError(
+            f"{name}: gated; accept its terms at {constants.ENDPOINT}/{name}, and log in with `hf auth login`"
+        ) from error
+    except LocalEntryNotFoundError as error:
+        raise ModelNotHere(
+            f"{name}: not complete in {constants.HF_HUB_CACHE}, and it cannot be downloaded now; try again with a network"
+        ) from error
+    except Exception as error:
+        # The library's client raises errors of its own, which have no common base.
+        raise SpecprefillError(
+            f"{name}: cannot be downloaded ({first_line(error)}); run the command again, which keeps what has arrived"
+        ) from error
+
+
+def missing_bytes(name: str) -> int:
+    """Size of a model's files that are not in the hub's cache yet."""
+    from huggingface_hub import snapshot_download
+
+    files = snapshot_download(name, allow_patterns=[*ALL_FILES], ignore_patterns=[*NOT_NEEDED], dry_run=True)
+    return sum(file.file_size or 0 for file in files if file.will_download)

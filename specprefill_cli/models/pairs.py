@@ -26,6 +26,7 @@ PAIRS: Mapping[str, Pair] = {
     pair.name: pair
     for pair in (
         Pair("tiny", f"{BUNDLED}draft", f"{BUNDLED}target", "tiny", "bundled; small, runs anywhere"),
+        Pair("qwen2.5-1.5b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct"),
         Pair("qwen2.5-3b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct"),
         Pair("qwen2.5-7b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
         Pair("qwen2.5-14b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-14B-Instruct"),
