@@ -131,6 +131,18 @@ def test_out_of_range_error_names_the_source(tmp_path):
         merge_settings({}, {}, file)
 
 
+def test_an_unknown_name_is_reported_with_its_source(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text("mode = 5\n")
+    with pytest.raises(UsageError, match=r"config.toml: mode 5: unknown; use one of auto, "):
+        merge_settings({}, {}, file)
+    with pytest.raises(UsageError, match=r"^SPECPREFILL_SCORER: scorer oracle: unknown; use one of auto, "):
+        merge_settings({"mode": "full"}, {"SPECPREFILL_SCORER": "oracle"}, file)
+    with pytest.raises(UsageError, match=r"^--proposer oracle: unknown; use one of auto, draft, lookup"):
+        merge_settings({"mode": "full", "proposer": "oracle"}, {"SPECPREFILL_PROPOSER": "wizard"}, file)
+    assert merge_settings({"mode": "full"}, {}, file).mode == "full"
+
+
 def test_variations_are_validated_copies():
     settings = Settings(keep=0.2)
     assert settings.varied(mode="full") == Settings(keep=0.2, mode="full")

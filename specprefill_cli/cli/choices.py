@@ -9,7 +9,7 @@ from specprefill_cli.decoding.proposers import PROPOSERS
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.pairs import PAIRS
 from specprefill_cli.prefill.registry import MODES, SCORERS
-from specprefill_cli.settings import AUTO, SETTINGS, Setting, check_choice, flag, parse_setting
+from specprefill_cli.settings import AUTO, SETTINGS, Setting, check_choice, parse_setting
 
 # Settings whose values are the names in a registry. `--draft` and `--target` do without a known pair.
 REGISTRIES: Mapping[str, Callable[[], Sequence[str]]] = {
@@ -25,10 +25,10 @@ def choices_of(setting: Setting) -> Sequence[str]:
     return REGISTRIES[setting.name]() if setting.name in REGISTRIES else setting.choices
 
 
-def check_name(name: str, value: str) -> None:
-    """Raises UsageError for a mode, scorer or proposer that is not registered."""
+def check_name(name: str, value: str, label: str) -> None:
+    """Raises UsageError, which begins with `label`, for a mode, scorer or proposer that is not registered."""
     if name in REGISTRIES and name != "pair":
-        check_choice(value, REGISTRIES[name](), flag(name))
+        check_choice(value, REGISTRIES[name](), label)
 
 
 def split(text: str, option: str) -> list[str]:
@@ -43,7 +43,7 @@ def setting_values(name: str, text: str, option: str) -> list[Any]:
     """Several values of a setting. Raises UsageError for a wrong value, or a name that is not registered."""
     values = [parse_setting(name, part, option) for part in split(text, option)]
     for value in values:
-        check_name(name, value)
+        check_name(name, value, option)
     return values
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.choices import check_name, choices_of, complete, setting_values
+from specprefill_cli.cli.choices import choices_of, complete, setting_values
 from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.settings import AUTO, OUTPUT, PREFILL, SETTINGS, Setting, in_words
 
@@ -110,8 +110,6 @@ def with_settings(
             supplies: dict[str, Any] = {"context": context, "given": given}
             if "settings" in accepted:
                 settings = merge_settings({name: value for name, value in given.items() if name not in listed})
-                for setting in chosen:
-                    check_name(setting.name, getattr(settings, setting.name))
                 supplies["settings"] = settings
                 for name, option in listed.items():
                     supplies[f"{name}s"] = option.values(given.get(name), getattr(settings, name))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specprefill_cli.cli.choices import check_name
 from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import ENVIRONMENT_PREFIX, SETTINGS, Settings, config_path, flag, parse_setting
 
@@ -27,14 +28,17 @@ def merge_settings(
 ) -> Settings:
     """Settings from the config file, the environment and flags; a flag that is None was not given.
 
-    Raises UsageError for an unknown key or a wrong value, naming its place.
+    Raises UsageError for an unknown key, or a wrong value or name, naming its place.
     """
     sourced = sourced_values(environment, file)
     if flags.get("pair") is not None:
         sourced = without_models(sourced, above="flag")
     values = {name: value.value for name, value in sourced.items()}
     given = {name: parse_setting(name, value, flag(name)) for name, value in flags.items() if value is not None}
-    return Settings(**values | given)
+    settings = Settings(**values | given)
+    for name in SETTINGS:
+        check_name(name, getattr(settings, name), flag(name) if name in given else f"{sourced[name].place}: {name}")
+    return settings
 
 
 def without_models(sourced: Mapping[str, Sourced], above: str) -> dict[str, Sourced]:

@@ -153,7 +153,7 @@ def test_session_reads_lines_from_a_pipe(call):
     [
         ((MANUAL, "--json"), "--json and --html need a question"),
         (("-",), "standard input cannot be a document here"),
-        ((MANUAL, "Who?", "--modes", "fast"), "--mode fast: unknown"),
+        ((MANUAL, "Who?", "--modes", "fast"), "--modes fast: unknown"),
         ((MANUAL, "Who?", "--modes", ","), "--modes: empty; give one value"),
     ],
 )
@@ -224,6 +224,14 @@ def test_ctrl_c_cancels_the_answer_not_the_session(repl):
     assert repl.compared == []
     repl.handle("When?")
     assert repl.compared[0].answer.answer == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("/mode foo", "error: /mode foo: unknown; use one of auto, "), ("/keep 7", "error: /keep: keep 7")],
+)
+def test_an_error_names_the_command_that_caused_it(repl, line, words):
+    assert words in text_of(repl.handle(line))
 
 
 def test_sigterm_ends_the_session(call, monkeypatch):
