@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from specprefill_cli.cli.choices import choices_of, setting_names
-from specprefill_cli.cli.console import console, plain_table, print_json
+from specprefill_cli.cli.console import Notes, console, plain_table, print_json
 from specprefill_cli.cli.options import Json
 from specprefill_cli.errors import UsageError
 from specprefill_cli.reporting.safe import plain
@@ -52,8 +52,10 @@ def show(json: Json = False) -> None:
     """
     from dataclasses import asdict
 
-    from specprefill_cli.cli.sources import sourced_values
+    from specprefill_cli.cli.sources import sourced_values, unknown_variables
 
+    for warning in unknown_variables():
+        Notes(quiet=False).warn(warning)
     values = sourced_values()
     if json:
         rows = [{"name": name} | asdict(sourced) for name, sourced in values.items()]

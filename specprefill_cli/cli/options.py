@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from specprefill_cli.cli.choices import choices_of, complete, setting_values
-from specprefill_cli.cli.sources import merge_settings
+from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.sources import merge_settings, unknown_variables
 from specprefill_cli.settings import AUTO, OUTPUT, PREFILL, SETTINGS, Setting, in_words
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
@@ -107,6 +108,8 @@ def with_settings(
         def command(context: typer.Context, **values: Any) -> None:
             flags = {option.name: values.pop(option.name) for option in options}
             given = {name: value for name, value in flags.items() if is_given(context, name)}
+            for warning in unknown_variables():
+                Notes(values.get("quiet", False)).warn(warning)
             supplies: dict[str, Any] = {"context": context, "given": given}
             if "settings" in accepted:
                 settings = merge_settings({name: value for name, value in given.items() if name not in listed})

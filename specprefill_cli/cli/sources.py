@@ -6,12 +6,16 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from specprefill_cli.cli.choices import check_name
 from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import ENVIRONMENT_PREFIX, SETTINGS, Settings, config_path, flag, parse_setting
+
+# Variables that are no settings.
+OTHER_VARIABLES = (f"{ENVIRONMENT_PREFIX}CONFIG", f"{ENVIRONMENT_PREFIX}CALIBRATION")
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,16 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
     if sourced["pair"].source == "environment":
         sourced = without_models(sourced, above="environment")
     return sourced
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """A warning for each variable that looks like one of ours and is none, with the name that it comes nearest to."""
+    known = [*(setting.variable for setting in SETTINGS.values()), *OTHER_VARIABLES]
+    unknown = [name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]
+    return [
+        f"{name}: no such variable, it has no effect; did you mean {get_close_matches(name, known, 1, cutoff=0)[0]}?"
+        for name in unknown
+    ]
 
 
 def read_config(path: Path) -> dict[str, Any]:
