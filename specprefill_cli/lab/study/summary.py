@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from specprefill_cli.lab.evaluation.statistics import auroc, known_mean, spearman
+from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, auroc, known_mean, spearman
 from specprefill_cli.lab.study.measurements import BUDGETS, MAPPED_ONLY, ItemStudy
 from specprefill_cli.lab.study.signals import OBSERVABLE
 
 # Relative errors below this are rounding, of layers that are computed exactly.
 EXACT_ERROR = 1e-6
+Statistic = Callable[[ArrayLike, ArrayLike], float | None]
 
 
 def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
-    """The study's figures by name.
+    """The study's figures by name; correlations are None with under `FEWEST_QUESTIONS` questions.
 
     changed: for the first questions, whether mapped KV alone changed the whole answer, if that was measured
     """
@@ -25,7 +27,9 @@ def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
     kl = torch.tensor([study.kl[MAPPED_ONLY] for study in studies])
     first_changed = torch.tensor([not study.same[MAPPED_ONLY] for study in studies])
     answer_changed = torch.tensor(list(changed)[: len(studies)], dtype=torch.bool)
-    by_layer = {name: layer_correlations(studies, name) for name in studies[0].signals}
+    enough = len(studies) >= FEWEST_QUESTIONS
+    correlation, separation = (statistic if enough else unknown for statistic in (spearman, auroc))
+    by_layer = {name: layer_correlations(studies, name, correlation) for name in studies[0].signals}
     means = {name: torch.stack([study.signals[name].mean() for study in studies]) for name in by_layer}
     keys, values = (
         torch.stack([getattr(study, part) for study in studies]).nanmean(0) for part in ("key_errors", "value_errors")
@@ -36,22 +40,22 @@ def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
         "first_token_changed": float(first_changed.float().mean()),
         "answer_changed": float(answer_changed.float().mean()) if len(answer_changed) else None,
         "spearman_checkpoint_to_true_error_by_layer": by_layer,
-        "auroc_risk_to_changed_first_token": auroc(risks, first_changed),
-        "spearman_risk_to_kl": spearman(risks, kl),
+        "auroc_risk_to_changed_first_token": separation(risks, first_changed),
+        "spearman_risk_to_kl": correlation(risks, kl),
         "signals": [
             {
                 "signal": name,
                 "observable": name in (*OBSERVABLE, "risk"),
                 "spearman_to_true_error": known_mean(by_layer.get(name, ())),
-                "spearman_to_kl": spearman(scores, kl),
-                "auroc_to_changed_first_token": auroc(scores, first_changed),
-                "auroc_to_changed_answer": auroc(scores[: len(answer_changed)], answer_changed),
+                "spearman_to_kl": correlation(scores, kl),
+                "auroc_to_changed_first_token": separation(scores, first_changed),
+                "auroc_to_changed_answer": separation(scores[: len(answer_changed)], answer_changed),
             }
             for name, scores in {**means, "risk": risks}.items()
         ],
         "true_error_by_layer_and_depth": errors.tolist(),
         "true_error_by_layer": {"keys": keys.nanmean(1).tolist(), "values": values.nanmean(1).tolist()},
-        "stability": stability(errors.nanmean(1)),
+        "stability": stability(errors.nanmean(1), correlation),
         "variants": {
             name: variant(studies, name) for name in dict.fromkeys(name for study in studies for name in study.kl)
         },
@@ -64,14 +68,18 @@ def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
     }
 
 
-def layer_correlations(studies: Sequence[ItemStudy], name: str) -> list[float | None]:
+def unknown(_first: ArrayLike, _second: ArrayLike) -> None:
+    """A statistic of too few questions."""
+
+
+def layer_correlations(studies: Sequence[ItemStudy], name: str, correlation: Statistic) -> list[float | None]:
     """Spearman's correlation, by layer, of a signal at the checkpoint tokens with the true error there.
 
     None for the exact layers and the one above them, whose inputs are exact too: checkpoint tokens have no error there.
     """
     last_exact = studies[0].exact_layers + 1
     return [
-        spearman(
+        correlation(
             torch.cat([study.signals[name][layer] for study in studies]),
             torch.cat([study.happened[layer] for study in studies]),
         )
@@ -81,7 +89,7 @@ def layer_correlations(studies: Sequence[ItemStudy], name: str) -> list[float | 
     ]
 
 
-def stability(errors: Tensor) -> dict[str, float | None]:
+def stability(errors: Tensor, correlation: Statistic = spearman) -> dict[str, float | None]:
     """Whether lower layers are mapped better: the mean error of both halves, and its rank correlation with depth.
 
     errors: [layers]; layers that are computed exactly, like the first, do not count
@@ -91,7 +99,7 @@ def stability(errors: Tensor) -> dict[str, float | None]:
     return {
         "lower_half_error": float(mapped[:half].mean()) if len(mapped) else None,
         "upper_half_error": float(mapped[half:].mean()) if len(mapped) > 1 else None,
-        "spearman_layer_to_error": spearman(torch.arange(len(mapped)), mapped),
+        "spearman_layer_to_error": correlation(torch.arange(len(mapped)), mapped),
     }
 
 
