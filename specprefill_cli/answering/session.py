@@ -100,8 +100,12 @@ def open_session(
         pair = with_calibration(load_pair(named, placement, settings, with_draft, target_weights), ranks)
         if pair.draft is not None and calibrated:
             pair.scoring_heads = load_heads(calibration_folder(named), pair.draft)
-    loaded = ranks.leads and bool(pair.target.devices)
-    confidence = load_confidence(calibration_folder(named), pair.loaded_target) if calibrated and loaded else None
+        # On every rank: the fingerprint of a divided target needs all of them.
+        confidence = (
+            load_confidence(calibration_folder(named), pair.loaded_target)
+            if calibrated and pair.target.devices
+            else None
+        )
     return Session(pair=pair, template=template, settings=settings, confidence=confidence)
 
 
