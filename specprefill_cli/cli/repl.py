@@ -44,8 +44,9 @@ SETTINGS = {"/keep": "keep", "/look-ahead": "look_ahead", "/speculate": "specula
 class Repl:
     """The state of a session between lines.
 
-    read: reads documents by name; show_progress: shows what is being done
+    read: reads documents by name; show_progress: shows what is being done; warn: shows a warning
     question, compared: the last question and its answers; times: times to first token in seconds, by mode
+    failed: whether the last line ended in an error, or was cancelled
     """
 
     comparison: Comparison
@@ -53,27 +54,31 @@ class Repl:
     modes: tuple[str, ...]
     read: Callable[[Sequence[str]], Collection]
     show_progress: Callable[[str], None] = lambda _text: None
+    warn: Callable[[str], None] = lambda _text: None
     question: str = ""
     compared: list[ModeAnswer] = field(default_factory=list)
     times: dict[str, list[float]] = field(default_factory=dict)
+    failed: bool = False
     ended: bool = False
 
     def handle(self, line: str) -> RenderableType | None:
         """Run a command or answer a question, and return what to show; neither an error nor Ctrl-C ends the session."""
-        line = line.strip()
+        line, self.failed = line.strip(), False
         try:
             if not line:
                 return None
             return self.command(line) if line.startswith("/") else self.ask(line)
-        except SpecprefillError as error:
-            return plain(f"error: {error}", style="red")
         except BrokenPipeError:
             raise
+        except SpecprefillError as error:
+            shown = plain(f"error: {error}", style="red")
         except Exception as error:
             # After one question that exhausts a device's memory, for example, others can still be answered.
-            return plain(f"error: {type(error).__name__}: {error}", style="red")
+            shown = plain(f"error: {type(error).__name__}: {error}", style="red")
         except KeyboardInterrupt:
-            return plain("cancelled; the session goes on", style="yellow")
+            shown = plain("cancelled; the session goes on", style="yellow")
+        self.failed = True
+        return shown
 
     def command(self, line: str) -> RenderableType | None:
         """Run a command. Raises UsageError for an unknown one."""
@@ -107,10 +112,17 @@ class Repl:
         return comparison_view(self.compared)
 
     def change(self, name: str, argument: str) -> RenderableType:
-        """Change one setting; without a value, show it."""
+        """Change one setting, and warn where that has no effect; without a value, show it."""
+        from specprefill_cli.answering.resolve import resolve_scorer
+        from specprefill_cli.cli.idle_options import idle_options
+
         command = "/" + name.replace("_", "-")
         if argument:
             self.settings = self.settings.varied(**{name: parse_setting(name, argument, command)})
+            scorer = resolve_scorer(self.settings.scorer, self.comparison.session.pair)
+            variants = [self.settings.varied(mode=mode, scorer=scorer) for mode in self.modes]
+            for warning in idle_options([name], variants, lambda _name: command):
+                self.warn(warning)
         value = getattr(self.settings, name)
         return plain(f"{command[1:]} {AUTO if value is None else value}")
 
@@ -211,12 +223,13 @@ def write_comparison(path: Path, question: str, collection: Collection, compared
 
 
 def run_repl(repl: Repl, lines: Iterable[str], out: Console, notes: Notes) -> None:
-    """Handle lines until they end or `/exit` ends the session."""
+    """Handle lines until they end or `/exit` ends the session; errors go to standard error, as notes do."""
+    repl.warn = notes.warn
     for line in lines:
         with notes.progress("answering") as update:
             repl.show_progress = update
             shown = repl.handle(line)
         if shown is not None:
-            out.print(shown)
+            (notes.console if repl.failed else out).print(shown)
         if repl.ended:
             return

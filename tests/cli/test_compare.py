@@ -141,10 +141,10 @@ def test_one_question_gives_table_page_or_object(call, tmp_path):
 
 def test_session_reads_lines_from_a_pipe(call):
     lines = b"/keep 0.3\nHow heavy is the pump?\n/nonsense\n/exit\nnever asked\n"
-    code, out, _ = call("compare", MANUAL, "--modes", "select", "--max-new-tokens", "4", stdin=lines)
+    code, out, err = call("compare", MANUAL, "--modes", "select", "--max-new-tokens", "4", stdin=lines)
     assert code == 0
     assert "> How heavy is the pump?" in out
-    assert "error: /nonsense: no such command" in out
+    assert "error: /nonsense: no such command" in err
     assert "never asked" not in out
 
 
@@ -232,6 +232,28 @@ def test_ctrl_c_cancels_the_answer_not_the_session(repl):
 )
 def test_an_error_names_the_command_that_caused_it(repl, line, words):
     assert words in text_of(repl.handle(line))
+
+
+def test_a_setting_without_effect_is_warned_of(repl):
+    warnings = []
+    repl.warn = warnings.append
+    repl.settings = repl.settings.varied(scorer="heads")
+    assert "look-ahead 4" in text_of(repl.handle("/look-ahead 4"))
+    repl.handle("/keep 0.5")
+    repl.handle("/mode full")
+    repl.handle("/keep 0.5")
+    assert warnings == [
+        "/look-ahead: no effect without a scorer that looks ahead (question, paper)",
+        "/keep: no effect without --mode select or hybrid",
+    ]
+
+
+def test_errors_of_a_piped_session_go_to_standard_error(call):
+    code, out, err = call("compare", MANUAL, "--modes", "full", "--quiet", stdin=b"/keep 7\n/stats\n/fly\n")
+    assert code == 0
+    assert "error" not in out
+    assert "no question was asked yet" in out
+    assert [line.split(":")[1].strip() for line in err.splitlines()] == ["/keep", "/fly"]
 
 
 def test_sigterm_ends_the_session(call, monkeypatch):
