@@ -28,10 +28,10 @@ class PromptFormat:
 
 @dataclass(frozen=True)
 class ShownDocument:
-    """A document's text, its encoding, the character at which each token starts, and the row index of each kept token."""
+    """A document's text, its token ids, the character at which each starts, and the row index of each kept token."""
 
     text: str
-    encoding: Encoding
+    ids: list[int]
     starts: list[int]
     row_index: dict[int, int]
 
@@ -105,10 +105,11 @@ def region(document: ShownDocument, question: Question, first: int, last: int) -
 def pointers(document: ShownDocument, question: Question, answer: Encoding, predicting: int) -> list[tuple[int, int]]:
     """Pairs (token that predicts a token of the answer, document token to copy); predicting: the first such token."""
     pairs: list[tuple[int, int]] = []
+    answer_ids = answer.ids
     for number, (start, _) in enumerate(answer.offsets):
         # Offsets count the blank before the answer; its first token begins at the answer itself.
         index = bisect_right(document.starts, question.start + max(0, start - 1)) - 1
-        matches = number == 0 or document.encoding.ids[index] == answer.ids[number]
+        matches = number == 0 or document.ids[index] == answer_ids[number]
         if index in document.row_index and matches:
             # The first token is the hard one: the others follow from the token before.
             weight = FIRST_TOKEN_WEIGHT if number == 0 else 1

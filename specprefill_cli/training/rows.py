@@ -95,19 +95,21 @@ class RowMaker:
             if question.fact is None or question.fact not in topic.stated
         ]
         encoding = self.tokenizer.encode(document.text, add_special_tokens=False)
-        starts = [start for start, _ in encoding.offsets]
+        # Each access copies all of them.
+        ids, offsets = encoding.ids, encoding.offsets
+        starts = [start for start, _ in offsets]
         if thinned:
             # The document may have more tokens than its characters suggest.
             starts = starts[:longest]
-            end = encoding.offsets[len(starts) - 1][1]
+            end = offsets[len(starts) - 1][1]
             questions = [question for question in questions if question.start + len(question.answer) <= end]
         self.rng.shuffle(questions)
         # Blocks overshoot, but the document does not get the room that the questions need.
         kept = (self.kept_tokens(starts, questions, room) if thinned else np.arange(len(starts)))[:room]
         prefix = self.writer.prefix
-        row = Row(prefix + [encoding.ids[index] for index in kept], np.empty(0, dtype=np.int64))
+        row = Row(prefix + [ids[index] for index in kept], np.empty(0, dtype=np.int64))
         row_index = {int(index): number + len(prefix) for number, index in enumerate(kept)}
-        self.ask(row, ShownDocument(document.text, encoding, starts, row_index), questions, unanswered, length)
+        self.ask(row, ShownDocument(document.text, ids, starts, row_index), questions, unanswered, length)
         if thinned:
             row.positions = thinned_positions(kept + len(prefix), length, len(prefix), self.context, self.rng)
         else:
