@@ -63,7 +63,8 @@ class Attention(nn.Module):
         keys = rotate(self.k_proj(states).view(split).transpose(1, 2), cos, sin)
         values = self.v_proj(states).view(split).transpose(1, 2)
         groups = self.shape.heads // self.shape.key_value_heads
-        attend = blocked_attention if states.device.type == "cpu" else causal_attention
+        in_blocks = queries.device.type == "cpu" and queries.dtype == torch.bfloat16
+        attend = blocked_attention if in_blocks else causal_attention
         mixed = attend(queries, keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1))
         return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1)), queries, keys
 

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.training.batches import Batch, BatchStream
+from specprefill_cli.training.muon import Muon, fast_dtype
 from specprefill_cli.training.network import LanguageModel
 from specprefill_cli.training.shapes import PairShape
 from specprefill_cli.training.shards import ShardStream
@@ -58,25 +59,20 @@ class Trainer:
     """Holds models, optimisers and the clock of a run; its state is saved in `folder/checkpoint.pt`.
 
     start: see `train`
-
-    Raises SpecprefillError for a torch without Muon.
     """
 
     def __init__(self, shape: PairShape, settings: TrainSettings, folder: Path, start: Path | None = None) -> None:
-        if not hasattr(torch.optim, "Muon"):
-            raise SpecprefillError(
-                f"training needs torch 2.9 or newer, for its optimiser Muon; this is {torch.__version__}"
-            )
         torch.manual_seed(settings.seed)
         self.settings = settings
         self.folder = folder
+        self.dtype = fast_dtype(settings.device)
         self.pair = {"target": LanguageModel(shape.target), "draft": LanguageModel(shape.draft)}
         self.models = nn.ModuleDict(self.pair).to(settings.device)
         parameters = dict(self.models.named_parameters())
         matrices = [p for name, p in parameters.items() if p.dim() == 2 and "embed" not in name]
         others = [p for name, p in parameters.items() if p.dim() != 2 or "embed" in name]
         self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, lr=settings.rate, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"),
+            Muon(matrices, settings.rate, WEIGHT_DECAY, self.dtype),
             torch.optim.AdamW(others, lr=settings.rate, weight_decay=0.0, betas=(0.9, 0.95)),
         ]
         self.seconds = 0.0
@@ -155,8 +151,8 @@ class Trainer:
         return {f"{name}_{kind}": model_losses[kind].item() for name, model_losses in losses.items() for kind in kinds}
 
     def autocast(self) -> AbstractContextManager:
-        device = torch.device(self.settings.device).type
-        return torch.autocast(device, dtype=torch.bfloat16) if self.settings.compile else nullcontext()
+        lower = self.settings.compile and self.dtype == torch.bfloat16
+        return torch.autocast(torch.device(self.settings.device).type, self.dtype) if lower else nullcontext()
 
     def losses(self, name: str, batch: Batch, teacher: Tensor | None) -> dict[str, Tensor]:
         """Losses of a model, and its logits [N, V]; with a teacher's logits, the distillation loss is in the total."""
@@ -191,7 +187,7 @@ def train(
 
     start: another run's checkpoint, or the folder of an exported pair, whose weights a new run begins with
 
-    Raises SpecprefillError for a torch without Muon, and for a loss that is not finite.
+    Raises SpecprefillError for a loss that is not finite.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.json").write_text(json.dumps({"shape": asdict(shape), "settings": asdict(settings)}, indent=2))

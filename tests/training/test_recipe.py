@@ -14,7 +14,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.sources import model_source
 from specprefill_cli.training import corpus, score
 from specprefill_cli.training.__main__ import app
-from specprefill_cli.training.batches import BatchStream, make_batch
+from specprefill_cli.training.batches import Batch, BatchStream, make_batch
 from specprefill_cli.training.cloze import cloze, cloze_block
 from specprefill_cli.training.export import export_pair
 from specprefill_cli.training.needles import needle_rows
@@ -38,8 +38,6 @@ PROSE = (
     "The mill stands by the river and has done so for many years. Farmers brought their grain along the old road. "
     "In spring the water rises and the wheel turns faster than the miller likes. Nobody remembers who built the bridge."
 )
-
-needs_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="training needs torch 2.9 or newer")
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +164,6 @@ def test_guided_losses_are_small_only_for_right_attention():
     assert pointer_loss(queries, keys, probes) > 10
 
 
-@needs_muon
 @pytest.mark.slow
 def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_path):
     shape = PAIR_SHAPES["smoke"]
@@ -222,7 +219,6 @@ def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_p
             torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
 
 
-@needs_muon
 @pytest.mark.slow
 def test_draft_without_updates_stays_unchanged(data, run, tmp_path):
     source = row_source(data, run)
@@ -240,6 +236,34 @@ def test_blocked_attention_equals_the_fused_kernel():
     torch.testing.assert_close(
         blocked_attention(queries, keys, values), causal_attention(queries, keys, values), atol=1e-5, rtol=1e-4
     )
+
+
+def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(data, run, tmp_path):
+    """Neither the rows beside it nor the padding behind it change what a row teaches."""
+    maker = row_source(data, run)(1)
+    batch = make_batch(maker, 0.3, 2_048)
+    assert (batch.tokens == maker.pad).any()
+    rows, length = batch.tokens.shape
+    trainer = Trainer(PAIR_SHAPES["smoke"], TrainSettings(minutes=1, compile=False), tmp_path)
+    whole = trainer.losses("target", batch, None)
+    summed = {"answer": 0.0, "text": 0.0}
+    for row in range(rows):
+        used = int((batch.tokens[row] != maker.pad).sum())
+        indices = {}
+        for name in ("answers", "texts"):
+            flat = getattr(batch, name)
+            indices[name] = flat[(flat >= row * length) & (flat < (row + 1) * length)] - row * length
+        alone = Batch(
+            tokens=batch.tokens[row : row + 1, :used],
+            positions=batch.positions[row : row + 1, :used],
+            probes=None,
+            **indices,
+        )
+        losses = trainer.losses("target", alone, None)
+        summed["answer"] += losses["answer"].item() * len(indices["answers"])
+        summed["text"] += losses["text"].item() * len(indices["texts"])
+    assert summed["answer"] / len(batch.answers) == pytest.approx(whole["answer"].item(), rel=1e-4)
+    assert summed["text"] / len(batch.texts) == pytest.approx(whole["text"].item(), rel=1e-4)
 
 
 def test_cloze_questions_ask_for_pieces_of_the_text():
@@ -264,7 +288,6 @@ def test_cloze_asks_for_noun_phrases_but_not_for_verbs():
     assert cloze("Long before anybody knew him well he was living in this quiet valley.", rng) is None
 
 
-@needs_muon
 def test_learning_rate_rises_by_steps_and_falls_by_the_clock(tmp_path):
     settings = TrainSettings(minutes=1, warmup=10, cooldown=0.0, compile=False)
     trainer = Trainer(PAIR_SHAPES["smoke"], settings, tmp_path)
@@ -302,7 +325,6 @@ def test_needles_lie_at_their_depths(run):
         assert depth / 10 - 0.1 < place < depth / 10 + 0.2
 
 
-@needs_muon
 @pytest.mark.slow
 def test_dry_run_goes_through_all_steps(data, tmp_path):
     from typer.testing import CliRunner
