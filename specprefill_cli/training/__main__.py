@@ -7,16 +7,22 @@ from typing import Annotated
 
 import typer
 
+from specprefill_cli.cli.choices import split
 from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
+from specprefill_cli.lab.tables import markdown
+from specprefill_cli.models.sources import BUNDLED_FOLDER
 from specprefill_cli.training.batches import BatchStream
 from specprefill_cli.training.corpus import dev_grams, stream_text
 from specprefill_cli.training.export import export_pair
+from specprefill_cli.training.ladder import COLUMNS, Protocol, climb, fingerprint, run_ladder
+from specprefill_cli.training.recipe import TrainSettings
+from specprefill_cli.training.rungs import BASELINE, RUNGS
 from specprefill_cli.training.score import score_pair
 from specprefill_cli.training.shapes import PAIR_SHAPES
 from specprefill_cli.training.shards import ShardStream, write_shards
 from specprefill_cli.training.sources import RowSource
 from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
-from specprefill_cli.training.train import TrainSettings, train
+from specprefill_cli.training.train import train
 
 app = typer.Typer(
     help="Make the bundled pair: tokenizer, corpus, pretrain, tune, export, score, in this order. corpus and pretrain may "
@@ -164,6 +170,67 @@ def score(
 
     score_pair(data, pair, load_tokenizer(run / "tokenizer"), out, limit, needles, progress)
     print("\n" + (out / "scores.md").read_text(encoding="utf-8"), flush=True)
+
+
+@app.command()
+def ladder(
+    data: Data,
+    run: Run,
+    minutes: Minutes = 30,
+    start: Annotated[
+        Path, typer.Option(help="Folder of the exported pair that every rung begins with; its draft chooses.")
+    ] = BUNDLED_FOLDER,
+    rungs: Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(RUNGS)}.")] = ",".join(RUNGS),
+    questions: Annotated[
+        int, typer.Option(min=1, help="Dev questions on one paragraph; two in five of as many among 19 others.")
+    ] = 1_500,
+    log: Annotated[
+        Path | None, typer.Option(help="JSONL to append a line to for each rung; default: RUN/ladder.jsonl.")
+    ] = None,
+    shape: Shape = "cpu",
+    device: Device = "cpu",
+    tokens_per_batch: BatchTokens = 8_192,
+    workers: Workers = 1,
+    rate: Rate = 4e-3,
+    characters: Characters = 20_000_000,
+    seed: int = 1,
+) -> None:
+    """Trials of the target's recipe: each rung trains for MINUTES from the same start and answers the same questions.
+
+    The baseline is always one of them. A rung that the log has under the same protocol is not run again. A trial is an
+    entry in specprefill_cli/training/rungs.py.
+    """
+    names = dict.fromkeys([BASELINE, *split(rungs, "--rungs")])
+    if unknown := [name for name in names if name not in RUNGS]:
+        raise typer.BadParameter(f"{unknown[0]}: unknown; use some of {', '.join(RUNGS)}")
+    protocol = Protocol(
+        shape=shape,
+        start=fingerprint(start),
+        minutes=minutes,
+        questions=questions,
+        tokens_per_batch=tokens_per_batch,
+        rate=rate,
+        seed=seed,
+    )
+    settings = TrainSettings(
+        minutes=minutes,
+        rate=rate,
+        workers=workers,
+        seed=seed,
+        device=device,
+        compile=shape != "smoke",
+        draft_every=0,
+        curriculum_from=0.75,
+    )
+    source = RowSource(data, start / "target", characters, PAIR_SHAPES[shape].target.context)
+    run.mkdir(parents=True, exist_ok=True)
+    outcomes = run_ladder(
+        [RUNGS[name] for name in names],
+        protocol,
+        log or run / "ladder.jsonl",
+        lambda rung: climb(rung, protocol, source, settings, start, run),
+    )
+    print(markdown(outcomes, COLUMNS), flush=True)
 
 
 @app.command()

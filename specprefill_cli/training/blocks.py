@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specprefill_cli.training.cloze import cloze_block, thin_words
 from specprefill_cli.training.corpus import ContextQuestions
+from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import Names, renamed
 from specprefill_cli.training.synthesis import Block, Question, fact_block, key_value_block, table_block
 from specprefill_cli.training.topics import Material, Scattered, SingleTopic
-
-CLOZE_RATIO = 0.5
-RENAMED_RATIO = 0.4
-NOISY_RATIO = 0.15
-WRITTEN_RATIO = 0.8
 
 
 @dataclass(frozen=True)
@@ -24,6 +20,7 @@ class BlockMaker:
 
     material: Material
     names: Names
+    recipe: Recipe
     rng: random.Random
 
     def blocks(self, characters: int, written: bool, topic: Scattered) -> tuple[list[Block], list[Question] | None]:
@@ -36,7 +33,7 @@ class BlockMaker:
         size = 0
         while size < characters:
             draw = self.rng.random()
-            if written and draw < WRITTEN_RATIO:
+            if written and draw < self.recipe.written:
                 block = self.context_block(topic.group())
                 contexts.append(block)
             else:
@@ -44,7 +41,7 @@ class BlockMaker:
                 others.append(block)
             size += len(block.text) + 2
         neighbours = self.neighbours(topic, written) if isinstance(topic, SingleTopic) else []
-        if self.rng.random() < RENAMED_RATIO:
+        if self.rng.random() < self.recipe.renamed:
             # Together, so that a name is replaced alike in the document and in its neighbours' questions.
             changed = renamed([*contexts, *neighbours], self.names, self.rng)
             contexts, neighbours = changed[: len(contexts)], changed[len(contexts) :]
@@ -68,17 +65,17 @@ class BlockMaker:
         end = prose.find(" ", shortest)
         prose = prose[:end] if end > 0 else prose
         count = max(1, round(len(prose) / self.rng.choice([50, 90, 160])))
-        if self.rng.random() < CLOZE_RATIO:
+        if self.rng.random() < self.recipe.cloze:
             return cloze_block(prose, count, self.rng)
         return fact_block(self.material.book, topic.domain(), prose, count, self.rng, topic.stated)
 
     def context_block(self, group: ContextQuestions) -> Block:
         """A context with its written questions, some of them with words left out."""
-        questions = [Question(*question) for question in group.questions]
+        questions = [Question(*question, written=(group.context, question[0])) for question in group.questions]
         for index, question in enumerate(questions):
-            if self.rng.random() < NOISY_RATIO:
+            if self.rng.random() < self.recipe.noisy:
                 words = thin_words(question.text.split(), 0.15, self.rng)
-                questions[index] = Question(" ".join(words) or question.text, question.answer, question.start)
+                questions[index] = replace(question, text=" ".join(words) or question.text)
         return Block(group.context, tuple(questions))
 
     def neighbours(self, topic: SingleTopic, written: bool) -> list[Block]:

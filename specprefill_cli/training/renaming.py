@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from specprefill_cli.training.synthesis import Block, Question
+from specprefill_cli.training.synthesis import Block
 from specprefill_cli.training.values import MONTHS, WEEKDAYS
 
 NAME_OR_NUMBER = re.compile(r"\b(?:[A-Z][a-z]{2,}|\d{2,})\b")
@@ -70,7 +70,7 @@ def renamed(blocks: Sequence[Block], known: Names, rng: random.Random) -> list[B
             answer = replaced(question.answer)
             start = len(replaced(block.text[: question.start]))
             if text[start : start + len(answer)] == answer:
-                questions.append(Question(replaced(question.text), answer, start))
+                questions.append(replace(question, text=replaced(question.text), answer=answer, start=start))
         result.append(Block(text, tuple(questions)))
     return result
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -13,16 +13,23 @@ from tokenizers import Tokenizer
 from specprefill_cli.training.blocks import BlockMaker, joined
 from specprefill_cli.training.corpus import ContextQuestions
 from specprefill_cli.training.positions import CHUNK, MAX_GAP_BEFORE_SUFFIX, skipped_positions, thinned_positions
-from specprefill_cli.training.questions import PromptFormat, QuestionWriter, Row, ShownDocument, unambiguous
+from specprefill_cli.training.questions import (
+    PromptFormat,
+    QuestionWriter,
+    Row,
+    ShownDocument,
+    question_first,
+    unambiguous,
+)
+from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import names_in
-from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, Question
+from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question
 from specprefill_cli.training.tokenizer import PAD, token_id
 from specprefill_cli.training.topics import Material, Scattered, SingleTopic
 
 CHARACTERS_PER_TOKEN = 3.9
-ABSENT_RATIO = 0.05
-SINGLE_TOPIC_RATIO = 0.6
-THINNED_RATIO = 0.3
+# Given a document, a question and a number: that many of the document's chunks, as indices in any order.
+ChunkChoice = Callable[[str, str, int], Sequence[int]]
 # Part of a row that its document takes, by the longest row that it holds for.
 DOCUMENT_RATIOS = ((512, 0.45), (1_024, 0.52), (2_048, 0.65), (1 << 30, 0.8))
 
@@ -38,15 +45,20 @@ class RowMaker:
         groups: Sequence[ContextQuestions],
         context: int,
         seed: int,
+        recipe: Recipe | None = None,
+        choose_chunks: ChunkChoice | None = None,
     ) -> None:
+        self.recipe = recipe or Recipe()
+        self.choose_chunks = choose_chunks
         self.rng = random.Random(seed)
         self.material = Material(passages, groups, FactBook())
-        self.block_maker = BlockMaker(self.material, names_in(passages), self.rng)
+        self.block_maker = BlockMaker(self.material, names_in(passages), self.recipe, self.rng)
         self.writer = QuestionWriter(tokenizer, template)
         self.tokenizer = tokenizer
         self.context = context
         self.pad = token_id(tokenizer, PAD)
         self.recent_questions: deque[Question] = deque(maxlen=200)
+        self.asked: Counter[tuple[str, str] | None] = Counter()
 
     def positions(self, length: int) -> np.ndarray:
         return skipped_positions(length, len(self.writer.prefix), self.context, self.rng)
@@ -79,33 +91,21 @@ class RowMaker:
         written_ratio: probability that most of the document's questions are written ones
         """
         room = int(length * next(ratio for longest, ratio in DOCUMENT_RATIOS if length <= longest))
-        thinned = self.rng.random() < THINNED_RATIO
+        thinned = self.rng.random() < self.recipe.thinned
         # Question and answers stand behind the whole document, at positions that the context must hold.
         longest = self.context - length - MAX_GAP_BEFORE_SUFFIX
         size = min(room * self.rng.uniform(1.5, 4.0), longest) if thinned else room
-        topic = (SingleTopic if self.rng.random() < SINGLE_TOPIC_RATIO else Scattered)(self.material, self.rng)
-        written = self.rng.random() < written_ratio
-        blocks, unanswered = self.block_maker.blocks(int(size * CHARACTERS_PER_TOKEN), written, topic)
-        document = joined(blocks, self.rng.choice(["\n\n", "\n\n", "\n"]))
-        questions = unambiguous(document.questions)
-        # A fact that the document states answers a foreign question too, whatever its words.
-        unanswered = [
-            question
-            for question in (self.recent_questions if unanswered is None else unanswered)
-            if question.fact is None or question.fact not in topic.stated
-        ]
+        document, unanswered = self.document(int(size * CHARACTERS_PER_TOKEN), written_ratio)
         encoding = self.tokenizer.encode(document.text, add_special_tokens=False)
         # Each access copies all of them.
-        ids, offsets = encoding.ids, encoding.offsets
-        starts = [start for start, _ in offsets]
-        if thinned:
-            # The document may have more tokens than its characters suggest.
-            starts = starts[:longest]
-            end = offsets[len(starts) - 1][1]
-            questions = [question for question in questions if question.start + len(question.answer) <= end]
-        self.rng.shuffle(questions)
+        ids = encoding.ids
+        # The document may have more tokens than its characters suggest.
+        offsets = encoding.offsets[: longest if thinned else None]
+        starts, end = [start for start, _ in offsets], offsets[-1][1]
+        questions = [question for question in document.questions if question.start + len(question.answer) <= end]
+        kept = self.kept_tokens(document.text[:end], starts, questions, room) if thinned else np.arange(len(starts))
         # Blocks overshoot, but the document does not get the room that the questions need.
-        kept = (self.kept_tokens(starts, questions, room) if thinned else np.arange(len(starts)))[:room]
+        kept = kept[:room]
         prefix = self.writer.prefix
         row = Row(prefix + [ids[index] for index in kept], np.empty(0, dtype=np.int64))
         row_index = {int(index): number + len(prefix) for number, index in enumerate(kept)}
@@ -117,31 +117,62 @@ class RowMaker:
         row.tokens += [self.pad] * (length - len(row.tokens))
         return row
 
-    def kept_tokens(self, starts: list[int], questions: list[Question], room: int) -> np.ndarray:
-        """Token indices of the chunks that hold answers, and of random others, up to `room` tokens."""
-        chunks = -(-len(starts) // CHUNK)
-        gold = []
-        for question in questions[: max(1, room // (6 * CHUNK))]:
-            if question.start >= 0:
-                chunk = (bisect_right(starts, question.start) - 1) // CHUNK
-                gold += [chunk, max(0, chunk - 1)]
-        others = list(range(chunks))
-        self.rng.shuffle(others)
-        chosen = sorted(list(dict.fromkeys(gold + others))[: max(1, room // CHUNK)])
-        kept = (np.array(chosen)[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
+    def document(self, characters: int, written_ratio: float) -> tuple[Block, list[Question]]:
+        """A document with its questions in random order, and questions that it does not answer."""
+        topic = (SingleTopic if self.rng.random() < self.recipe.single_topic else Scattered)(self.material, self.rng)
+        written = self.rng.random() < written_ratio
+        blocks, unanswered = self.block_maker.blocks(characters, written, topic)
+        document = joined(blocks, self.rng.choice(["\n\n", "\n\n", "\n"]))
+        questions = unambiguous(document.questions)
+        self.rng.shuffle(questions)
+        if self.recipe.question_first:
+            # Another question would not be the one that the document begins with.
+            return (question_first(document.text, questions[0]) if questions else document), []
+        # A fact that the document states answers a foreign question too, whatever its words.
+        return Block(document.text, tuple(questions)), [
+            question
+            for question in (self.recent_questions if unanswered is None else unanswered)
+            if question.fact is None or question.fact not in topic.stated
+        ]
+
+    def kept_tokens(self, text: str, starts: list[int], questions: list[Question], room: int) -> np.ndarray:
+        """Token indices of whole chunks, up to `room` tokens: those with answers and random others, or a draft's choice."""
+        most = max(1, room // CHUNK)
+        if self.choose_chunks is not None and questions and self.rng.random() < self.recipe.selected:
+            chosen = self.choose_chunks(text, questions[0].text, most)
+        else:
+            gold = [0] if self.recipe.question_first else []
+            for question in questions[: max(1, room // (6 * CHUNK))]:
+                if question.start >= 0:
+                    chunk = (bisect_right(starts, question.start) - 1) // CHUNK
+                    gold += [chunk, max(0, chunk - 1)]
+            others = list(range(-(-len(starts) // CHUNK)))
+            self.rng.shuffle(others)
+            chosen = list(dict.fromkeys(gold + others))[:most]
+        kept = (np.array(sorted(chosen))[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
         return kept[kept < len(starts)]
 
     def ask(
-        self, row: Row, document: ShownDocument, questions: list[Question], unanswered: list[Question], length: int
+        self,
+        row: Row,
+        document: ShownDocument,
+        questions: Sequence[Question],
+        unanswered: Sequence[Question],
+        length: int,
     ) -> None:
         """Append questions with answers while they fit, and now and then one that the document does not answer."""
         failures = 0
         for question in questions:
-            if self.rng.random() < ABSENT_RATIO and unanswered:
+            if self.recipe.most_asked is not None and self.asked[question.written] >= self.recipe.most_asked:
+                continue
+            if self.rng.random() < self.recipe.absent and unanswered:
                 foreign = self.rng.choice(unanswered)
                 if foreign.answer.lower() not in document.text.lower():
                     self.writer.append(row, document, Question(foreign.text, NOT_FOUND, -1), length)
+            before = len(row.answers)
             failures += not self.writer.append(row, document, question, length)
+            if question.written is not None:
+                self.asked[question.written] += len(row.answers) > before
             # After a long question that does not fit there may be room for a shorter one.
             if failures > 3:
                 break

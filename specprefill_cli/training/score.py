@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.lab.evaluation.datasets import Item, read_items
 from specprefill_cli.lab.evaluation.runner import Configuration, Row, rows, run
 from specprefill_cli.lab.tables import EVALUATION, Columns, markdown
-from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from specprefill_cli.training.corpus import dev_grams, stream_text
 from specprefill_cli.training.needles import needle_rows
+from specprefill_cli.training.selection import open_pair
 
 NEEDLE_TOKENS = (7_900, 15_900)
 NEEDLE_SEED = 977
@@ -88,12 +87,3 @@ def score_pair(
         (out / "scores.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     (out / "scores.md").write_text(markdown(measurements, COLUMNS), encoding="utf-8")
     return measurements
-
-
-def open_pair(pair: Path, base: Settings) -> Session:
-    """A session with an exported pair and the bundled prompt."""
-    settings = replace(base, draft=str(pair / "draft"), target=str(pair / "target"), prompt="tiny", offline=True)
-    session = open_session(settings, draft=True, calibrated=False)
-    assert session.pair.draft is not None
-    session.pair.scoring_heads = load_heads(pair, session.pair.draft)
-    return session

@@ -6,19 +6,21 @@ import json
 import math
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.training.batches import Batch, BatchStream
 from specprefill_cli.training.muon import Muon, fast_dtype
 from specprefill_cli.training.network import LanguageModel
+from specprefill_cli.training.recipe import TrainSettings
 from specprefill_cli.training.shapes import PairShape
 from specprefill_cli.training.shards import ShardStream
 
@@ -26,33 +28,6 @@ WEIGHT_DECAY = 0.05
 SECONDS_BETWEEN_SAVES = 300.0
 # Of the batch's text tokens every third counts in the draft's loss, because its logits cost more than its layers.
 DRAFT_TEXT_EVERY = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """How a run trains.
-
-    minutes: length of the whole run, resumed parts included; the clock runs from batch to batch, so that the time to
-        load and compile is not counted
-    rate: highest learning rate; warmup: steps in which it rises; cooldown: part of the run, at its end, in which it falls
-    draft_every: the draft, which learns its part sooner, is updated at every n-th step only; 0 leaves it unchanged
-    curriculum_from: progress at which the curriculum of rows begins; later for weights that can already copy
-    """
-
-    minutes: float
-    rate: float = 4e-3
-    warmup: int = 30
-    cooldown: float = 0.35
-    text_weight: float = 0.4
-    region_weight: float = 0.1
-    pointer_weight: float = 1.0
-    distill_weight: float = 0.5
-    draft_every: int = 3
-    curriculum_from: float = 0.0
-    workers: int = 1
-    seed: int = 1
-    device: str = "cpu"
-    compile: bool = True
 
 
 class Trainer:
@@ -66,7 +41,7 @@ class Trainer:
         self.settings = settings
         self.folder = folder
         self.dtype = fast_dtype(settings.device)
-        self.pair = {"target": LanguageModel(shape.target), "draft": LanguageModel(shape.draft)}
+        self.pair = {"target": LanguageModel(shape.target, settings.dropout), "draft": LanguageModel(shape.draft)}
         self.models = nn.ModuleDict(self.pair).to(settings.device)
         parameters = dict(self.models.named_parameters())
         matrices = [p for name, p in parameters.items() if p.dim() == 2 and "embed" not in name]
@@ -80,6 +55,9 @@ class Trainer:
         self.tokens = 0
         if start is not None:
             self.start_from(start)
+        self.mean: AveragedModel | None = None
+        if settings.average:
+            self.mean = AveragedModel(self.models, multi_avg_fn=get_ema_multi_avg_fn(settings.average))
         self.resume()
         if settings.compile:
             for model in self.pair.values():
@@ -103,6 +81,8 @@ class Trainer:
             return
         state = torch.load(path, map_location=self.settings.device, weights_only=True)
         self.models.load_state_dict(state["models"])
+        if self.mean is not None:
+            self.mean.load_state_dict(state["mean"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.seconds, self.steps, self.tokens = state["seconds"], state["steps"], state["tokens"]
@@ -111,6 +91,7 @@ class Trainer:
         """Write the checkpoint, whole or not at all."""
         state = {
             "models": self.models.state_dict(),
+            **({"mean": self.mean.state_dict()} if self.mean is not None else {}),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "seconds": self.seconds,
             "steps": self.steps,
@@ -119,6 +100,11 @@ class Trainer:
         partial = self.folder / "checkpoint.partial"
         torch.save(state, partial)
         partial.replace(self.folder / "checkpoint.pt")
+
+    def weights(self, name: str) -> dict[str, Tensor]:
+        """The weights of "target" or "draft" that the run is judged by."""
+        models = self.models if self.mean is None else self.mean.module
+        return models.get_submodule(name).state_dict()
 
     @property
     def progress(self) -> float:
@@ -145,6 +131,8 @@ class Trainer:
                 group["lr"] = self.settings.rate * self.rate_factor()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        if self.mean is not None:
+            self.mean.update_parameters(self.models)
         self.steps += 1
         self.tokens += batch.tokens.numel()
         kinds = ("answer", "text", "region", "pointer")

@@ -26,12 +26,13 @@ from specprefill_cli.training.network import (
     pointer_loss,
     region_loss,
 )
+from specprefill_cli.training.recipe import TrainSettings
 from specprefill_cli.training.shapes import PAIR_SHAPES
 from specprefill_cli.training.shards import ShardStream, write_shards
 from specprefill_cli.training.sources import RowSource
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
 from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
-from specprefill_cli.training.train import Trainer, TrainSettings, train
+from specprefill_cli.training.train import Trainer, train
 from specprefill_cli.training.values import FORMS
 
 PROSE = (
