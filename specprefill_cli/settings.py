@@ -125,7 +125,7 @@ class Settings:
 
     pair: str = _models("tiny", "Named pair of draft and target (see `specprefill pairs`)")
     draft: str | None = _models(None, "Hub id or folder of the draft model", unset="the pair's")
-    target: str | None = _models(None, "Hub id or folder of the target model", unset="the pair's")
+    target: str | None = _models(None, "Hub id, folder or .gguf file of the target model", unset="the pair's")
     devices: str = _models(AUTO, "auto, cpu, or a list such as cuda:0,cuda:1")
     tensor_parallel: int = _models(1, "GPUs (or CPU processes) that share each layer of the target", minimum=1)
     dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))

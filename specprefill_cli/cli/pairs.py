@@ -19,6 +19,7 @@ from specprefill_cli.cli.sources import merge_settings, read_config
 from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, format_bytes, pair_fits
 from specprefill_cli.diagnostics.finding import Check, State, any_broken
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models.gguf import agreed_tokenizer
 from specprefill_cli.models.hub import ALL_FILES, SMALL_FILES, download, is_here, is_local, may_download, missing_bytes
 from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.settings import Settings, config_path, prompt_folder
@@ -175,6 +176,7 @@ def examine(settings: Settings) -> list[Check]:
     placement = choose_placement(settings.devices)
     template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
     draft, target = (load_outline(model, placement, settings.offline) for model in (pair.draft, pair.target))
+    target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     return check_pair(draft, target, template)
 
 

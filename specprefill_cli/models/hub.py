@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.models.gguf import is_gguf
 from specprefill_cli.models.pairs import BUNDLED
 
 TIMEOUT_SECONDS = 5
@@ -22,8 +23,8 @@ class ModelNotHere(SpecprefillError):
 
 
 def is_local(name: str) -> bool:
-    """Whether a model is bundled or a folder."""
-    return name.startswith(BUNDLED) or Path(name).is_dir()
+    """Whether a model is bundled, a folder, or a GGUF file."""
+    return name.startswith(BUNDLED) or is_gguf(name) or Path(name).is_dir()
 
 
 def is_here(name: str) -> bool:

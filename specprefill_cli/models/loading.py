@@ -13,6 +13,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of
+from specprefill_cli.models.gguf import agreed_tokenizer, is_gguf, quiet_reader
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement, check_shards, choose_dtype, how_to_place, roomiest
 from specprefill_cli.models.quantization import NONE, check_quantization, quantization_config
@@ -154,6 +155,8 @@ def load_pair(pair: Pair, placement: Placement, settings: Settings, with_draft: 
     else:
         target = load_outline(pair.target, placement, offline)
     draft = load_model(pair.draft, roomiest(placement), dtype, offline) if with_draft else None
+    if draft is not None:
+        target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     return LoadedPair(pair, target, draft)
 
 
@@ -175,7 +178,7 @@ def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline
 
 
 def load_model(name: str, placement: Placement, dtype: str, offline: bool, quantization: str = NONE) -> LoadedModel:
-    """Load one causal language model with specprefill's attention, from a folder or the hub (safetensors only).
+    """Load one causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
 
     quantization: one of `QUANTIZATIONS`; a quantised checkpoint loads as it is
 
@@ -186,7 +189,7 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     text = outline.config.get_text_config()
     chosen = choose_dtype(dtype, placement, text.hidden_size, text.model_type)
     quantized = quantization_config(quantization, outline.config, name, chosen)
-    with load_errors(name, offline), quiet_library():
+    with load_errors(name, offline), quiet_library(), quiet_reader(name):
         check_memory(outline.config, name, placement, chosen)
         model, report = auto_class(outline.config).from_pretrained(
             **source_of(name, offline),
@@ -194,7 +197,7 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
             **({} if quantized is None else {"quantization_config": quantized}),
             **how_to_place(placement),
             attn_implementation=ATTENTION,
-            use_safetensors=True,
+            use_safetensors=not is_gguf(name),
             output_loading_info=True,
         )
     check_complete(report["missing_keys"], name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.models.gguf import gguf_source, is_gguf
 from specprefill_cli.models.hub import ELSEWHERE, may_download
 from specprefill_cli.models.pairs import BUNDLED
 from specprefill_cli.resources import BUNDLED_FOLDER
@@ -29,6 +31,8 @@ def model_source(name: str) -> str:
 
 def source_of(name: str, offline: bool) -> dict[str, Any]:
     """The arguments of `from_pretrained` that say where a model is, and whether it may be downloaded."""
+    if is_gguf(name):
+        return {**gguf_source(name), "local_files_only": True, "trust_remote_code": False}
     source = model_source(name)
     return {
         "pretrained_model_name_or_path": source,
@@ -50,7 +54,7 @@ def load_errors(name: str, offline: bool) -> Iterator[None]:
             f"{name}: does not fit the memory of its device ({first_line(error)}); use a smaller model, --dtype bfloat16, or "
             "more --devices"
         ) from error
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, LookupError, ImportError, RuntimeError, SafetensorError, struct.error) as error:
         remedy = f"check its files{'' if offline else ', its name and the network'}, {ELSEWHERE}"
         raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy}") from error
 
