@@ -22,7 +22,7 @@ from specprefill_cli.cli.console import Notes, StandardOutput, close_broken_pipe
 from specprefill_cli.cli.help import tidy
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, first_line
 from specprefill_cli.models.memory import keep_freed_memory
-from specprefill_cli.models.threads import wait_without_spinning
+from specprefill_cli.models.threads import bound_spinning
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.signals import Termination
 
@@ -119,7 +119,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     sys.stdout = cast(TextIO, StandardOutput(sys.stdout))
     keep_freed_memory()
-    wait_without_spinning(os.environ)
+    bound_spinning(os.environ)
     termination = Termination()
     with termination.handled():
         code = run(debug)

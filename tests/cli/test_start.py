@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from specprefill_cli.models.threads import WAIT_SETTINGS
+from specprefill_cli.models.threads import BOUNDED_SPIN, WAIT_SETTINGS
 from specprefill_cli.resources import packaged_folder
 
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
@@ -47,9 +47,9 @@ def test_a_question_imports_nothing_that_it_does_not_need():
     assert [name for name in HEAVY if name in modules] == []
 
 
-def test_idle_threads_sleep():
+def test_idle_threads_spin_briefly():
     _, environment = run_main("config", "path")
-    assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert {name: environment.get(name) for name in WAIT_SETTINGS} == {"OMP_WAIT_POLICY": None} | BOUNDED_SPIN
 
 
 @pytest.mark.parametrize(
