@@ -14,8 +14,16 @@ from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.gguf import agreed_tokenizer, is_gguf, quiet_reader
+from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
 from specprefill_cli.models.pairs import Pair
-from specprefill_cli.models.placement import Placement, check_shards, choose_dtype, how_to_place, roomiest
+from specprefill_cli.models.placement import (
+    Placement,
+    check_shards,
+    choose_dtype,
+    draft_placement,
+    gathered,
+    how_to_place,
+)
 from specprefill_cli.models.quantization import NONE, check_quantization, quantization_config
 from specprefill_cli.models.sources import auto_class, load_errors, quiet_library, source_of
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
@@ -154,8 +162,10 @@ def load_pair(pair: Pair, placement: Placement, settings: Settings, with_draft: 
         target = load_model(pair.target, placement, dtype, offline, settings.quantization)
     else:
         target = load_outline(pair.target, placement, offline)
-    draft = load_model(pair.draft, roomiest(placement), dtype, offline) if with_draft else None
-    if draft is not None:
+    draft = None
+    if with_draft:
+        near = device_of(target.model.get_input_embeddings()).index if isinstance(target, LoadedModel) else None
+        draft = load_model(pair.draft, draft_placement(placement, near), dtype, offline)
         target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     return LoadedPair(pair, target, draft)
 
@@ -191,6 +201,9 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     quantized = quantization_config(quantization, outline.config, name, chosen)
     with load_errors(name, offline), quiet_library(), quiet_reader(name):
         check_memory(outline.config, name, placement, chosen)
+        if placement.device_map == "auto":
+            cache = cache_bytes(outline.config, outline.context, chosen)
+            placement = gathered(placement, weight_bytes(outline.config, chosen, quantization) + cache)
         model, report = auto_class(outline.config).from_pretrained(
             **source_of(name, offline),
             dtype=chosen,

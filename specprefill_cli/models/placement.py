@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # The part of a GPU's free memory that weights may take; the rest is for KV cache and activations.
 WEIGHTS_SHARE = 0.8
+# A GPU with less free memory than this part of the emptiest one's does not get the draft too.
+NEARLY_FULL = 0.25
 # Earlier versions read wrong memory while decoding after long prompts (pytorch issue 174861).
 FIRST_SOUND_MPS = Version("2.11")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -60,7 +62,8 @@ class Placement:
 def choose_placement(devices: str) -> Placement:
     """Placement for `auto` (all GPUs, and main memory for the rest), `cpu`, `mps`, or a list such as `cuda:0,cuda:1`.
 
-    accelerate spreads a model over several GPUs. `auto` never takes an Apple GPU: no measurement supports one.
+    accelerate spreads a model over several GPUs where one is too small (see `gathered`). `auto` never takes an Apple
+    GPU: no measurement supports one.
 
     Raises UsageError for a device that is not there.
     """
@@ -123,8 +126,17 @@ def spread(gpus: Iterable[int], with_cpu: bool = False) -> Placement:
     return Placement("auto", {place: int(WEIGHTS_SHARE * available) for place, available in free.items()})
 
 
-def roomiest(placement: Placement) -> Placement:
-    """The GPU with most free memory among those of a placement, for a draft.
+def gathered(placement: Placement, needed: int) -> Placement:
+    """A spread placement on the first GPU with room for `needed` bytes, if there is one: a pass over several waits for copies."""
+    if placement.device_map != "auto":
+        return placement
+    limits = placement.max_memory or {}
+    gpu = next((gpu for gpu in placement.gpus if limits[gpu] >= needed), None)
+    return placement if gpu is None else Placement({"": f"cuda:{gpu}"})
+
+
+def draft_placement(placement: Placement, near: int | None = None) -> Placement:
+    """Where a draft goes: on GPU `near`, that of the target's first layers, or if that is nearly full on the emptiest one.
 
     A draft is too small to be spread, and sharded over ranks it would spend its short passes waiting.
     """
@@ -134,7 +146,9 @@ def roomiest(placement: Placement) -> Placement:
         return replace(placement, shards=1)
     if placement.device_map != "auto":
         return placement
-    gpu = max(placement.gpus, key=lambda number: torch.cuda.mem_get_info(number)[0])
+    free = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in placement.gpus}
+    roomiest = max(free, key=free.__getitem__)
+    gpu = near if near is not None and free.get(near, 0) >= NEARLY_FULL * free[roomiest] else roomiest
     return Placement({"": f"cuda:{gpu}"})
 
 

@@ -11,9 +11,9 @@ WAIT_SETTINGS = ("OMP_WAIT_POLICY", *BOUNDED_SPIN)
 
 
 def bound_spinning(environment: MutableMapping[str, str]) -> None:
-    """Let idle OpenMP threads spin only briefly: longer, they take the cores from other programs; not at all costs over 10 % of TTFT.
+    """Let idle OpenMP threads spin only briefly, because spinning takes the cores from other programs.
 
-    To be called before torch is imported.
+    Sleeping at once would cost over 10 % of TTFT. To be called before torch is imported.
     """
     if not any(name in environment for name in WAIT_SETTINGS):
         environment.update(BOUNDED_SPIN)

@@ -14,7 +14,7 @@ from specprefill_cli.distributed.processes import WorkerProcesses
 from specprefill_cli.distributed.ranks import ALONE, ConnectedRanks, Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.loading import load_model
-from specprefill_cli.models.placement import Placement, place_of_rank, roomiest
+from specprefill_cli.models.placement import Placement, draft_placement, place_of_rank
 
 
 class ProcessEnded(Exception):
@@ -117,7 +117,7 @@ def test_rejects_named_devices_with_tensor_parallelism():
         place_of_rank("cuda:1", Ranks(0, 2))
     placement = place_of_rank("auto", Ranks(0, 2))
     assert placement.shards == 2
-    assert roomiest(placement).shards == 1
+    assert draft_placement(placement).shards == 1
 
 
 def test_rejects_more_shards_than_key_value_heads():

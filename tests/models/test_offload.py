@@ -15,7 +15,7 @@ from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of, layer_tensors, restore_state
 from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.placement import Placement, roomiest, spread
+from specprefill_cli.models.placement import Placement, draft_placement, gathered, spread
 from specprefill_cli.models.raw_kv import embedded_states, finished_keys, raw_keys_values
 from specprefill_cli.models.validation import check_model
 from tests.helpers.architectures import build_model
@@ -85,4 +85,20 @@ def test_only_auto_placement_includes_cpu_memory(monkeypatch):
     auto = spread([0, 1], with_cpu=True)
     assert set(auto.max_memory) == {0, 1, "cpu"}
     assert auto.gpus == (0, 1)
-    assert roomiest(auto) == Placement({"": "cuda:1"})
+    assert draft_placement(auto) == Placement({"": "cuda:1"})
+
+
+def test_one_gpu_is_filled_before_a_model_is_spread(monkeypatch):
+    auto = Placement("auto", {0: 800, 1: 1_600, "cpu": 10_000})
+    assert gathered(auto, 800) == Placement({"": "cuda:0"})
+    assert gathered(auto, 801) == Placement({"": "cuda:1"})
+    assert gathered(auto, 1_601) is auto
+    alone = Placement({"": "cuda:3"})
+    assert gathered(alone, 10**12) is alone
+
+
+@pytest.mark.parametrize(("free", "gpu"), [((300, 1_000), 0), ((200, 1_000), 1)])
+def test_draft_joins_the_targets_first_gpu_unless_that_is_nearly_full(monkeypatch, free, gpu):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (free[number], 10_000))
+    auto = Placement("auto", {0: 800, 1: 1_600})
+    assert draft_placement(auto, near=0) == Placement({"": f"cuda:{gpu}"})

@@ -119,10 +119,10 @@ def compare_drafts(
     from specprefill_cli.documents import read_collection
     from specprefill_cli.lab.study.draft_comparison import fit_drafts
     from specprefill_cli.models.loading import load_model
-    from specprefill_cli.models.placement import choose_placement, roomiest
+    from specprefill_cli.models.placement import choose_placement, draft_placement
 
     texts = [document.text for document in read_collection([str(path) for path in text], strict=True).documents]
-    place = roomiest(choose_placement(settings.devices))
+    place = draft_placement(choose_placement(settings.devices))
     others = (load_model(name, place, settings.dtype, settings.offline) for name in names)
     with notes.progress("comparing drafts") as update:
         return fit_drafts(session.pair, texts, others, update)
