@@ -130,6 +130,9 @@ class Settings:
     tensor_parallel: int = _models(1, "GPUs (or CPU processes) that share each layer of the target", minimum=1)
     dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))
     quantization: str = _models("none", "Quantization of the target", choices=("none", "int8", "nf4", "fp8"))
+    rope_scaling: str = _models(
+        "none", "Longer context by a static factor for both models: none, yarn:FACTOR or linear:FACTOR"
+    )
     offline: bool = _models(False, "Use only models that are already on this machine")
     mode: str = _prefill(AUTO, "Prefill mode")
     scorer: str = _prefill(AUTO, "What scores the document's tokens")

@@ -160,6 +160,7 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
     from specprefill_cli.models.pairs import find_pair
     from specprefill_cli.models.placement import choose_dtype, choose_placement
     from specprefill_cli.models.quantization import NONE, check_quantization
+    from specprefill_cli.models.rope_scaling import RopeScaling
 
     pair = find_pair(settings.pair, settings.draft, settings.target)
     placement = choose_placement(settings.devices)
@@ -167,7 +168,7 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
     needed = 0
     for role, name in (("draft", pair.draft), ("target", pair.target)):
         try:
-            outline = load_outline(name, placement, offline=True)
+            outline = load_outline(name, placement, True, RopeScaling.parse(settings.rope_scaling))
         except ModelNotHere:
             yield Check(f"{role} {name}", State.NO, "not on this machine: the first run downloads it")
             return

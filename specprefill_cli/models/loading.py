@@ -25,6 +25,7 @@ from specprefill_cli.models.placement import (
     how_to_place,
 )
 from specprefill_cli.models.quantization import NONE, check_quantization, quantization_config
+from specprefill_cli.models.rope_scaling import RopeScaling, context_length
 from specprefill_cli.models.sources import auto_class, load_errors, quiet_library, source_of
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 from specprefill_cli.models.validation import check_complete, check_config, check_memory, check_model
@@ -155,23 +156,25 @@ def load_pair(pair: Pair, placement: Placement, settings: Settings, with_draft: 
 
     Raises SpecprefillError when a model cannot be loaded or is not supported.
     """
-    dtype, offline = settings.dtype, settings.offline
+    dtype, offline, scaling = settings.dtype, settings.offline, RopeScaling.parse(settings.rope_scaling)
     target: LoadedModel | ModelOutline
     if with_target:
         check_quantization(settings.quantization, placement)
-        target = load_model(pair.target, placement, dtype, offline, settings.quantization)
+        target = load_model(pair.target, placement, dtype, offline, settings.quantization, scaling)
     else:
-        target = load_outline(pair.target, placement, offline)
+        target = load_outline(pair.target, placement, offline, scaling)
     draft = None
     if with_draft:
         near = device_of(target.model.get_input_embeddings()).index if isinstance(target, LoadedModel) else None
-        draft = load_model(pair.draft, draft_placement(placement, near), dtype, offline)
+        draft = load_model(pair.draft, draft_placement(placement, near), dtype, offline, NONE, scaling)
         target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     return LoadedPair(pair, target, draft)
 
 
-def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline:
+def load_outline(name: str, placement: Placement, offline: bool, scaling: RopeScaling | None = None) -> ModelOutline:
     """Load the configuration and the tokenizer of a causal language model, from a folder or the hub.
+
+    scaling: what its context is extended by
 
     Raises SpecprefillError when they cannot be loaded, or belong to a model that is not supported.
     """
@@ -180,6 +183,8 @@ def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline
     with load_errors(name, offline):
         config = AutoConfig.from_pretrained(**source_of(name, offline))
         check_config(config, name)
+        if scaling is not None:
+            scaling.apply(config, name)
         tokenizer = AutoTokenizer.from_pretrained(**source_of(name, offline))
         if type(tokenizer).__name__ == MISTRAL_COMMON:
             tokenizer = TokenizersBackend.from_pretrained(**source_of(name, offline))
@@ -187,14 +192,22 @@ def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline
     return ModelOutline(name, config, tokenizer, placement.device_type)
 
 
-def load_model(name: str, placement: Placement, dtype: str, offline: bool, quantization: str = NONE) -> LoadedModel:
+def load_model(
+    name: str,
+    placement: Placement,
+    dtype: str,
+    offline: bool,
+    quantization: str = NONE,
+    scaling: RopeScaling | None = None,
+) -> LoadedModel:
     """Load one causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
 
     quantization: one of `QUANTIZATIONS`; a quantised checkpoint loads as it is
+    scaling: what its context is extended by
 
     Raises SpecprefillError when it cannot be loaded, is not supported, does not fit this machine, or lacks weights.
     """
-    outline = load_outline(name, placement, offline)
+    outline = load_outline(name, placement, offline, scaling)
     check_shards(outline.config, name, placement.shards)
     text = outline.config.get_text_config()
     chosen = choose_dtype(dtype, placement, text.hidden_size, text.model_type)
@@ -208,6 +221,7 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
             **source_of(name, offline),
             dtype=chosen,
             **({} if quantized is None else {"quantization_config": quantized}),
+            **({} if scaling is None else {"config": outline.config}),
             **how_to_place(placement),
             attn_implementation=ATTENTION,
             use_safetensors=not is_gguf(name),
@@ -216,20 +230,6 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     check_complete(report["missing_keys"], name)
     check_model(model, name)
     return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stop_tokens(model, outline.tokenizer))
-
-
-def context_length(config: PretrainedConfig) -> int:
-    """The context in tokens; with YaRN (arXiv 2309.00071), the extended one.
-
-    With YaRN many configurations state the original length; with `dynamic` scaling all do, and it is the limit here.
-    With other kinds of scaling they state the extended length.
-    """
-    text = config.get_text_config()
-    stated = int(getattr(text, "max_position_embeddings", 0) or 1_048_576)
-    rotary = getattr(text, "rope_parameters", None) or {}
-    if rotary.get("rope_type") != "yarn":
-        return stated
-    return max(stated, int(rotary.get("factor", 1.0) * rotary.get("original_max_position_embeddings", 0)))
 
 
 def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

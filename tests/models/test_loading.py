@@ -8,12 +8,11 @@ import torch
 import transformers
 from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
-from transformers import Qwen2Config
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION
-from specprefill_cli.models.loading import context_length, load_model
+from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
 from specprefill_cli.models.tokenizers import count_tokens, counting_encoding, fingerprint
@@ -163,12 +162,6 @@ def test_auto_dtype_suits_the_gpus_fused_attention(monkeypatch, capability, dtyp
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     assert choose_dtype("auto", Placement({"": "cuda:0"}), 64) is dtype
     assert choose_dtype("auto", Placement({"": "cuda:0"}), 64, "gemma3_text") is torch.bfloat16
-
-
-def test_yarn_extends_the_context():
-    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32_768}
-    assert context_length(Qwen2Config(max_position_embeddings=32_768, rope_parameters=rope)) == 131_072
-    assert context_length(Qwen2Config(max_position_embeddings=32_768)) == 32_768
 
 
 def test_dtype_and_devices_are_chosen_or_rejected():
