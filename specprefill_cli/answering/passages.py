@@ -12,8 +12,9 @@ from specprefill_cli.documents.collection import Collection
 
 # Sentences of a passage, and of all passages beyond one each.
 LONGEST_PASSAGE, SPARE_SENTENCES = 3, 1
-# A passage with fewer words takes in the sentences beside it, as long as it may.
-FEWEST_WORDS = 25
+# Words for each passage asked for; the first ones take in the sentences beside them while all together have room.
+WORDS_PER_PASSAGE = 39
+GROWING_PASSAGES = 2
 # A quoted sentence comes first from this share of the highest relevance on; below it the quote is doubtful.
 TRUSTED_QUOTE = 0.7
 
@@ -49,8 +50,8 @@ def best_passages(
         if len(runs) >= count or sum(last - first for first, last in runs) >= count + SPARE_SENTENCES:
             break
         add_sentence(runs, index, collection, sentences)
-    for place in range(len(runs)):
-        runs[place] = grown(runs, place, collection, sentences)
+    while grow(runs, collection, sentences, WORDS_PER_PASSAGE * count):
+        pass
     return [as_passage(collection, sentences, run) for run in runs]
 
 
@@ -71,23 +72,30 @@ def add_sentence(runs: list[tuple[int, int]], index: int, collection: Collection
     runs.append((index, index + 1))
 
 
-def grown(runs: list[tuple[int, int]], place: int, collection: Collection, sentences: Sentences) -> tuple[int, int]:
-    """A run with as many of its neighbours as it takes for `FEWEST_WORDS`, the more relevant side first."""
-    taken = {index for first, last in runs for index in range(first, last)}
-    first, last = runs[place]
-    while (
-        last - first < LONGEST_PASSAGE
-        and len(collection.text[slice(*span(sentences, (first, last)))].split()) < FEWEST_WORDS
-    ):
+def grow(runs: list[tuple[int, int]], collection: Collection, sentences: Sentences, most_words: int) -> bool:
+    """Add the more relevant neighbour to each of the first runs, as far as all have at most `most_words`; whether any grew."""
+    grew = False
+    for place, (first, last) in enumerate(runs[:GROWING_PASSAGES]):
+        taken = {index for run in runs for index in range(*run)}
+        spare = most_words - sum(words(collection, sentences, run) for run in runs)
         longer = [
-            run
+            (sentences.relevance[index], run)
             for index, run in ((last, (first, last + 1)), (first - 1, (first - 1, last)))
-            if 0 <= index < len(sentences.ranges) and index not in taken and joined(collection, sentences, run)
+            if last - first < LONGEST_PASSAGE
+            and 0 <= index < len(sentences.ranges)
+            and index not in taken
+            and words(collection, sentences, (index, index + 1)) <= spare
+            and joined(collection, sentences, run)
         ]
-        if not longer:
-            break
-        first, last = max(longer, key=lambda run: sentences.relevance[[run[0], run[1] - 1]].sum())
-    return first, last
+        if longer:
+            runs[place] = max(longer)[1]
+            grew = True
+    return grew
+
+
+def words(collection: Collection, sentences: Sentences, run: tuple[int, int]) -> int:
+    """The number of words in a run of sentences."""
+    return len(collection.text[slice(*span(sentences, run))].split())
 
 
 def joined(collection: Collection, sentences: Sentences, run: tuple[int, int]) -> bool:

@@ -13,6 +13,8 @@ ABBREVIATIONS = frozenset(
     "al approx art bros cf ch co col corp dept dr e.g ed eds eq est fig figs gen gov i.e inc jr ltd maj mr mrs ms no nos "
     "op p para pp prof rep rev sec sen sgt sr st u.k u.s v vol vs".split()
 )
+# Between the cells of a row, in the text of a table.
+CELLS = " | "
 CLOSERS = "\"'\u201d\u2019\u00bb)]"
 BREAK = re.compile(
     r"""
@@ -32,6 +34,8 @@ def sentence_ranges(text: str, start: int = 0, end: int | None = None) -> Iterat
     for match in BREAK.finditer(text, start, end):
         if not _ends_sentence(text[first : match.start()], match.group(), text[match.end() : match.end() + 2]):
             continue
+        if "\n" not in match.group() and _in_table(text, match.start()):
+            continue
         closers = len(match.group()) - len(match.group().lstrip(CLOSERS))
         yield from _cut(text, first, match.start() + closers)
         first = match.end()
@@ -49,6 +53,13 @@ def _ends_sentence(before: str, separator: str, following: str) -> bool:
     word = last.group(1).lower()
     initial = len(word) == 1 and last.group(1).isupper()
     return not (initial or word in ABBREVIATIONS or (word.isdigit() and len(line.split()) == 1))
+
+
+def _in_table(text: str, position: int) -> bool:
+    """Whether the line around a position, as far as a sentence reaches, has cells."""
+    low, high = max(0, position - LONGEST_SENTENCE), position + LONGEST_SENTENCE
+    before, after = text[low:position].rpartition("\n")[2], text[position:high].partition("\n")[0]
+    return CELLS in before + after
 
 
 def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from specprefill_cli.answering.overview import asks_for_overview
-from specprefill_cli.answering.passages import best_passages, trusted_quotes
+from specprefill_cli.answering.passages import WORDS_PER_PASSAGE, best_passages, trusted_quotes
 from specprefill_cli.answering.relevance import content_stem, rank_sentences
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, Page, one_page_document
@@ -97,6 +97,19 @@ def test_words_are_compared_without_endings():
 def test_a_heading_brings_the_sentence_behind_it():
     document = one_page_document("a.md", "Notice period\n\nIt is a month. Holidays are long.", "text/markdown")
     assert passages(Collection((document,)), "notice", count=1)[0].text.startswith("Notice period\n\nIt is a month.")
+
+
+def test_passages_take_in_neighbours_while_there_is_room():
+    text = " ".join(f"Sentence {number} has exactly these seven words." for number in range(40))
+    text = text.replace("20 has", "20 names the treasurer and has").replace("30 has", "30 names the treasurer and has")
+    document = Collection((one_page_document("a.txt", text, "text/plain"),))
+    shown = passages(document, "Who is the treasurer?")
+    for passage, number in zip(shown[:2], (20, 30), strict=True):
+        assert f"Sentence {number} " in passage.text
+        assert passage.text.count("Sentence") == 3
+    assert sum(len(passage.text.split()) for passage in shown) <= 3 * WORDS_PER_PASSAGE
+    alone = passages(document, "Who is the treasurer?", count=1)[0]
+    assert len(alone.text.split()) <= WORDS_PER_PASSAGE
 
 
 def test_documents_without_text_have_no_passages():

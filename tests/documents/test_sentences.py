@@ -19,6 +19,10 @@ def sentences(text):
         ("Fee: 10\nTerm: 3 years", ["Fee: 10", "Term: 3 years"]),
         ("彼は行った。そして帰った。", ["彼は行った。", "そして帰った。"]),
         (" \n\n ", []),
+        (
+            "D416 | No. 3. Shade. | All parts. Stuff it. | 2\nE501 | Sun. Dry. | 3\nIt rained. We left.",
+            ["D416 | No. 3. Shade. | All parts. Stuff it. | 2", "E501 | Sun. Dry. | 3", "It rained.", "We left."],
+        ),
     ],
 )
 def test_text_is_cut_into_sentences(text, expected):
