@@ -29,3 +29,9 @@ class QueryCapture:
     def layer(self, number: int) -> Tensor:
         """All kept queries of a layer: [heads, rows, head_size]."""
         return torch.cat(self.queries[number], dim=1)
+
+    def at(self, positions: Tensor) -> QueryCapture:
+        """The kept queries of some of the tokens: positions [C], ascending."""
+        rows = torch.isin(self.positions, positions).nonzero()[:, 0]
+        chosen = {number: [self.layer(number)[:, rows.to(self.queries[number][0].device)]] for number in self.queries}
+        return QueryCapture(positions, chosen, self.scaling)

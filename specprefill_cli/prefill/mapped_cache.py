@@ -26,11 +26,11 @@ from specprefill_cli.prefill.checkpoints import (
     attention_mass,
     checkpoint_slots,
     copy_slots,
-    key_value_errors,
     nearest_errors,
 )
 from specprefill_cli.prefill.projection import KvMap
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.signals import HIDDEN_STATE, KV_ERROR, CheckpointPass, signal_errors
 
 
 @torch.inference_mode()
@@ -80,22 +80,33 @@ class Inspection:
 
 
 @torch.inference_mode()
-def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor) -> Inspection:
-    """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV."""
-    prompt, ranks = request.prompt, request.pair.ranks
+def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, signal: str = KV_ERROR) -> Inspection:
+    """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV.
+
+    signal: what is compared, one of `SIGNALS`; only what it needs is captured
+    """
+    prompt, ranks, model = request.prompt, request.pair.ranks, request.target.model
     start, end = prompt.document
     checkpoints = checkpoint_slots(prompt.document, importance)
     always = torch.arange(min(max(start, ALWAYS_EXACT), end))
     suffix = torch.arange(end, prompt.length)
     slots = torch.unique(torch.cat([torch.arange(start), always, checkpoints, suffix]))
     before = copy_slots(state, checkpoints)
-    capture = QueryCapture(suffix)
-    recompute(request.target.model, prompt.tokens[slots], slots, state, capture, logits=False)
-    checkpoint_errors = key_value_errors(before, copy_slots(state, checkpoints), ranks).mean(0)
-    errors = nearest_errors(checkpoint_errors, checkpoints, torch.arange(start, end))
+    capture = QueryCapture(suffix if signal == KV_ERROR else torch.cat([checkpoints, suffix]))
+    layers = range(layer_count(model) if signal == HIDDEN_STATE else 0)
+    with StateCapture(model, layers, residual=True) as residual:
+        recompute(model, prompt.tokens[slots], slots, state, capture, logits=False)
+    rows = torch.isin(slots, checkpoints)
+    seen = CheckpointPass(
+        mapped=before,
+        computed=copy_slots(state, checkpoints),
+        queries=capture.at(checkpoints),
+        states=[states[rows.to(states.device)] for states in (residual.states(layer, len(slots)) for layer in layers)],
+    )
+    errors = nearest_errors(signal_errors(signal, model, seen, ranks), checkpoints, torch.arange(start, end))
     # Tokens just computed hold the target's own values.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
-    mass = attention_mass(state, capture, prompt.document, window_layers(request.target.model.config))
+    mass = attention_mass(state, capture.at(suffix), prompt.document, window_layers(model.config))
     # Every rank has as many heads as the others.
     mass = ranks.summed(mass) / ranks.size
     return Inspection(*ranks.agree((mass, errors)), slots)

@@ -19,6 +19,7 @@ from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import StateCapture, layer_count
 from specprefill_cli.prefill.checkpoints import SlotKv, key_value_errors
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.signals import attention_output_error
 
 ERROR, KEY_COSINE, VALUE_ERROR = "error", "key_cosine", "value_error"
 ATTENTION_OUTPUT, HIDDEN_STATE = "attention_output_error", "hidden_state_error"
@@ -82,28 +83,3 @@ def key_distance(before: SlotKv, after: SlotKv) -> Tensor:
     return torch.stack(
         [(1 - F.cosine_similarity(old.float(), new.float(), dim=-1)).mean(0).cpu() for (old, _), (new, _) in pairs]
     )
-
-
-def attention_output_error(
-    before: SlotKv, after: SlotKv, queries: QueryCapture, windows: Sequence[int | None]
-) -> Tensor:
-    """Relative squared error [layers, C] of the attention output at each checkpoint token, with mapped KV.
-
-    Attention is over checkpoint tokens alone, because the target's own KV is known nowhere else.
-    """
-    rows = []
-    for layer, window in enumerate(windows):
-        scaled = queries.layer(layer).float() * queries.scaling[layer]
-        outputs = [causal_output(scaled, *kv.layers[layer], kv.slots, window) for kv in (before, after)]
-        mapped, computed = (output.transpose(0, 1).flatten(1) for output in outputs)
-        rows.append(relative_error(mapped, computed))
-    return torch.stack(rows)
-
-
-def causal_output(queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor, window: int | None) -> Tensor:
-    """Attention output [heads, C, d] of scaled queries [heads, C, d] over KV [kv_heads, C, d] at positions [C]."""
-    groups = queries.shape[0] // keys.shape[0]
-    keys, values = (part.float().repeat_interleave(groups, 0) for part in (keys, values))
-    distance = (positions[:, None] - positions[None]).to(keys.device)
-    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-    return (queries @ keys.transpose(1, 2)).masked_fill(hidden, float("-inf")).softmax(-1) @ values

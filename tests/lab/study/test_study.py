@@ -1,4 +1,4 @@
-"""The study on a random pair: its controls, and attention from checkpoint tokens."""
+"""The study on a random pair: its controls, and what checkpoint tokens observe."""
 
 import pytest
 import torch
@@ -7,11 +7,8 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.study.measurements import BUDGETS, study
-from specprefill_cli.lab.study.signals import OBSERVABLE, causal_output, observe
+from specprefill_cli.lab.study.signals import OBSERVABLE, observe
 from specprefill_cli.lab.study.summary import stability, summary
-from specprefill_cli.models.adapter import prefill, window_layers
-from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.models.raw_kv import attention_module
 from specprefill_cli.prefill.checkpoints import checkpoint_slots, copy_slots
 from specprefill_cli.prefill.mapped_cache import inspect
 from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
@@ -93,18 +90,3 @@ def test_observing_checkpoint_tokens_leaves_kv_unchanged(random_session):
         torch.testing.assert_close(old, new)
     assert [tuple(states.shape) for states in observed.states] == [(len(checkpoints), 64)] * 3
     assert observed.queries.layer(2).shape[1] == len(checkpoints)
-
-
-def test_checkpoint_attention_matches_the_models_attention(model):
-    """With all tokens as checkpoints, the output must equal that of the attention module."""
-    ids, positions = torch.randint(3, 8_000, (70,), generator=torch.Generator().manual_seed(3)), torch.arange(70)
-    attention_outputs = []
-    handle = attention_module(model, 0).o_proj.register_forward_pre_hook(
-        lambda _, inputs: attention_outputs.append(inputs[0])
-    )
-    queries = QueryCapture(positions)
-    _, state = prefill(model, ids, positions, 1_000, queries)
-    handle.remove()
-    (keys, values), window = copy_slots(state, positions).layers[0], window_layers(model.config)[0]
-    ours = causal_output(queries.layer(0) * queries.scaling[0], keys, values, positions, window)
-    torch.testing.assert_close(ours.transpose(0, 1).flatten(1), attention_outputs[0][0], atol=1e-4, rtol=1e-4)
