@@ -148,11 +148,12 @@ class Settings:
         AUTO, "How many tokens back the draft sees while it reads the documents", minimum=1, words=(OFF, AUTO)
     )
     recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
-    accept_risk: float | None = _prefill(
-        None,
-        "Risk that may remain in accepted draft KV; above it the whole prompt is prefilled",
+    accept_risk: str | float = _prefill(
+        AUTO,
+        "Risk that may remain in accepted draft KV: above it draft-kv prefills the whole prompt, and hybrid drops "
+        "chunks; auto is what calibration found, off accepts any",
         minimum=0,
-        unset="any",
+        words=(OFF, AUTO),
     )
     exact_layers: int = _prefill(0, "Lowest target layers that draft KV computes exactly for all tokens", minimum=0)
     prompt: str | None = _prefill(

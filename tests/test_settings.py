@@ -43,7 +43,7 @@ def test_speculate_accepts_keywords_and_numbers():
         ({"speculate": "0"}, {}, "--speculate 0: must be at least 1"),
         ({"speculate": "fast"}, {}, "--speculate: 'fast' is not a whole number, 'off' or 'auto'"),
         ({"temperature": -1.0}, {}, "--temperature -1: must be between"),
-        ({"accept_risk": "inf"}, {}, "--accept-risk inf: must be at least 0 and finite"),
+        ({"accept_risk": "inf"}, {}, "--accept-risk inf: must be at least 0 and finite, or 'off' or 'auto'"),
         ({"prefill_chunk": "15"}, {}, "--prefill-chunk 15: must be at least 16, or 'auto'"),
         ({"draft_window": "0"}, {}, "--draft-window 0: must be at least 1, or 'off' or 'auto'"),
         ({"dtype": "int3"}, {}, "--dtype int3: unknown; use one of auto, float32"),

@@ -9,6 +9,7 @@ from specprefill_cli.answering.passages import Passage
 from specprefill_cli.decoding.adaptive import SWITCHED_OFF, Verdict
 from specprefill_cli.documents.collection import Collection, DocumentPages
 from specprefill_cli.prefill.fates import Fate, Plan
+from specprefill_cli.prefill.gate import GateVerdict
 from specprefill_cli.prompting import Prompt
 
 
@@ -60,6 +61,7 @@ class Answer:
     log_probability: mean of the target's natural log-probabilities of the answer's tokens, the stop token included
     confidence: probability that the answer is right, None for `not found` and for pairs without that calibration
     expected_speedup: of the prefill over `full`, by the cost model
+    gate: whether the risk of the accepted draft KV was small enough; None in modes without draft KV
     scorer: None in modes without one; draft_window: attention window of the draft's prefill in tokens, None for no window
     """
 
@@ -95,6 +97,7 @@ class Answer:
     expected_speedup: float | None = None
     scorer: str | None = None
     draft_window: int | None = None
+    gate: GateVerdict | None = None
 
     @property
     def document_kept_ratio(self) -> float | None:

@@ -213,4 +213,5 @@ class AnswerStream:
             expected_speedup=resolved.expected_speedup,
             scorer=request.scorer if MODES[resolved.mode].uses_draft else None,
             draft_window=prefilled.draft_window,
+            gate=prefilled.gate,
         )

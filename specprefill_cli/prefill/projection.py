@@ -17,6 +17,7 @@ from torch import Tensor
 
 from specprefill_cli.models.calibration import calibration_folder, pair_options, weights_fingerprint
 from specprefill_cli.prefill.calibration import check_identity, read_description
+from specprefill_cli.prefill.gate import Gate
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
@@ -42,12 +43,14 @@ class KvMap:
     """A fitted map. weights: per target layer [inputs + 1, 2 * kv_heads * head_size], the last row being the offset.
 
     exact_layers: target layers that are computed exactly for all tokens; the state at the next one is an input too
+    gate: how much risk may remain in KV that it has mapped, where that was calibrated
     placed: copies of the weights on the devices that used them
     """
 
     exact_layers: int
     fits: tuple[LayerFit, ...]
     weights: Mapping[int, Tensor]
+    gate: Gate | None = None
     placed: dict[tuple[int, torch.device], Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -116,7 +119,9 @@ def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
         for name, stored in values["maps"].items():
             fits = tuple(LayerFit(**{**fit, "draft_layers": tuple(fit["draft_layers"])}) for fit in stored["fits"])
             weights = {fit.layer: tensors[f"{name}.{fit.layer}"] for fit in fits}
-            maps[name] = KvMap(stored["exact_layers"], fits, weights)
+            # Maps of earlier versions have no gate.
+            gate = Gate(**stored["gate"]) if stored.get("gate") else None
+            maps[name] = KvMap(stored["exact_layers"], fits, weights, gate)
         return KvCalibration(values["identity"], values["rows"], maps, values["window"])
 
     path = folder / DESCRIPTION

@@ -22,7 +22,8 @@ class PrefillRequest:
     look_ahead: tokens that the draft decodes before scoring; chunk_size: document tokens selected together
     prefill_chunk: tokens of one forward pass
     draft_window: tokens that the draft sees back while it reads the document; None: all of them
-    recompute: largest share of the prompt that draft KV recomputes; accept_risk: risk that may remain, None for any
+    recompute: largest share of the prompt that draft KV recomputes; accept_risk: risk that may remain, `off` for any,
+        `auto` for that of the map's calibration
     exact_layers: lowest target layers that draft KV computes for all tokens
     keep_draft_state: whether decoding will need the draft's cache of the prompt
     last_draft_layer: layer up to which the draft must run whatever the scorer needs, because draft KV reads its input
@@ -42,7 +43,7 @@ class PrefillRequest:
     prefill_chunk: int
     draft_window: int | None
     recompute: float
-    accept_risk: float | None
+    accept_risk: float | str
     exact_layers: int
     seed: int
     clock: PhaseClock

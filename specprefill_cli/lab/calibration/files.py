@@ -41,7 +41,11 @@ def save_maps(calibration: KvCalibration, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / WEIGHTS, save(tensors))
     maps = {
-        name: {"exact_layers": kv_map.exact_layers, "fits": [asdict(fit) for fit in kv_map.fits]}
+        name: {
+            "exact_layers": kv_map.exact_layers,
+            "fits": [asdict(fit) for fit in kv_map.fits],
+            "gate": asdict(kv_map.gate) if kv_map.gate is not None else None,
+        }
         for name, kv_map in calibration.maps.items()
     }
     identity = dict(calibration.identity)

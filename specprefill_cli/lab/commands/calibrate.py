@@ -1,4 +1,4 @@
-"""`specprefill calibrate`: scoring heads and KV maps of a pair, found once."""
+"""`specprefill calibrate`: scoring heads, KV maps and their gate, found once for a pair."""
 
 from __future__ import annotations
 
@@ -44,10 +44,17 @@ def calibrate(
             help="Share of answers that are right on unknown text, where --confidence has questions of the training.",
         ),
     ] = None,
+    gate: Annotated[
+        Path | None,
+        typer.Option(help="JSONL (or .xz) of questions: find how much risk may remain in draft KV on their contexts."),
+    ] = None,
+    gate_kl: Annotated[
+        float, typer.Option(min=0.0, help="Mean KL of the first token to `full`, in nats, that --gate accepts.")
+    ] = 0.1,
     exact: Annotated[
         str, typer.Option(help="Numbers of exactly computed target layers to fit maps for, comma-separated.")
     ] = "",
-    limit: Annotated[int, typer.Option(min=1, help="Questions to draw at random from --heads.")] = 400,
+    limit: Annotated[int, typer.Option(min=1, help="Questions to draw at random from a file of questions.")] = 400,
     answers: Annotated[
         int,
         typer.Option(
@@ -68,7 +75,7 @@ def calibrate(
 ) -> None:
     """Find the draft's attention heads that point at answers (--heads), and map its KV into the target's (--text).
 
-    With --confidence, also learn to tell right answers from wrong ones.
+    With --confidence, also learn to tell right answers from wrong ones; with --gate, when draft KV is too risky.
     The scorer `heads` then uses only those heads, and `--keep auto` with it the share of their importance that sufficed
     for the answers; the modes `draft-kv` and `hybrid` use the maps.
 
@@ -77,9 +84,9 @@ def calibrate(
 
       specprefill calibrate --pair qwen2.5-7b --text corpus/ --exact 4
     """
-    if heads is None and confidence is None and not text:
+    if heads is None and confidence is None and gate is None and not text:
         raise UsageError(
-            "calibrate: nothing to do; give --heads QUESTIONS.jsonl, --confidence QUESTIONS.jsonl, or --text FILES"
+            "calibrate: nothing to do; give --heads, --confidence or --gate QUESTIONS.jsonl, or --text FILES"
         )
     if exact and not text:
         raise UsageError("--exact: belongs to the maps of draft KV; give --text FILES too")
@@ -107,6 +114,8 @@ def calibrate(
         )
     if text:
         fit_maps(session, texts, edges, folder, notes, json)
+    if gate is not None:
+        find_gates(read_items(gate, limit, distractors, sample_seed), settings, gate_kl, folder, notes, json)
 
 
 def calibrate_heads(
@@ -200,3 +209,24 @@ def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path,
                 f"{name}: target layer {fit.layer} from draft layers {', '.join(map(str, fit.draft_layers)) or 'none'}; "
                 f"share of variance missed: keys {fit.key_error:.3f}, values {fit.value_error:.3f}"
             )
+
+
+def find_gates(items: list[Item], settings: Settings, gate_kl: float, folder: Path, notes: Notes, json: bool) -> None:
+    """Find the gates of the maps in the folder, or of the pair's own, and write them to the folder."""
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.lab.calibration.files import save_maps
+    from specprefill_cli.lab.study.gate import calibrate_gates
+    from specprefill_cli.prefill.projection import load_calibration, pair_calibration
+
+    session = open_session(settings.varied(scorer=AUTO), draft=True)
+    session.pair.kv_calibration = load_calibration(folder, session.pair) or pair_calibration(session.pair)
+    with notes.progress(f"comparing {len(items):,} prompts with full prefill") as update:
+        calibration = calibrate_gates(session, items, settings, gate_kl, update)
+    path = save_maps(calibration, folder)
+    gates = {name: asdict(kv_map.gate) for name, kv_map in calibration.maps.items() if kv_map.gate is not None}
+    if json:
+        print_json({"file": str(path), "gates": gates})
+        return
+    notes.tell(f"wrote {path}")
+    for name, values in gates.items():
+        print(f"{name}: {', '.join(f'{key} {value}' for key, value in values.items())}")

@@ -12,7 +12,7 @@ from specprefill_cli.lab.study.measurements import BUDGETS, REFERENCE_BUDGET
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.checkpoints import SlotKv
 from specprefill_cli.prefill.projection import pair_calibration
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import OFF, Settings
 
 FULL, DRAFT_ALONE, SELECT, DRAFT_KV, HYBRID = "full", "draft alone", "select", "draft-kv", "hybrid"
 ZEROS_ACCEPTED, WRONG_ACCEPTED = "zeros accepted", "wrong document accepted"
@@ -21,7 +21,7 @@ REST_DROPPED, MAPPED, WRONG = "same tokens, rest dropped", "mapped only", "wrong
 
 def reference_settings(settings: Settings) -> Settings:
     """Draft KV with the reference's budget, for short answers."""
-    return short_answers(settings).varied(mode=DRAFT_KV, recompute=REFERENCE_BUDGET, accept_risk=None)
+    return short_answers(settings).varied(mode=DRAFT_KV, recompute=REFERENCE_BUDGET, accept_risk=OFF)
 
 
 def conditions(pair: CalibratedPair, keeps: Mapping[str, float], wrong: SlotKv | None) -> list[Configuration]:

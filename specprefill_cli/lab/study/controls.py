@@ -17,6 +17,7 @@ from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import PrefillState, new_state
 from specprefill_cli.prefill.checkpoints import SlotKv, copy_slots
 from specprefill_cli.prefill.fates import Fate, Plan, Span
+from specprefill_cli.prefill.gate import risk_limit
 from specprefill_cli.prefill.mapped_cache import repair
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.modes.draft_kv import (
@@ -100,7 +101,7 @@ def map_and_choose(request: PrefillRequest) -> tuple[MappedPrompt, Fates]:
     mode, kv_map = DraftKvMode(), find_map(request, DraftKvMode.name)
     mapped = map_prompt(request, kv_map)
     with request.clock.phase("selection"):
-        return mapped, mode.choose_fates(request, mapped, kv_map)
+        return mapped, mode.choose_fates(request, mapped, kv_map, risk_limit(request.accept_risk, kv_map.gate))
 
 
 def suffix_only(request: PrefillRequest, scores: Scores, state: PrefillState) -> PrefillResult:

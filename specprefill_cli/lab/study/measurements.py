@@ -18,6 +18,7 @@ from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.signals import observe, rows_of, signals_at
 from specprefill_cli.models.raw_kv import StateCapture, layer_count
 from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
+from specprefill_cli.prefill.gate import signal_of
 from specprefill_cli.prefill.mapped_cache import inspect, repair
 from specprefill_cli.prefill.modes.draft_kv import DraftKvMode, find_map, score_and_map
 from specprefill_cli.prefill.recompute_policy import RECOMPUTE, chunk_tokens, fates_by_risk
@@ -96,7 +97,7 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
     mapped, native = controls.everything_of(state), controls.everything_of(full.state)
     keys, values = (errors[:, slice(*prompt.document)] for errors in key_value_errors(mapped, native))
     checkpoints = checkpoint_slots(prompt.document, scores.importance)
-    seen = inspect(request, state, scores.importance)
+    seen = inspect(request, state, scores.importance, signal_of(kv_map.gate))
     observed = observe(request, state, seen.computed, checkpoints)
     exact_states = [rows_of(capture.states(layer, prompt.length), checkpoints) for layer in layers]
     risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)

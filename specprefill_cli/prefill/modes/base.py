@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.prefill.fates import Plan
+from specprefill_cli.prefill.gate import GateVerdict
 from specprefill_cli.prefill.request import PrefillRequest
 
 
@@ -23,6 +24,7 @@ class PrefillResult:
     draft_state: the draft's cache of the whole prompt, where the draft ran and decoding needs it
     draft_window: tokens that the draft saw back while it read the document; None: all of them, or no draft ran
     reused: work of earlier questions that it rests on, in words
+    gate: whether the risk that remains in accepted draft KV was small enough; None without draft KV
     """
 
     logits: Tensor
@@ -34,6 +36,7 @@ class PrefillResult:
     draft_window: int | None = None
     reused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    gate: GateVerdict | None = None
 
 
 class Mode(ABC):

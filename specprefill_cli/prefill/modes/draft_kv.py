@@ -12,15 +12,18 @@ from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.raw_kv import StateCapture
 from specprefill_cli.prefill.checkpoints import chunk_risks
+from specprefill_cli.prefill.gate import GateVerdict, RiskLimit, risk_limit, signal_of
 from specprefill_cli.prefill.mapped_cache import Inspection, inspect, mapped_state, repair, without_slots
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
 from specprefill_cli.prefill.modes.full import FullMode
+from specprefill_cli.prefill.modes.select import SelectMode
 from specprefill_cli.prefill.projection import KvMap, choose_map, pair_calibration, remedy
 from specprefill_cli.prefill.recompute_policy import (
     ACCEPT,
     DROP,
     RECOMPUTE,
     chunk_tokens,
+    drop_down_to,
     fates_by_risk,
     plan_of,
     remaining_risk,
@@ -49,9 +52,14 @@ class MappedPrompt:
 
 @dataclass(frozen=True, kw_only=True)
 class Fates:
-    """The fate of every chunk [chunks], and warnings about the selection behind it."""
+    """The fate of every chunk [chunks], what the gate says about them, and warnings about them.
+
+    usable: whether the prompt may be prefilled so; if not, it is prefilled in full
+    """
 
     chunks: Tensor
+    gate: GateVerdict
+    usable: bool = True
     warnings: tuple[str, ...] = ()
 
 
@@ -61,54 +69,76 @@ class DraftKvMode(Mode):
     name = "draft-kv"
     uses_draft = True
     uses_draft_kv = True
+    # What prefills where nothing can be accepted.
+    substitute: Mode = FullMode()
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
         kv_map = find_map(request, self.name)
+        limit = risk_limit(request.accept_risk, kv_map.gate)
+        if limit.hopeless:
+            result = self.substitute.prefill(request)
+            warnings = (*result.warnings, limit.hopeless_reason(self.substitute.name))
+            return replace(result, warnings=warnings, gate=limit.verdict(None))
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):
-            fates = request.pair.ranks.from_leader(lambda: self.choose_fates(request, mapped, kv_map))
-        risk = request.pair.ranks.from_leader(lambda: remaining_risk(mapped.risks, fates.chunks))
-        if request.accept_risk is not None and risk > request.accept_risk:
+            fates = request.pair.ranks.from_leader(lambda: self.choose_fates(request, mapped, kv_map, limit))
+        if not fates.usable:
             scores = mapped.scores
             # Full prefill needs the memory of the mapped cache.
             del mapped
-            return fall_back(request, scores, fates.chunks, risk)
+            return fall_back(request, scores, fates)
         return recompute_chunks(request, mapped, fates)
 
-    def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap) -> Fates:
-        """Recompute the riskiest chunks within the limits, accept the others."""
+    def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap, limit: RiskLimit) -> Fates:
+        """Recompute the riskiest chunks within the budget, accept the others if their risk is within the limit."""
         chunks = fates_by_risk(
             mapped.risks,
             prompt_tokens=request.prompt.length,
             chunk_size=request.chunk_size,
             share=request.recompute,
-            accept_risk=request.accept_risk,
+            accept_risk=limit.threshold if limit.chosen else None,
         )
-        return Fates(chunks=chunks)
+        risk = remaining_risk(mapped.risks, chunks)
+        gate = limit.verdict(risk)
+        if gate.accepted:
+            return Fates(chunks=chunks, gate=gate)
+        computed = float((chunks == RECOMPUTE).float().mean())
+        reason = f"fell back to full prefill: with {computed:.0%} of the chunks recomputed {limit.reason(risk)}"
+        return Fates(chunks=chunks, gate=gate, usable=False, warnings=(reason,))
 
 
 class HybridMode(DraftKvMode):
-    """Important chunks are computed, the others accepted, or dropped where their mapped KV is worse than none."""
+    """Important chunks are computed, the others accepted, or dropped where their mapped KV is too risky."""
 
     name = "hybrid"
     uses_keep = True
+    substitute = SelectMode()
 
-    def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap) -> Fates:
-        """Recompute what `select` would keep; accept or drop the others by their error."""
+    def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap, limit: RiskLimit) -> Fates:
+        """Recompute what `select` would keep; accept the others, or drop them by their error and down to the limit."""
         # Layers up to the exact ones hold the target's own values whatever the draft says.
         layer_errors = mapped.inspection.errors[kv_map.exact_layers + 1 :]
         errors = chunk_scores(layer_errors.mean(0), request.chunk_size)
         selection = select_scored(request, mapped.scores)
         chunks = torch.where(errors < USELESS_ERROR, ACCEPT, DROP)
         chunks[selection.chunks] = RECOMPUTE
-        return Fates(chunks=chunks, warnings=selection.warnings)
+        risk = remaining_risk(mapped.risks, chunks)
+        gate, warnings = limit.verdict(risk), selection.warnings
+        if not gate.accepted:
+            kept = drop_down_to(chunks, mapped.risks, limit.threshold)
+            count = int((kept != chunks).sum())
+            warnings += (
+                f"dropped {count:,} of {len(chunks):,} chunks: if they were accepted too, {limit.reason(risk)}",
+            )
+            chunks = kept
+        return Fates(chunks=chunks, gate=gate, warnings=warnings)
 
 
 def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
     """Score, map, and compute prefix, suffix and checkpoint tokens against the mapped cache."""
     scores, state = score_and_map(request, kv_map)
     with request.clock.phase("checkpoints"):
-        inspection = inspect(request, state, scores.importance)
+        inspection = inspect(request, state, scores.importance, signal_of(kv_map.gate))
         risks = request.pair.ranks.from_leader(
             lambda: chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
         )
@@ -154,24 +184,21 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
         draft_state=mapped.scores.draft_state,
         draft_window=calibrated_window(request),
         warnings=fates.warnings,
+        gate=fates.gate,
     )
 
 
-def fall_back(request: PrefillRequest, scores: Scores, fates: Tensor, risk: float) -> PrefillResult:
-    """Full prefill, with the reason as a warning; fates: [chunks], risk: what would remain in them."""
+def fall_back(request: PrefillRequest, scores: Scores, fates: Fates) -> PrefillResult:
+    """Full prefill in place of fates that the gate refuses; their warning is the reason."""
     result = FullMode().prefill(request)
-    computed = float((fates == RECOMPUTE).float().mean())
-    reason = (
-        f"fell back to full prefill: with {computed:.0%} of the chunks recomputed a risk of "
-        f"{risk:.3f} would remain, above --accept-risk {request.accept_risk:g}"
-    )
     return replace(
         result,
         importance=scores.importance,
         neighbours=scores.neighbours,
         draft_state=scores.draft_state,
         draft_window=calibrated_window(request),
-        warnings=(*result.warnings, reason),
+        warnings=(*result.warnings, *fates.warnings),
+        gate=fates.gate,
     )
 
 

@@ -1,0 +1,130 @@
+"""Calibrating the gate of draft KV: how much risk may remain before the first token strays from `full`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from specprefill_cli.answering.comparison import kl_divergence
+from specprefill_cli.answering.session import Session
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.evaluation.statistics import auroc
+from specprefill_cli.lab.study.controls import everything_of, fresh
+from specprefill_cli.lab.study.measurements import fates_at, fitting, repaired
+from specprefill_cli.prefill.checkpoints import chunk_risks
+from specprefill_cli.prefill.gate import Gate
+from specprefill_cli.prefill.mapped_cache import inspect
+from specprefill_cli.prefill.modes.draft_kv import DraftKvMode, find_map, score_and_map
+from specprefill_cli.prefill.projection import KvCalibration, choose_map
+from specprefill_cli.prefill.recompute_policy import remaining_risk
+from specprefill_cli.prefill.registry import BASELINE, MODES
+from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.signals import SIGNALS
+from specprefill_cli.settings import AUTO, Settings
+
+# Shares of the prompt that are recomputed.
+BUDGETS = (0.05, 0.15, 0.3, 0.5)
+# With fewer accepted prompts, a threshold rests on chance.
+FEWEST_PROMPTS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One prompt with one budget: the remaining risk by a signal, and KL(full || draft KV) of its first token in nats."""
+
+    signal: str
+    prompt: int
+    budget: float
+    risk: float
+    kl: float
+
+
+def calibrate_gates(
+    session: Session, items: Sequence[Item], settings: Settings, target: float, step: Callable[[str], None]
+) -> KvCalibration:
+    """The pair's maps with a gate for each that a mode may choose.
+
+    target: the mean first-token KL that is accepted, in nats
+
+    Raises SpecprefillError for a pair without maps, or too few questions that fit it.
+    """
+    calibration = session.pair.kv_calibration
+    if calibration is None:
+        raise SpecprefillError("--gate: this pair has no maps of draft KV; give --text FILES too")
+    settings = settings.varied(mode=DraftKvMode.name, scorer=AUTO)
+    good, _ = fitting(session, items, settings)
+    if len(good) < FEWEST_PROMPTS:
+        raise SpecprefillError(
+            f"--gate: {len(good)} questions fit the pair; give at least {FEWEST_PROMPTS}, with shorter documents"
+        )
+    maps, kv_maps = dict(calibration.maps), list(calibration.maps.values())
+    for edge in sorted({kv_map.exact_layers for kv_map in kv_maps}):
+        outcomes = []
+        for number, item in enumerate(good):
+            step(f"gate with {edge} exact layers: prompt {number:,} of {len(good):,}")
+            request = session.request(item.collection, item.question, settings.varied(exact_layers=edge))
+            outcomes += prompt_outcomes(request, number)
+        chosen = choose_map(kv_maps, edge)
+        assert chosen is not None
+        maps[chosen.name] = replace(chosen, gate=fit_gate(outcomes, target))
+    return replace(calibration, maps=maps)
+
+
+def prompt_outcomes(request: PrefillRequest, number: int) -> list[Outcome]:
+    """One prompt's outcomes with every signal and budget, the riskiest chunks by that signal recomputed."""
+    full = MODES[BASELINE].prefill(request).logits
+    scores, state = score_and_map(request, find_map(request, DraftKvMode.name))
+    mapped = everything_of(state)
+    outcomes = []
+    for signal in SIGNALS:
+        state = fresh(mapped)
+        seen = inspect(request, state, scores.importance, signal)
+        risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
+        checked = everything_of(state)
+        for budget in BUDGETS:
+            fates = fates_at(request, risks, budget)
+            kl = kl_divergence(full, repaired(request, checked, fates))
+            risk = remaining_risk(risks, fates)
+            outcomes.append(Outcome(signal=signal, prompt=number, budget=budget, risk=risk, kl=kl))
+    return outcomes
+
+
+def fit_gate(outcomes: Sequence[Outcome], target: float, fewest: int = FEWEST_PROMPTS) -> Gate:
+    """The gate of the signal that best tells outcomes with a KL above the target from the others (AUROC over all budgets).
+
+    The first of equally good signals, and of those for which too few outcomes are of one kind.
+    """
+    by_signal: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_signal.setdefault(outcome.signal, []).append(outcome)
+    areas = {
+        signal: auroc([outcome.risk for outcome in part], [outcome.kl > target for outcome in part])
+        for signal, part in by_signal.items()
+    }
+    signal = max(areas, key=lambda name: areas[name] or 0.0)
+    part, area = by_signal[signal], areas[signal]
+    return Gate(
+        signal=signal,
+        threshold=largest_threshold(part, target, fewest),
+        target=target,
+        n=len({outcome.prompt for outcome in part}),
+        auroc=None if area is None else round(area, 4),
+    )
+
+
+def largest_threshold(outcomes: Sequence[Outcome], target: float, fewest: int) -> float:
+    """The largest observed risk up to which the mean KL is at most `target`, over at least `fewest` prompts.
+
+    0 where there is none. outcomes: of one signal
+    """
+    best, total, prompts = 0.0, 0.0, set()
+    ordered = sorted(outcomes, key=lambda outcome: outcome.risk)
+    for count, outcome in enumerate(ordered, 1):
+        total += outcome.kl
+        prompts.add(outcome.prompt)
+        # Outcomes of equal risk are accepted together or not at all.
+        last = count == len(ordered) or ordered[count].risk > outcome.risk
+        if last and len(prompts) >= fewest and total / count <= target:
+            best = outcome.risk
+    return best

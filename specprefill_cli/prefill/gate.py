@@ -1,0 +1,100 @@
+"""The gate of draft KV: how much risk may remain in accepted KV, by calibration or by `--accept-risk`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from specprefill_cli.prefill.signals import KV_ERROR, SIGNALS
+from specprefill_cli.settings import OFF
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """What calibration found about accepting the KV of one map. Raises ValueError for values that cannot be.
+
+    signal: what risk is made of; threshold: the largest remaining risk up to which the mean KL of the first token to
+    `full` stays within `target` (nats); 0 where there is none, and nothing can be accepted
+    n: prompts that it rests on; auroc: probability that the signal ranks a prompt with a KL above the target over
+    another one, None where too few prompts were of one kind
+    """
+
+    signal: str
+    threshold: float
+    target: float
+    n: int
+    auroc: float | None
+
+    def __post_init__(self) -> None:
+        if self.signal not in SIGNALS or not 0 <= self.threshold < math.inf:
+            raise ValueError(f"gate with signal {self.signal} and threshold {self.threshold}")
+
+    @property
+    def evidence(self) -> str:
+        """What the threshold rests on, in words."""
+        return f"signal {self.signal}, first-token KL to full within {self.target:g} nats, n = {self.n}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RiskLimit:
+    """The risk that may remain in one prompt.
+
+    signal: what it is made of; threshold: infinite for any risk; source: where the threshold comes from, in words
+    chosen: whether the user gave the threshold: then no more is recomputed than brings the risk down to it. A calibrated
+    threshold holds on average over prompts recomputed up to a budget, not for prompts brought just below it
+    hopeless: whether calibration found that nothing can be accepted
+    """
+
+    signal: str
+    threshold: float = math.inf
+    source: str = ""
+    chosen: bool = False
+    hopeless: bool = False
+
+    def verdict(self, risk: float | None) -> GateVerdict:
+        """The decision about a remaining risk; None: none was estimated, because nothing can be accepted."""
+        threshold = self.threshold if self.threshold < math.inf else None
+        accepted = risk is not None and risk <= self.threshold
+        return GateVerdict(signal=self.signal, risk=risk, threshold=threshold, accepted=accepted)
+
+    def reason(self, risk: float) -> str:
+        """Why a risk was not accepted."""
+        return f"a risk of {risk:.3g} would remain, above {self.source}"
+
+    def hopeless_reason(self, mode: str) -> str:
+        """Why nothing was accepted, and which mode prefilled instead."""
+        return (
+            f"prefilled in mode {mode}: calibration found no draft KV of this pair that could be accepted "
+            f"({self.source}); --accept-risk off accepts it all the same"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateVerdict:
+    """The gate's decision about a prompt.
+
+    risk: that would remain, None where it was not estimated; threshold: None where any risk is accepted
+    """
+
+    signal: str
+    risk: float | None
+    threshold: float | None
+    accepted: bool
+
+
+def signal_of(gate: Gate | None) -> str:
+    """The signal that risk is made of: the calibrated one, else the error of keys and values."""
+    return gate.signal if gate is not None else KV_ERROR
+
+
+def risk_limit(accept_risk: float | str, gate: Gate | None) -> RiskLimit:
+    """The limit that a setting asks for; `auto` is the calibrated gate where there is one, else any risk."""
+    signal = signal_of(gate)
+    if isinstance(accept_risk, float | int):
+        return RiskLimit(signal=signal, threshold=accept_risk, source=f"--accept-risk {accept_risk:g}", chosen=True)
+    if accept_risk == OFF or gate is None:
+        return RiskLimit(signal=signal)
+    if not gate.threshold:
+        return RiskLimit(signal=signal, threshold=0.0, source=gate.evidence, hopeless=True)
+    source = f"the calibrated {gate.threshold:.3g} ({gate.evidence}); --accept-risk off accepts any"
+    return RiskLimit(signal=signal, threshold=gate.threshold, source=source)

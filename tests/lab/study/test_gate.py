@@ -1,0 +1,125 @@
+"""The calibrated gate: the search for its threshold and signal, and `calibrate --gate` on a random pair."""
+
+import json
+import random
+
+import pytest
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.study import gate as gate_calibration
+from specprefill_cli.lab.study.gate import (
+    BUDGETS,
+    Outcome,
+    calibrate_gates,
+    fit_gate,
+    largest_threshold,
+    prompt_outcomes,
+)
+from specprefill_cli.prefill.projection import load_calibration
+from specprefill_cli.prefill.signals import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
+from specprefill_cli.settings import Settings
+from tests.lab.study.test_equal_cost import item
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 2
+
+
+def outcomes(pairs, signal=KV_ERROR):
+    """One prompt for each (risk, KL)."""
+    return [
+        Outcome(signal=signal, prompt=number, budget=0.15, risk=risk, kl=kl) for number, (risk, kl) in enumerate(pairs)
+    ]
+
+
+def test_the_threshold_is_the_largest_risk_with_a_mean_kl_within_the_target():
+    pairs = [(0.1, 0.0), (0.2, 0.05), (0.3, 0.1), (0.4, 0.15), (0.5, 0.9)]
+    random.Random(1).shuffle(pairs)
+    # Means up to each risk: 0, 0.025, 0.05, 0.075, 0.24.
+    assert [largest_threshold(outcomes(pairs), target, 1) for target in (0.0, 0.03, 0.06, 0.1, 1.0)] == [
+        0.1,
+        0.2,
+        0.3,
+        0.4,
+        0.5,
+    ]
+
+
+def test_a_bad_outcome_at_low_risk_may_be_outweighed_but_not_hidden():
+    assert largest_threshold(outcomes([(0.1, 0.5), (0.2, 0.0), (0.3, 0.0)]), 0.2, 1) == 0.3
+    assert largest_threshold(outcomes([(0.1, 0.5), (0.2, 0.0), (0.3, 0.2)]), 0.2, 1) == 0.0
+
+
+def test_nothing_is_acceptable_where_every_mean_is_above_the_target():
+    assert largest_threshold(outcomes([(0.1, 0.3), (0.2, 0.2), (0.3, 0.6)]), 0.1, 1) == 0
+    gate = fit_gate(outcomes([(0.1, 0.3), (0.2, 0.2)] * 20), 0.1, 1)
+    assert (gate.threshold, gate.n, gate.auroc) == (0, 40, None)
+
+
+def test_a_threshold_rests_on_enough_prompts_not_on_one_prompt_with_many_budgets():
+    pairs = [(0.01 * step, 0.0) for step in range(1, 9)]
+    assert largest_threshold(outcomes(pairs), 0.1, 8) == pytest.approx(0.08)
+    assert largest_threshold(outcomes(pairs), 0.1, 9) == 0
+    same = [Outcome(signal=KV_ERROR, prompt=0, budget=risk, risk=risk, kl=kl) for risk, kl in pairs]
+    assert largest_threshold(same, 0.1, 2) == 0
+
+
+def test_outcomes_of_equal_risk_are_accepted_together_or_not_at_all():
+    assert largest_threshold(outcomes([(0.1, 0.0), (0.2, 0.0), (0.2, 0.9)]), 0.1, 1) == 0.1
+
+
+def test_the_signal_that_separates_best_is_chosen():
+    generator = random.Random(2)
+    kl = [generator.choice((0.0, 0.5)) for _ in range(60)]
+    blind = outcomes([(generator.random(), value) for value in kl])
+    noisy = outcomes([(value + generator.random(), value) for value in kl], HIDDEN_STATE)
+    clear = outcomes([(value + 0.4 * generator.random(), value) for value in kl], ATTENTION_OUTPUT)
+    gate = fit_gate([*blind, *noisy, *clear], 0.1)
+    assert (gate.signal, gate.auroc, gate.n, gate.target) == (ATTENTION_OUTPUT, 1.0, 60, 0.1)
+    assert fit_gate([*blind, *noisy], 0.1).signal == HIDDEN_STATE
+
+
+def test_outcomes_have_every_signal_and_budget_and_less_risk_with_more_recomputed(random_session):
+    question = item(text=TEXT * 8)
+    settings = Settings(mode="draft-kv", scorer="question", look_ahead=1)
+    found = prompt_outcomes(random_session.request(question.collection, question.question, settings), 3)
+    assert [(outcome.signal, outcome.budget) for outcome in found] == [
+        (signal, budget) for signal in SIGNALS for budget in BUDGETS
+    ]
+    for signal in SIGNALS:
+        risks = [outcome.risk for outcome in found if outcome.signal == signal]
+        assert risks == sorted(risks, reverse=True)
+        assert risks[-1] < risks[0]
+    assert all(outcome.kl > 1e-3 and outcome.prompt == 3 for outcome in found)
+
+
+@pytest.fixture
+def questions(tmp_path, monkeypatch, random_session):
+    """A file of questions; the random pair takes the place of the bundled one."""
+    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
+    monkeypatch.setattr(gate_calibration, "FEWEST_PROMPTS", 2)
+    path = tmp_path / "questions.jsonl"
+    row = {"context": TEXT, "question": "When does the gate open?", "answers": ["nine"]}
+    path.write_text("".join(json.dumps({"id": str(n), **row}) + "\n" for n in range(2)))
+    return path
+
+
+def test_the_command_stores_gates_with_the_maps(call, questions, random_session, tmp_path):
+    options = ("--distractors", "0", "--look-ahead", "1", "--out", str(tmp_path / "out"), "--json")
+    code, out, _ = call("calibrate", "--gate", str(questions), "--gate-kl", "0", *options)
+    assert code == 0
+    gate = json.loads(out)["gates"]["exact-0-draft"]
+    assert (gate["threshold"], gate["target"], gate["n"]) == (0, 0, 2), "a random map gives nothing to accept"
+    stored = load_calibration(tmp_path / "out", random_session.pair).maps["exact-0-draft"].gate
+    assert vars(stored) == gate
+    description = json.loads((tmp_path / "out" / "kv_map.json").read_text())
+    description["maps"]["exact-0-draft"]["gate"]["signal"] = "mood"
+    (tmp_path / "out" / "kv_map.json").write_text(json.dumps(description))
+    with pytest.raises(SpecprefillError, match="not a file of draft-KV maps"):
+        load_calibration(tmp_path / "out", random_session.pair)
+
+
+def test_refuses_pairs_without_maps_and_too_few_questions(random_session):
+    with pytest.raises(SpecprefillError, match="1 questions fit the pair; give at least 20"):
+        calibrate_gates(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)
+    random_session.pair.kv_calibration = None
+    with pytest.raises(SpecprefillError, match="no maps of draft KV; give --text FILES too"):
+        calibrate_gates(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)

@@ -1,0 +1,175 @@
+"""The gate of draft KV: calibrated or given, in both modes, on maps that are right, wrong, or zero."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.lab.study.controls import everything_of, fresh, spliced
+from specprefill_cli.models.raw_kv import attention_module
+from specprefill_cli.prefill.checkpoints import copy_slots
+from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.prefill.gate import Gate, risk_limit
+from specprefill_cli.prefill.mapped_cache import mapped_state
+from specprefill_cli.prefill.modes import draft_kv
+from specprefill_cli.prefill.projection import KvCalibration, KvMap, LayerFit, pair_identity
+from specprefill_cli.prefill.recompute_policy import ACCEPT, DROP, RECOMPUTE, drop_down_to
+from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.prefill.signals import HIDDEN_STATE, KV_ERROR, SIGNALS
+from specprefill_cli.settings import Settings
+from tests.helpers.architectures import ARCHITECTURES
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
+FOREIGN = "Rain fell on the harbour all day and nobody came to the market. " * 14
+BUDGETED = {"draft-kv": {"recompute": 0.15}, "hybrid": {"keep": 0.15}}
+
+
+def gate(threshold, signal=KV_ERROR):
+    return Gate(signal=signal, threshold=threshold, target=0.1, n=60, auroc=0.8)
+
+
+def prefilled(session, mode, **settings):
+    collection = Collection((one_page_document("doc", TEXT, "text/plain"),))
+    settings = Settings(mode=mode, scorer="question", look_ahead=1, **{**BUDGETED.get(mode, {}), **settings})
+    return MODES[mode].prefill(session.request(collection, "When does the gate open?", settings))
+
+
+def set_map(session, *, gate=None, scale=None):
+    """Give the pair's map a gate, and other weights: `scale` times its own."""
+    calibration = session.pair.kv_calibration
+    ((name, kv_map),) = calibration.maps.items()
+    weights = kv_map.weights if scale is None else {layer: scale * part for layer, part in kv_map.weights.items()}
+    changed = replace(kv_map, gate=gate, weights=weights, placed={})
+    session.pair.kv_calibration = replace(calibration, maps={name: changed})
+
+
+@pytest.fixture
+def own_draft(random_session):
+    """A session whose target is its own draft, with the map that its own projections are."""
+    target = random_session.pair.target
+    fits, weights = [], {}
+    for layer in range(1, target.model.config.num_hidden_layers):
+        module = attention_module(target.model, layer)
+        columns = torch.cat([module.k_proj.weight, module.v_proj.weight]).detach().T
+        weights[layer] = torch.cat([columns, torch.zeros(1, columns.shape[1])])
+        fits.append(LayerFit(layer, (layer,), 0.0, 0.0, 0.0))
+    pair = replace(random_session.pair, draft=target, scoring_heads=None)
+    pair.kv_calibration = KvCalibration(pair_identity(pair), 0, {"own": KvMap(0, tuple(fits), weights)})
+    random_session.pair = pair
+    return random_session
+
+
+def test_auto_is_the_calibrated_gate_a_number_overrides_it_and_off_accepts_any():
+    stored = gate(0.3, HIDDEN_STATE)
+    limits = {name: risk_limit(name, stored) for name in ("auto", "off")} | {0.5: risk_limit(0.5, stored)}
+    assert {limit.signal for limit in limits.values()} == {HIDDEN_STATE}
+    assert [limits[name].verdict(0.4).accepted for name in ("auto", "off", 0.5)] == [False, True, True]
+    assert [limits[name].verdict(0.4).threshold for name in ("auto", "off", 0.5)] == [0.3, None, 0.5]
+    assert [limits[name].chosen for name in ("auto", "off", 0.5)] == [False, False, True]
+    uncalibrated = risk_limit("auto", None)
+    assert (uncalibrated.signal, uncalibrated.verdict(1e9).accepted) == (KV_ERROR, True)
+
+
+def test_the_riskiest_accepted_chunks_are_dropped_until_the_others_are_within_the_limit():
+    fates = torch.tensor([RECOMPUTE, ACCEPT, ACCEPT, DROP, ACCEPT])
+    risks = torch.tensor([9.0, 0.1, 0.4, 9.0, 0.2])
+    for limit, expected in ((1.0, []), (0.3, [2]), (0.1, [2, 4]), (0.0, [1, 2, 4])):
+        dropped = (drop_down_to(fates, risks, limit) != fates).nonzero()[:, 0].tolist()
+        assert dropped == expected
+
+
+@pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {"mistral"}), indirect=True)
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_draft_kv_falls_back_to_full_above_the_calibrated_threshold_and_says_why(random_session, signal):
+    set_map(random_session, gate=gate(1e-4, signal))
+    ours = prefilled(random_session, "draft-kv")
+    (warning,) = ours.warnings
+    assert warning.startswith("fell back to full prefill: with ")
+    assert f"a risk of {ours.gate.risk:.3g} would remain, above the calibrated 0.0001 (signal {signal}" in warning
+    assert (ours.gate.signal, ours.gate.threshold, ours.gate.accepted) == (signal, 1e-4, False)
+    assert torch.equal(ours.logits, prefilled(random_session, "full").logits)
+    set_map(random_session, gate=gate(1e4, signal))
+    accepted = prefilled(random_session, "draft-kv")
+    assert accepted.gate.accepted
+    assert not accepted.warnings
+    assert accepted.plan.kept_ratio < 0.5
+
+
+@pytest.mark.parametrize("setting", ["off", 1e4])
+def test_the_gate_can_be_overridden_and_switched_off(random_session, setting):
+    set_map(random_session, gate=gate(1e-4))
+    ours = prefilled(random_session, "draft-kv", accept_risk=setting)
+    assert ours.gate.accepted
+    assert ours.gate.threshold == (None if setting == "off" else setting)
+    assert any(span.fate is Fate.ACCEPT for span in ours.plan.spans)
+    set_map(random_session, gate=gate(1e4))
+    assert "above --accept-risk 0" in prefilled(random_session, "draft-kv", accept_risk=0.0).warnings[0]
+
+
+def test_a_calibrated_gate_spends_the_whole_budget_a_given_risk_only_what_it_needs(random_session):
+    recomputed = {}
+    for setting in ("auto", 1e4):
+        set_map(random_session, gate=gate(1e4))
+        recomputed[setting] = prefilled(random_session, "draft-kv", recompute=0.5, accept_risk=setting).plan.kept_ratio
+    assert recomputed["auto"] > 0.5 > recomputed[1e4]
+
+
+def test_hybrid_drops_the_risky_chunks_and_keeps_the_others(random_session, monkeypatch):
+    # A random map is worse than none everywhere.
+    monkeypatch.setattr(draft_kv, "USELESS_ERROR", float("inf"))
+    free = prefilled(random_session, "hybrid", accept_risk="off")
+    assert any(span.fate is Fate.ACCEPT for span in free.plan.spans)
+    set_map(random_session, gate=gate(free.gate.risk / 2))
+    ours = prefilled(random_session, "hybrid")
+    assert {span.fate for span in ours.plan.spans} == set(Fate)
+    assert sum(span.risk for span in ours.plan.spans if span.fate is Fate.ACCEPT) <= free.gate.risk / 2
+    assert not ours.gate.accepted
+    assert ours.gate.risk == pytest.approx(free.gate.risk)
+    assert "chunks: if they were accepted too, a risk of " in ours.warnings[-1]
+    assert [(s.start, s.end) for s in ours.plan.spans if s.fate is Fate.RECOMPUTE] == [
+        (s.start, s.end) for s in free.plan.spans if s.fate is Fate.RECOMPUTE
+    ]
+
+
+@pytest.mark.parametrize(("mode", "substitute"), [("draft-kv", "full"), ("hybrid", "select")])
+def test_where_nothing_can_be_accepted_nothing_is_mapped(random_session, mode, substitute):
+    set_map(random_session, gate=gate(0.0))
+    ours, expected = prefilled(random_session, mode), prefilled(random_session, substitute, keep=0.15)
+    assert torch.equal(ours.logits, expected.logits)
+    assert ours.plan == expected.plan
+    assert ours.warnings[-1].startswith(f"prefilled in mode {substitute}: calibration found no draft KV of this pair")
+    assert (ours.gate.risk, ours.gate.accepted) == (None, False)
+    assert prefilled(random_session, mode, accept_risk="off").gate.risk is not None
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_a_target_that_is_its_own_draft_passes_the_tightest_gate_and_a_corrupted_map_does_not(own_draft, signal):
+    """A gate that passes native KV must not pass zeros, noise, or KV at the wrong scale."""
+    set_map(own_draft, gate=gate(1e-4, signal))
+    ours = prefilled(own_draft, "draft-kv")
+    assert ours.gate.accepted
+    assert ours.gate.risk < 1e-5
+    torch.testing.assert_close(ours.logits, prefilled(own_draft, "full").logits, atol=1e-3, rtol=1e-3)
+    right = own_draft.pair.kv_calibration
+    for scale in (0.0, -1.0, 2.0):
+        own_draft.pair.kv_calibration = right
+        set_map(own_draft, gate=gate(1e-4, signal), scale=scale)
+        assert not prefilled(own_draft, "draft-kv").gate.accepted, scale
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_kv_of_another_document_does_not_pass_a_gate_that_native_kv_passes(own_draft, signal, monkeypatch):
+    set_map(own_draft, gate=gate(1e-4, signal))
+    collection = Collection((one_page_document("other", FOREIGN, "text/plain"),))
+    request = own_draft.request(collection, "When?", Settings(scorer="question", look_ahead=1))
+    _, other = draft_kv.score_and_map(request, draft_kv.find_map(request, "draft-kv"))
+    wrong = copy_slots(other, torch.arange(request.prompt.document[1]))
+
+    def of_another_document(request, kv_map, states):
+        right = everything_of(mapped_state(request, kv_map, states))
+        return fresh(spliced(wrong, right, request.prompt.document))
+
+    monkeypatch.setattr(draft_kv, "mapped_state", of_another_document)
+    assert not prefilled(own_draft, "draft-kv").gate.accepted
