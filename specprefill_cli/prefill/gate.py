@@ -47,7 +47,7 @@ class RiskLimit:
 
     signal: str
     threshold: float = math.inf
-    source: str = ""
+    source: str = "any that can be accepted"
     chosen: bool = False
     hopeless: bool = False
 

@@ -65,12 +65,15 @@ def answers(session):
     from specprefill_cli.prefill.prefix_cache import DocumentCache
     from specprefill_cli.settings import Settings
 
-    base = Settings(max_new_tokens=8, keep=0.3)
+    # Without the gate, so that draft KV is used at all.
+    base = Settings(max_new_tokens=8, keep=0.3, accept_risk="off")
     results = {
         f"{mode} {speculate}": answer(session, replace(base, mode=mode, speculate=speculate))
         for mode, speculate in CASES
     }
     results["exact layers"] = answer(session, replace(base, mode="draft-kv", exact_layers=2, speculate="off"))
+    for mode in ("draft-kv", "hybrid"):
+        results[f"{mode} behind the gate"] = answer(session, replace(base, mode=mode, accept_risk=0.01))
     results["lexical"] = answer(session, replace(base, mode="select", scorer="lexical", speculate="off"))
     results["sampled"] = answer(session, replace(base, mode="full", temperature=1.0, seed=5))
     plain = replace(base, mode="full", speculate="off")

@@ -1,13 +1,14 @@
 """The gate of draft KV: calibrated or given, in both modes, on maps that are right, wrong, or zero."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
-from specprefill_cli.lab.study.controls import everything_of, fresh, spliced
+from specprefill_cli.lab.study.controls import everything_of, fresh, spliced, zeroed
 from specprefill_cli.models.raw_kv import attention_module
 from specprefill_cli.prefill.checkpoints import copy_slots
 from specprefill_cli.prefill.fates import Fate
@@ -17,7 +18,7 @@ from specprefill_cli.prefill.modes import draft_kv
 from specprefill_cli.prefill.projection import KvCalibration, KvMap, LayerFit, pair_identity
 from specprefill_cli.prefill.recompute_policy import ACCEPT, DROP, RECOMPUTE, drop_down_to
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prefill.signals import HIDDEN_STATE, KV_ERROR, SIGNALS
+from specprefill_cli.prefill.signals import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 
@@ -159,17 +160,46 @@ def test_a_target_that_is_its_own_draft_passes_the_tightest_gate_and_a_corrupted
         assert not prefilled(own_draft, "draft-kv").gate.accepted, scale
 
 
+def foreign_kv(session, text=FOREIGN):
+    """The mapped KV of a prompt about another document."""
+    collection = Collection((one_page_document("other", text, "text/plain"),))
+    request = session.request(collection, "When?", Settings(scorer="question", look_ahead=1))
+    _, state = draft_kv.score_and_map(request, draft_kv.find_map(request, "draft-kv"))
+    return copy_slots(state, torch.arange(request.prompt.document[1]))
+
+
+def replace_mapped_kv(monkeypatch, contents):
+    """From now on, put other contents into every mapped cache."""
+
+    def replaced(request, kv_map, states):
+        return fresh(contents(everything_of(mapped_state(request, kv_map, states)), request.prompt.document))
+
+    monkeypatch.setattr(draft_kv, "mapped_state", replaced)
+
+
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_kv_of_another_document_does_not_pass_a_gate_that_native_kv_passes(own_draft, signal, monkeypatch):
     set_map(own_draft, gate=gate(1e-4, signal))
-    collection = Collection((one_page_document("other", FOREIGN, "text/plain"),))
-    request = own_draft.request(collection, "When?", Settings(scorer="question", look_ahead=1))
-    _, other = draft_kv.score_and_map(request, draft_kv.find_map(request, "draft-kv"))
-    wrong = copy_slots(other, torch.arange(request.prompt.document[1]))
-
-    def of_another_document(request, kv_map, states):
-        right = everything_of(mapped_state(request, kv_map, states))
-        return fresh(spliced(wrong, right, request.prompt.document))
-
-    monkeypatch.setattr(draft_kv, "mapped_state", of_another_document)
+    replace_mapped_kv(monkeypatch, partial(spliced, foreign_kv(own_draft)))
     assert not prefilled(own_draft, "draft-kv").gate.accepted
+
+
+def test_the_bundled_gate_refuses_zeros_and_another_documents_kv(tiny_session, monkeypatch):
+    right = prefilled(tiny_session, "draft-kv", recompute=0.3)
+    assert (right.gate.signal, right.gate.threshold is not None) == (ATTENTION_OUTPUT, True)
+    wrong = partial(spliced, foreign_kv(tiny_session))
+    for contents in (zeroed, wrong):
+        with monkeypatch.context() as patch:
+            replace_mapped_kv(patch, contents)
+            corrupted = prefilled(tiny_session, "draft-kv", recompute=0.3)
+        assert not corrupted.gate.accepted
+        assert corrupted.gate.risk > 1.5 * right.gate.risk
+        assert "fell back to full prefill" in corrupted.warnings[-1]
+
+
+def test_risk_that_is_no_number_is_never_accepted(random_session):
+    set_map(random_session, scale=float("nan"))
+    ours = prefilled(random_session, "draft-kv", accept_risk="off")
+    assert not ours.gate.accepted
+    assert "a risk of nan would remain" in ours.warnings[-1]
+    assert not ours.logits.isnan().any()

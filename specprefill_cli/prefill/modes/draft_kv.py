@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -70,7 +71,7 @@ class DraftKvMode(Mode):
     uses_draft = True
     uses_draft_kv = True
     # What prefills where nothing can be accepted.
-    substitute: Mode = FullMode()
+    substitute: ClassVar[Mode] = FullMode()
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
         kv_map = find_map(request, self.name)
@@ -112,7 +113,7 @@ class HybridMode(DraftKvMode):
 
     name = "hybrid"
     uses_keep = True
-    substitute = SelectMode()
+    substitute: ClassVar[Mode] = SelectMode()
 
     def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap, limit: RiskLimit) -> Fates:
         """Recompute what `select` would keep; accept the others, or drop them by their error and down to the limit."""
