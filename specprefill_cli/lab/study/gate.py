@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
@@ -114,17 +115,19 @@ def fit_gate(outcomes: Sequence[Outcome], target: float, fewest: int = FEWEST_PR
 
 
 def largest_threshold(outcomes: Sequence[Outcome], target: float, fewest: int) -> float:
-    """The largest observed risk up to which the mean KL is at most `target`, over at least `fewest` prompts.
+    """The largest observed risk up to which the mean KL is at most `target` with every budget that has such outcomes.
 
-    0 where there is none. outcomes: of one signal
+    With every budget, because outcomes of large budgets, low in risk and KL, would else make up for those of small ones.
+    0 where there is none, or under `fewest` prompts have such a risk. outcomes: of one signal
     """
-    best, total, prompts = 0.0, 0.0, set()
+    best, prompts, sums = 0.0, set(), dict.fromkeys((outcome.budget for outcome in outcomes), (0.0, 0))
     ordered = sorted(outcomes, key=lambda outcome: outcome.risk)
-    for count, outcome in enumerate(ordered, 1):
-        total += outcome.kl
+    for outcome, following in zip_longest(ordered, ordered[1:]):
+        total, count = sums[outcome.budget]
+        sums[outcome.budget] = total + outcome.kl, count + 1
         prompts.add(outcome.prompt)
         # Outcomes of equal risk are accepted together or not at all.
-        last = count == len(ordered) or ordered[count].risk > outcome.risk
-        if last and len(prompts) >= fewest and total / count <= target:
+        last = following is None or following.risk > outcome.risk
+        if last and len(prompts) >= fewest and all(total <= target * count for total, count in sums.values()):
             best = outcome.risk
     return best

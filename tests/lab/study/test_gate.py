@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -64,6 +65,13 @@ def test_a_threshold_rests_on_enough_prompts_not_on_one_prompt_with_many_budgets
 
 def test_outcomes_of_equal_risk_are_accepted_together_or_not_at_all():
     assert largest_threshold(outcomes([(0.1, 0.0), (0.2, 0.0), (0.2, 0.9)]), 0.1, 1) == 0.1
+
+
+def test_large_budgets_do_not_make_up_for_small_ones():
+    large = [Outcome(signal=KV_ERROR, prompt=number, budget=0.5, risk=0.1, kl=0.0) for number in range(8)]
+    small = [replace(outcome, budget=0.05, risk=0.2, kl=0.3) for outcome in large]
+    assert largest_threshold([*large, *small], 0.2, 1) == 0.1
+    assert largest_threshold([*large, *small], 0.3, 1) == 0.2
 
 
 def test_the_signal_that_separates_best_is_chosen():
