@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ def attention_importance(
     prompt_tokens: int,
     document: tuple[int, int],
     layers: Sequence[int],
+    normalisers: Mapping[int, Tensor] | None = None,
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU (SpecPrefill, arXiv 2502.02789, section 3).
 
@@ -35,28 +36,73 @@ def attention_importance(
     rests on BOS. Scores of one key-value head are in memory at a time, for as many queries as `query_block` allows.
 
     positions: [Q] of the captured queries; those of decoded tokens lie behind the prompt
+    normalisers: {layer: [heads, Q]} logarithms of what divides the exponential scores; None: their own sums
 
     Raises SpecprefillError when a score is NaN or infinite.
     """
-    heads, rows, _ = capture.layer(layers[0]).shape
+    rows = capture.layer(layers[0]).shape[1]
     total = torch.zeros(document[1] - document[0])
-    first_keys = layer_keys(state, layers[0])
-    block = query_block(prompt_tokens * heads // len(first_keys), first_keys.device)
-    for first in range(0, rows, block):
+    for part in query_slices(state, capture, prompt_tokens, layers[0]):
         best: Tensor | None = None
-        hidden = torch.arange(prompt_tokens) > positions[first : first + block, None]
         for layer in layers:
-            keys = layer_keys(state, layer)[:, :prompt_tokens]
-            queries = capture.layer(layer)[:, first : first + block].float() * capture.scaling[layer]
-            grouped = queries.view(keys.shape[0], -1, *queries.shape[1:])
-            mask = hidden.to(keys.device)
-            for head_queries, head_keys in zip(grouped, keys, strict=True):
-                scores = (head_queries @ head_keys.float().T).masked_fill_(mask, float("-inf"))
-                pooled = pool(scores.softmax(-1))[..., document[0] : document[1]].amax(0)
+            for group, scores in group_scores(state, capture, layer, part, positions, prompt_tokens):
+                divisors = None if normalisers is None else normalisers[layer][group, part]
+                pooled = pool(probabilities(scores, divisors))[..., document[0] : document[1]].amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         if best is not None:
             total += best.sum(0).cpu()
     return check_finite(total / rows)
+
+
+def group_scores(
+    state: PrefillState, capture: QueryCapture, layer: int, part: slice, positions: Tensor, prompt_tokens: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Scores [group, q, prompt_tokens] in float32, one key-value head after the other, with the query heads that share it.
+
+    part: which of the captured queries, at positions [Q]; keys that they must not see score minus infinity
+    """
+    keys = layer_keys(state, layer)[:, :prompt_tokens]
+    queries = capture.layer(layer)[:, part].float() * capture.scaling[layer]
+    hidden = (torch.arange(prompt_tokens) > positions[part, None]).to(keys.device)
+    size = len(queries) // len(keys)
+    for number, head_keys in enumerate(keys):
+        group = slice(number * size, (number + 1) * size)
+        yield group, (queries[group] @ head_keys.float().T).masked_fill_(hidden, float("-inf"))
+
+
+def query_slices(state: PrefillState, capture: QueryCapture, prompt_tokens: int, layer: int) -> Iterator[slice]:
+    """The captured queries, as many at a time as may be scored together."""
+    heads, rows, _ = capture.layer(layer).shape
+    keys = layer_keys(state, layer)
+    block = query_block(prompt_tokens * heads // len(keys), keys.device)
+    return (slice(first, first + block) for first in range(0, rows, block))
+
+
+def probabilities(scores: Tensor, normalisers: Tensor | None) -> Tensor:
+    """Softmax of scores [..., q, K]; with normalisers [..., q], logarithms, these stand for the sums of exponentials."""
+    return scores.softmax(-1) if normalisers is None else (scores - normalisers[..., None].to(scores.device)).exp()
+
+
+def log_masses(
+    state: PrefillState,
+    capture: QueryCapture,
+    positions: Tensor,
+    prompt_tokens: int,
+    parts: Sequence[Tensor],
+    layers: Sequence[int],
+) -> dict[int, Tensor]:
+    """For each layer [parts, heads, Q]: logarithms of the sums of exponential scores over parts of the prompt's keys.
+
+    positions: as in `attention_importance`; parts: key indices of each part
+    """
+    masses = {layer: torch.empty(len(parts), *capture.layer(layer).shape[:2]) for layer in layers}
+    for part in query_slices(state, capture, prompt_tokens, layers[0]):
+        for layer in layers:
+            for group, scores in group_scores(state, capture, layer, part, positions, prompt_tokens):
+                for number, keys in enumerate(parts):
+                    summed = scores.index_select(-1, keys.to(scores.device)).logsumexp(-1)
+                    masses[layer][number, group, part] = summed.cpu()
+    return masses
 
 
 def query_block(scores: int, device: torch.device) -> int:

@@ -22,6 +22,7 @@ class PrefillRequest:
     look_ahead: tokens that the draft decodes before scoring; chunk_size: document tokens selected together
     prefill_chunk: tokens of one forward pass
     draft_window: tokens that the draft sees back while it reads the document; None: all of them
+    draft_gap: positions left free between document and suffix of the draft's prompt, where that is a window
     recompute: largest share of the prompt that draft KV recomputes; accept_risk: risk that may remain, `off` for any,
         `auto` for that of the map's calibration
     exact_layers: lowest target layers that draft KV computes for all tokens
@@ -48,6 +49,7 @@ class PrefillRequest:
     seed: int
     clock: PhaseClock
     keep_draft_state: bool = False
+    draft_gap: int = 0
     last_draft_layer: int = 0
     draft_prefixes: PrefixCache | None = None
     target_prefixes: PrefixCache | None = None
@@ -68,6 +70,11 @@ class PrefillRequest:
         """Tokens of the document in the target's prompt."""
         start, end = self.prompt.document
         return end - start
+
+    @property
+    def draft_reach(self) -> int:
+        """Positions from the first to the last token of the draft's prompt."""
+        return self.draft_prompt.length + self.draft_gap
 
     @property
     def local_window(self) -> LocalWindow | None:

@@ -19,7 +19,7 @@ from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import check_identity, read_description
-from specprefill_cli.prefill.importance import check_finite, pool, query_block
+from specprefill_cli.prefill.importance import check_finite, pool, probabilities, query_block
 
 FILE = "heads.json"
 REMEDY = "specprefill calibrate --heads QUESTIONS.jsonl"
@@ -86,16 +86,22 @@ def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
 
 
 def head_importance(
-    state: PrefillState, capture: QueryCapture, document: tuple[int, int], heads: tuple[Head, ...]
+    state: PrefillState,
+    capture: QueryCapture,
+    document: tuple[int, int],
+    heads: tuple[Head, ...],
+    normalisers: Mapping[int, Tensor] | None = None,
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU: the weighted attention of the chosen heads.
 
-    Pooled over neighbouring tokens, mean over the captured queries.
+    Pooled over neighbouring tokens, mean over the captured queries; normalisers: as in `attention_importance`
     """
     total = torch.zeros(document[1] - document[0])
     for layer in sorted({head.layer for head in heads}):
         chosen = [head for head in heads if head.layer == layer]
-        attention = layer_attention(state, capture, layer, [head.head for head in chosen], document)
+        divisors = normalisers[layer] if normalisers is not None else None
+        numbers = [head.head for head in chosen]
+        attention = layer_attention(state, capture, layer, numbers, document, normalisers=divisors)
         weights = torch.tensor([head.weight for head in chosen])
         total += (weights[:, None] * attention).sum(0)
     return check_finite(total)
@@ -118,10 +124,12 @@ def layer_attention(
     heads: list[int],
     document: tuple[int, int],
     window: int | None = None,
+    normalisers: Tensor | None = None,
 ) -> Tensor:
     """Mean attention [heads, n] of the captured queries to each document token, pooled; float32 on the CPU.
 
     The cache has a slot for every prompt token. window: the layer's sliding window in tokens, where it has one
+    normalisers: [heads of the layer, Q] logarithms that stand for the sums of exponential scores
     """
     keys = layer_keys(state, layer)
     queries = capture.layer(layer)
@@ -136,5 +144,7 @@ def layer_attention(
         for head_sum, head in zip(summed, heads, strict=True):
             scaled = queries[head, first : first + block].float() * capture.scaling[layer]
             scores = scaled @ keys[head // group].float().T
-            head_sum += scores.masked_fill_(hidden, float("-inf")).softmax(-1)[:, document[0] : document[1]].sum(0)
+            divisors = None if normalisers is None else normalisers[head, first : first + block]
+            weights = probabilities(scores.masked_fill_(hidden, float("-inf")), divisors)
+            head_sum += weights[:, document[0] : document[1]].sum(0)
     return pool((summed / rows)[:, None])[:, 0].cpu()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,10 +15,11 @@ from specprefill_cli.models.cache import PrefillState, rollback
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import layer_count
-from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
+from specprefill_cli.prefill.importance import attention_importance, log_masses, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scorer, Scores
+from specprefill_cli.prefill.scorers.windows import Window, combined, windows_of
 from specprefill_cli.prompting import Prompt
 
 
@@ -26,6 +28,9 @@ class AttentionScorer(Scorer):
 
     A subclass says which tokens of the prompt are queries, how many decoded ones join them, and how attention becomes
     importance. neighbours: as in `Scores`
+
+    A document beyond the draft's context is read in windows, twice: first for the sums of exponential scores, so that one
+    softmax over all windows gives the importance at the second reading. Only importance outlives a window.
     """
 
     uses_draft = True
@@ -43,7 +48,7 @@ class AttentionScorer(Scorer):
 
     def layers(self, request: PrefillRequest) -> Sequence[int]:
         """Draft layers, ascending, whose attention is used. Raises SpecprefillError where there is none."""
-        draft, length = request.draft, request.draft_prompt.length
+        draft, length = request.draft, request.draft_reach
         layers = usable_layers(window_layers(draft.config), length)
         if not layers:
             raise SpecprefillError(
@@ -63,14 +68,23 @@ class AttentionScorer(Scorer):
         return max(request.last_draft_layer, *self.layers(request))
 
     def reduce(
-        self, request: PrefillRequest, state: PrefillState, capture: QueryCapture, layers: Sequence[int]
+        self,
+        request: PrefillRequest,
+        state: PrefillState,
+        capture: QueryCapture,
+        layers: Sequence[int],
+        normalisers: Mapping[int, Tensor] | None = None,
     ) -> Tensor:
-        """Importance [n] of the draft's document tokens, float32 on the CPU."""
+        """Importance [n] of the draft's document tokens, float32 on the CPU; normalisers: of several windows' softmax."""
         prompt = request.draft_prompt
+        positions = self.query_slots(prompt, capture, layers)
+        return attention_importance(state, capture, positions, prompt.length, prompt.document, layers, normalisers)
+
+    def query_slots(self, prompt: Prompt, capture: QueryCapture, layers: Sequence[int]) -> Tensor:
+        """Slots [Q] of the captured queries: those of decoded tokens lie behind the prompt."""
         queries = self.query_tokens(prompt)
         decoded = capture.layer(layers[0]).shape[1] - len(queries)
-        positions = torch.cat([queries, torch.arange(prompt.length, prompt.length + decoded)])
-        return attention_importance(state, capture, positions, prompt.length, prompt.document, layers)
+        return torch.cat([queries, torch.arange(prompt.length, prompt.length + decoded)])
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         """Last changes to the importance [n], now of the target's document tokens."""
@@ -82,8 +96,56 @@ class AttentionScorer(Scorer):
 
     def score(self, request: PrefillRequest) -> Scores:
         """Score with one run of the draft. Raises SpecprefillError as `layers`, and for scores that are not finite."""
-        prompt, clock = request.draft_prompt, request.clock
-        layers, last_layer = self.layers(request), self.last_layer(request)
+        windows = self.windows(request)
+        if windows:
+            return self.scores(request, self.windowed(request, windows))
+        state, capture, cached = self.prefill(request)
+        with request.clock.phase("scoring"):
+            importance = self.reduce(request, state, capture, self.layers(request))
+        rollback(state, request.draft_prompt.length)
+        # Decoding needs keys and values of every layer.
+        usable = request.keep_draft_state and self.last_layer(request) == layer_count(request.draft.model) - 1
+        scores = self.scores(request, importance)
+        return replace(scores, draft_state=state if usable else None, reused=(DRAFT_PREFIX,) if cached else ())
+
+    def scores(self, request: PrefillRequest, importance: Tensor) -> Scores:
+        """What a scorer returns, from the importance [n] of the draft's document tokens."""
+        with request.clock.phase("scoring"):
+            if request.draft_prompt is not request.prompt:
+                importance = transfer(importance, request.draft_prompt.offsets, request.prompt.offsets)
+            importance = self.finish(request, importance)
+        return Scores(importance=importance, auto_mass=self.auto_mass(request), neighbours=self.neighbours)
+
+    def windows(self, request: PrefillRequest) -> tuple[Window, ...]:
+        """The windows in which the document must be read; none where it fits the draft's context."""
+        return windows_of(request, self.decoded_queries(request.look_ahead) if self.looks_ahead else 0)
+
+    def windowed(self, request: PrefillRequest, windows: Sequence[Window]) -> Tensor:
+        """Importance [n] of the draft's document tokens, read in windows: one softmax over all of them."""
+        # The first window lies farthest from the question: the layers that reach it there reach it in all.
+        layers = self.layers(windows[0].request(request))
+        masses = []
+        for window in windows:
+            part = window.request(request)
+            state, capture, _ = self.prefill(part)
+            with request.clock.phase("scoring"):
+                prompt = part.draft_prompt
+                slots = self.query_slots(prompt, capture, layers)
+                masses.append(log_masses(state, capture, slots, prompt.length, window.parts(prompt), layers))
+        normalisers, importance = combined(masses), []
+        queries = normalisers[layers[0]].shape[-1]
+        for window in windows:
+            part = window.request(request)
+            state, capture, _ = self.prefill(part)
+            with request.clock.phase("scoring"):
+                shortened = capture.first(queries)
+                scored = self.reduce(part, state, shortened, layers, normalisers)
+                importance.append(scored[window.core[0] - window.start : window.core[1] - window.start].clone())
+        return torch.cat(importance)
+
+    def prefill(self, request: PrefillRequest) -> tuple[PrefillState, QueryCapture, bool]:
+        """Read the prompt and look ahead: the draft's state, the queries, and whether a cache held the document."""
+        prompt, clock, last_layer = request.draft_prompt, request.clock, self.last_layer(request)
         capture = QueryCapture(self.query_tokens(prompt))
         with clock.phase("draft_prefill"):
             state, keep = open_prefix(
@@ -95,28 +157,29 @@ class AttentionScorer(Scorer):
         if logits is not None:
             with clock.phase("look_ahead"):
                 look_ahead(request, logits, state, capture, self.decoded_queries(request.look_ahead))
-        with clock.phase("scoring"):
-            importance = self.reduce(request, state, capture, layers)
-            if request.draft_prompt is not request.prompt:
-                importance = transfer(importance, prompt.offsets, request.prompt.offsets)
-            importance = self.finish(request, importance)
-        rollback(state, prompt.length)
-        # Decoding needs keys and values of every layer.
-        usable = request.keep_draft_state and last_layer == layer_count(request.draft.model) - 1
-        return Scores(
-            importance=importance,
-            auto_mass=self.auto_mass(request),
-            neighbours=self.neighbours,
-            draft_state=state if usable else None,
-            reused=(DRAFT_PREFIX,) if cached else (),
-        )
+        return state, capture, cached > 0
 
     def read(
         self, request: PrefillRequest, state: PrefillState, capture: QueryCapture, last_layer: int
     ) -> Tensor | None:
         """Run the draft over the tokens that the state lacks; logits [V] of the last one where the whole draft ran."""
         model, prompt, local = request.draft.model, request.draft_prompt, request.local_window
-        tokens, positions = prompt.tokens[state.length :], torch.arange(state.length, prompt.length)
+        positions = torch.arange(prompt.length)
+        if request.draft_gap:
+            # A pass of its own: attention to a local window is fastest over positions without a gap.
+            end = prompt.document[1]
+            read_keys(
+                model,
+                prompt.tokens[:end],
+                positions[:end],
+                request.prefill_chunk,
+                layer_count(model) - 1 if self.reads_all_layers() else last_layer,
+                capture,
+                state,
+                local,
+            )
+            positions[end:] += request.draft_gap
+        tokens, positions = prompt.tokens[state.length :], positions[state.length :]
         if self.reads_all_layers():
             logits, _ = prefill(model, tokens, positions, request.prefill_chunk, capture, state, local)
             return logits
@@ -125,6 +188,10 @@ class AttentionScorer(Scorer):
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         """Operations of the draft's run; it runs on every rank, while ranks share the target."""
+        windows = self.windows(request)
+        if windows:
+            # Windows are of about the same size, and each is read twice.
+            return 2 * len(windows) * self.cost(windows[0].request(request), with_overhead)
         draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
         cost = cost_of(draft)
         cached = cached_tokens(request.draft_prefixes, draft, prompt, last_layer + 1, request.draft_window)
@@ -140,12 +207,11 @@ class AttentionScorer(Scorer):
         return flops * request.pair.ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
-        """Layers that see too little, or a context that is too short."""
-        draft, tokens = request.draft, request.draft_prompt.length
-        if not usable_layers(window_layers(draft.config), tokens):
-            return f"every layer of the draft sees less than the {tokens:,} tokens"
-        if tokens + (request.look_ahead if self.looks_ahead else 0) > draft.context:
-            return f"the draft's context of {draft.context:,} tokens is too short for the prompt"
+        """Layers that see too little."""
+        windows = self.windows(request)
+        reach = windows[0].request(request).draft_reach if windows else request.draft_reach
+        if not usable_layers(window_layers(request.draft.config), reach):
+            return f"every layer of the draft sees less than the {reach:,} tokens"
         return None
 
 
@@ -160,4 +226,5 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: PrefillState, cap
         capture.positions = torch.tensor([position])
         # Behind the last token only its queries are needed.
         last_layer = None if step + 1 < steps else layer_count(draft.model) - 1
-        logits = run(draft.model, torch.tensor([token]), torch.tensor([position]), state, capture, last_layer)
+        place = torch.tensor([position + request.draft_gap])
+        logits = run(draft.model, torch.tensor([token]), place, state, capture, last_layer)

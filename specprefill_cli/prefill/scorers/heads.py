@@ -5,7 +5,7 @@ The draft runs no layer above them, and does not look ahead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ class HeadsScorer(AttentionScorer):
 
     def layers(self, request: PrefillRequest) -> Sequence[int]:
         """Layers of the scoring heads. Raises SpecprefillError where none are known, or none sees the whole prompt."""
-        draft, length = request.draft, request.draft_prompt.length
+        draft, length = request.draft, request.draft_reach
         usable = usable_layers(window_layers(draft.config), length)
         layers = sorted({head.layer for head in known_heads(request).heads if head.layer in usable})
         if not layers:
@@ -51,10 +51,15 @@ class HeadsScorer(AttentionScorer):
         return False
 
     def reduce(
-        self, request: PrefillRequest, state: PrefillState, capture: QueryCapture, layers: Sequence[int]
+        self,
+        request: PrefillRequest,
+        state: PrefillState,
+        capture: QueryCapture,
+        layers: Sequence[int],
+        normalisers: Mapping[int, Tensor] | None = None,
     ) -> Tensor:
         heads = tuple(head for head in known_heads(request).heads if head.layer in layers)
-        return head_importance(state, capture, request.draft_prompt.document, heads)
+        return head_importance(state, capture, request.draft_prompt.document, heads, normalisers)
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         weight = known_heads(request).lexical
