@@ -147,6 +147,12 @@ class Settings:
     draft_window: str | int = _prefill(
         AUTO, "How many tokens back the draft sees while it reads the documents", minimum=1, words=(OFF, AUTO)
     )
+    positions: str = _prefill(
+        AUTO,
+        "Where the target computes kept tokens: at their original positions, or with shorter gaps between them where "
+        "the last one lies beyond its context (compact, auto)",
+        choices=(AUTO, "original", "compact"),
+    )
     recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
     accept_risk: str | float = _prefill(
         AUTO,

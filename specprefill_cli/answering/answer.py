@@ -10,6 +10,7 @@ from specprefill_cli.decoding.adaptive import SWITCHED_OFF, Verdict
 from specprefill_cli.documents.collection import Collection, DocumentPages
 from specprefill_cli.prefill.fates import Fate, Plan
 from specprefill_cli.prefill.gate import GateVerdict
+from specprefill_cli.prefill.positions import ORIGINAL
 from specprefill_cli.prompting import Prompt
 
 
@@ -63,6 +64,7 @@ class Answer:
     expected_speedup: of the prefill over `full`, by the cost model
     gate: whether the risk of the accepted draft KV was small enough; None in modes without draft KV
     scorer: None in modes without one; draft_window: attention window of the draft's prefill in tokens, None for no window
+    positions: where the target computed kept tokens, `original` or `compact`; position_factor: what gaps were multiplied by
     """
 
     id: str
@@ -98,6 +100,8 @@ class Answer:
     scorer: str | None = None
     draft_window: int | None = None
     gate: GateVerdict | None = None
+    positions: str = ORIGINAL
+    position_factor: float = 1.0
 
     @property
     def document_kept_ratio(self) -> float | None:

@@ -17,6 +17,7 @@ from specprefill_cli.answering.cells import Cell, stream_cells
 from specprefill_cli.answering.dry_run import DryRun, dry_run
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collection import Collection
+from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.prefill.registry import BASELINE
 from specprefill_cli.settings import Settings
@@ -47,12 +48,15 @@ class Comparison:
 
     Where modes are compared, each starts cold, because they find different work in a warm cache, or none. One mode alone
     reuses what earlier questions about the same documents left; cold: it does not either
+
+    misfits: modes that the last question's prompt was too long for, with the reason
     """
 
     def __init__(self, session: Session, collection: Collection, cold: bool = False) -> None:
         self.session = session
         self.collection = collection
         self.cache = None if cold else DocumentCache()
+        self.misfits: dict[str, str] = {}
 
     def ask(
         self,
@@ -63,13 +67,20 @@ class Comparison:
     ) -> list[ModeAnswer]:
         """The answers in each mode, in the order of `modes`; `on_mode` is called before each.
 
-        Raises what `Session.ask` raises, and KeyboardInterrupt when an answer was interrupted.
+        A mode that the prompt is too long for goes to `misfits` where another one answers. Raises what `Session.ask` raises,
+        and KeyboardInterrupt when an answer was interrupted.
         """
         answers: list[tuple[ModeAnswer, Tensor]] = []
+        self.misfits = {}
         session = self.session.with_cache(self.cache if len(modes) == 1 else None)
         for mode in modes:
             on_mode(mode)
-            answers.append(self.answer(session, mode, question, settings.varied(mode=mode)))
+            try:
+                answers.append(self.answer(session, mode, question, settings.varied(mode=mode)))
+            except PromptTooLong as error:
+                self.misfits[mode] = str(error)
+                if len(self.misfits) == len(modes):
+                    raise
         baseline = next((pair for pair in answers if pair[0].asked == BASELINE), None)
         if baseline is None:
             return [answer for answer, _ in answers]

@@ -12,7 +12,7 @@ from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
+from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits, fits_target
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
@@ -43,6 +43,7 @@ class DryRun:
     """A plan, and everything computed for it.
 
     cells: the documents by planned fate and importance; phases: seconds, of the draft alone
+    full_fits: whether the whole prompt fits the target's context
     loaded: whether the target's weights are loaded; advice: the mode that `auto` would take, with its reason
     estimates: the planned ratio first, then others; full_seconds: estimate for full prefill, None as in Estimate
     """
@@ -58,6 +59,7 @@ class DryRun:
     advice: tuple[str, str]
     estimates: list[Estimate]
     full_seconds: float | None
+    full_fits: bool
     warnings: list[str]
 
 
@@ -75,7 +77,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     scorer.score(request)
     question = clean_question(question)
     request = session.request(collection, question, settings)
-    check_fits(request, settings.max_new_tokens, scorer.uses_draft)
+    check_fits(request, PLANNED_MODE)
     scores = scorer.score(request)
     with request.clock.phase("selection"):
         selection = select_scored(request, scores)
@@ -100,6 +102,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         advice=automatic_mode(request),
         estimates=estimates,
         full_seconds=full_seconds,
+        full_fits=fits_target(request),
         warnings=[*collection.warnings, *selection.warnings],
     )
 

@@ -63,7 +63,7 @@ class Worker:
             raise RuntimeError("no pair was opened on this rank")
         request = replace(command.request, pair=self.session.pair, clock=PhaseClock(), target_prefixes=prefixes)
         result = MODES[command.mode].prefill(request)
-        self.reader = ModelReader(request.target.model, result.state, request.prompt.length)
+        self.reader = ModelReader(request.target.model, result.state, result.answer_position)
 
 
 def serve() -> NoReturn:

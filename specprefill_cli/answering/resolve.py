@@ -120,6 +120,8 @@ def resolve_request(
         exact_layers=settings.exact_layers,
         seed=settings.seed,
         clock=clock,
+        positions=settings.positions,
+        max_new_tokens=settings.max_new_tokens,
         keep_draft_state=draft_may_propose(settings, pair),
         draft_prefixes=cache.draft if cache is not None else None,
         target_prefixes=cache.target if cache is not None else None,
@@ -129,7 +131,7 @@ def resolve_request(
 
 def resolve(settings: Settings, request: PrefillRequest) -> Resolved:
     """Mode and decoding options of a prompt. Raises PromptTooLong for one that does not fit the pair."""
-    mode, reason = choose_mode(settings.mode, request, settings.max_new_tokens)
+    mode, reason = choose_mode(settings.mode, request)
     max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
     decoding = settings.varied(max_new_tokens=max_new_tokens)
     return Resolved(

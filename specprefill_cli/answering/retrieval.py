@@ -11,7 +11,7 @@ from specprefill_cli.answering.relevance import Sentences, rank_sentences
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collection import Collection
-from specprefill_cli.errors import PromptTooLong
+from specprefill_cli.prefill.auto_mode import check_draft_fits
 from specprefill_cli.prefill.fates import Fate, Plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.selection import select_scored
@@ -37,19 +37,14 @@ def retrieve(
 ) -> Retrieval:
     """Score the documents with the draft; the best `top` passages, or without it the chunks of the keep ratio.
 
-    Chunks are extended to whole sentences. Raises UsageError for an empty question, PromptTooLong when the documents do
-    not fit the draft.
+    Chunks are extended to whole sentences. Raises UsageError for an empty question, PromptTooLong when the draft
+    cannot read the documents.
     """
     question = clean_question(question)
     request = session.request(collection, question, settings)
     scorer = SCORERS[request.scorer]
-    steps = request.look_ahead if scorer.looks_ahead else 0
-    draft = session.pair.draft
-    if draft is not None and scorer.uses_draft and request.draft_prompt.length + steps > draft.context:
-        raise PromptTooLong(
-            f"the prompt has {request.draft_prompt.length:,} tokens and does not fit {draft.name}'s context of "
-            f"{draft.context:,}; give fewer or shorter documents, a pair with a longer context, or --scorer lexical"
-        )
+    if scorer.uses_draft:
+        check_draft_fits(request)
     scores = scorer.score(request)
     sentences = rank_sentences(collection, question, request.prompt.offsets, scores.importance)
     warnings = list(collection.warnings)
@@ -57,7 +52,7 @@ def retrieve(
         chosen = best_passages(collection, sentences, top)
         passages = sorted(chosen, key=lambda passage: (passage.number, passage.start))
     else:
-        selection = select_scored(request, scores)
+        selection = select_scored(request, scores, capped=False)
         warnings += selection.warnings
         passages = kept_passages(collection, sentences, selection.plan, request.prompt.offsets)
     kept = sum(len(passage.text.split()) for passage in passages)

@@ -25,6 +25,7 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.prefill.auto_mode import runs_draft
 from specprefill_cli.prefill.modes.base import PrefillResult
+from specprefill_cli.prefill.positions import COMPACT, ORIGINAL
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 
@@ -88,7 +89,8 @@ class AnswerStream:
         self.speculator = choose_speculator(
             request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
         )
-        reader = ModelReader(request.target.model, self.prefilled.state, request.prompt.length, request.pair.ranks)
+        prefilled = self.prefilled
+        reader = ModelReader(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
         return decode(
             reader,
             self.first_token,
@@ -214,4 +216,6 @@ class AnswerStream:
             scorer=request.scorer if MODES[resolved.mode].uses_draft else None,
             draft_window=prefilled.draft_window,
             gate=prefilled.gate,
+            positions=ORIGINAL if prefilled.compact is None else COMPACT,
+            position_factor=1.0 if prefilled.compact is None else prefilled.compact.factor,
         )

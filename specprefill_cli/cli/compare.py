@@ -125,9 +125,10 @@ def answer_once(repl: Repl, question: str, json: bool, html: Path | None, notes:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if html:
-        write_page(html, question, repl.comparison.collection, comparison_results(repl.compared))
+        results = comparison_results(repl.compared, repl.comparison.misfits)
+        write_page(html, question, repl.comparison.collection, results)
     if json:
-        print_json(comparison_record(question, repl.compared))
+        print_json(comparison_record(question, repl.compared, repl.comparison.misfits))
     else:
         console(sys.stdout).print(table)
 

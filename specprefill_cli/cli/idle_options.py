@@ -35,6 +35,11 @@ def maps_draft_kv(settings: Settings) -> bool:
     return settings.mode != AUTO and MODES[settings.mode].uses_draft_kv
 
 
+def places_tokens(settings: Settings) -> bool:
+    """Whether the mode takes prompts beyond the target's context, and so decides where their tokens stand."""
+    return settings.mode == AUTO or MODES[settings.mode].any_length
+
+
 def recomputes_by_risk(settings: Settings) -> bool:
     """Whether risk alone decides what is recomputed, within a budget."""
     return maps_draft_kv(settings) and not uses_keep(settings)
@@ -43,6 +48,7 @@ def recomputes_by_risk(settings: Settings) -> bool:
 # By what they need: the options, and the settings in which they have an effect.
 NEEDS: Mapping[str, tuple[Sequence[str], Callable[[Settings], bool]]] = {
     "--mode select or hybrid": (("keep",), uses_keep),
+    "--mode select": (("positions",), places_tokens),
     "a mode other than full": (("scorer", "chunk_size"), scores_document),
     "--mode draft-kv": (("recompute",), recomputes_by_risk),
     "--mode draft-kv or hybrid": (("accept_risk", "exact_layers"), maps_draft_kv),

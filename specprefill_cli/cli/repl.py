@@ -109,7 +109,7 @@ class Repl:
         self.question = question
         for compared in self.compared:
             self.times.setdefault(compared.asked, []).append(compared.answer.ttft_seconds)
-        return comparison_view(self.compared)
+        return comparison_view(self.compared, self.comparison.misfits)
 
     def change(self, name: str, argument: str) -> RenderableType:
         """Change one setting, and warn where that has no effect; without a value, show it."""
@@ -168,7 +168,7 @@ class Repl:
             raise UsageError("/save: give a file that ends with .html or .json")
         check_can_write(path, "/save")
         check_no_document(path, self.comparison.collection, "/save")
-        write_comparison(path, self.question, self.comparison.collection, self.compared)
+        write_comparison(path, self.question, self.comparison, self.compared)
         return plain(f"written to {path}")
 
     def leave(self, _argument: str) -> None:
@@ -211,15 +211,15 @@ def paths(argument: str) -> list[str]:
     return [os.path.expanduser(name) for name in names]
 
 
-def write_comparison(path: Path, question: str, collection: Collection, compared: Sequence[ModeAnswer]) -> None:
+def write_comparison(path: Path, question: str, comparison: Comparison, compared: Sequence[ModeAnswer]) -> None:
     """Write a comparison as JSON to a file that ends with .json, else as a page."""
     from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results
     from specprefill_cli.reporting.jsonl import line
 
     if path.suffix == ".json":
-        write_whole(path, line(comparison_record(question, compared)) + "\n")
+        write_whole(path, line(comparison_record(question, compared, comparison.misfits)) + "\n")
     else:
-        write_page(path, question, collection, comparison_results(compared))
+        write_page(path, question, comparison.collection, comparison_results(compared, comparison.misfits))
 
 
 def run_repl(repl: Repl, lines: Iterable[str], out: Console, notes: Notes) -> None:

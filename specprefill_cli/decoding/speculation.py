@@ -52,11 +52,14 @@ def adapts(options: Settings) -> bool:
     return options.speculate == AUTO and options.temperature == 0 and options.max_new_tokens > 1
 
 
-def proposer_warnings(options: Settings, request: PrefillRequest) -> tuple[str, ...]:
-    """A warning where the draft was named as proposer, and its context has no room behind the prompt."""
+def proposer_warnings(options: Settings, request: PrefillRequest, length: int) -> tuple[str, ...]:
+    """A warning where the draft was named as proposer, and its context has no room behind the prompt.
+
+    length: position of the answer's first token
+    """
     if options.speculate == OFF or options.proposer != DraftProposer.name:
         return ()
-    draft, length = request.draft, request.prompt.length
+    draft = request.draft
     if length < draft.context:
         return ()
     return (
@@ -82,7 +85,7 @@ def choose_speculator(
         return None
     proposers: list[Proposer] = []
     if options.proposer in (AUTO, LookupProposer.name):
-        proposers.append(LookupProposer(request.prompt.tokens[prefilled.state.positions]))
+        proposers.append(LookupProposer(request.prompt.tokens[prefilled.seen_tokens]))
     if draft_may_propose(options, request.pair):
         proposers.append(draft_proposer(request, prefilled, sampler, stop_tokens))
     if options.speculate != AUTO:
@@ -93,15 +96,21 @@ def choose_speculator(
 def draft_proposer(
     request: PrefillRequest, prefilled: PrefillResult, sampler: Sampler, stop_tokens: frozenset[int]
 ) -> DraftProposer:
-    """The draft behind the prompt: from the cache that prefill left, else it prefills the prompt at its first proposal."""
-    prompt, pair = request.prompt, request.pair
-    draft, length = request.draft, prompt.length
+    """The draft behind the prompt: from the cache that prefill left, else it prefills the prompt at its first proposal.
+
+    Where the prompt is too long for the target, the draft reads what the target kept, at the same positions.
+    """
+    prompt, pair, compact = request.prompt, request.pair, prefilled.compact
+    draft, length = request.draft, prefilled.answer_position
     ready = prefilled.draft_state
+    tokens, positions = prompt.tokens, torch.arange(prompt.length)
+    if compact is not None:
+        tokens, positions = prompt.tokens[compact.tokens], compact.positions
 
     def open_reader() -> ModelReader:
         state = ready
         if state is None:
-            _, state = prefill(draft.model, prompt.tokens, torch.arange(length), request.prefill_chunk)
+            _, state = prefill(draft.model, tokens, positions, request.prefill_chunk)
         return ModelReader(draft.model, state, length)
 
     small, large = cost_of(draft), cost_of(pair.target)
@@ -113,7 +122,7 @@ def draft_proposer(
         stop_tokens,
         vocabulary=prefilled.logits.shape[-1],
         longest_answer=draft.context - length,
-        entry_passes=0.0 if ready is not None else small.prefill_with_overhead(length) / target_pass,
+        entry_passes=0.0 if ready is not None else small.prefill_with_overhead(len(tokens)) / target_pass,
         # Short passes are bound by their number of layers as often as by their arithmetic.
         token_passes=max(small.layers / large.layers, small.pass_flops(1, length) / large.pass_flops(1, length)),
     )

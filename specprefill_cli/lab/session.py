@@ -31,7 +31,7 @@ def answer_with(
 
 def check_context(request: PrefillRequest, settings: Settings) -> None:
     """Raise PromptTooLong for a prompt that does not fit the models that the settings' mode runs."""
-    choose_mode(settings.mode, request, settings.max_new_tokens)
+    choose_mode(settings.mode, request)
 
 
 def draft_session(session: Session) -> Session:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specprefill_cli.errors import PromptTooLong
+from specprefill_cli.models.loading import LoadedModel, ModelOutline
+from specprefill_cli.prefill.positions import ORIGINAL, answer_room
 from specprefill_cli.prefill.registry import BASELINE, MODES, SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.settings import AUTO
 
 # Expected speedup over `full` from which `auto` takes another mode.
 SMALLEST_SPEEDUP = 1.2
+# What helps against a prompt that does not fit.
+SHORTEN = "give fewer or shorter documents, or a pair with a longer context"
 
 
 def automatic_modes() -> tuple[str, ...]:
@@ -24,13 +28,13 @@ def runs_draft(mode: str, scorer: str) -> bool:
     return may_score and (scorer == AUTO or SCORERS[scorer].uses_draft)
 
 
-def choose_mode(mode: str, request: PrefillRequest, max_new_tokens: int) -> tuple[str, str | None]:
+def choose_mode(mode: str, request: PrefillRequest) -> tuple[str, str | None]:
     """The mode that a prompt is prefilled in, and the reason where `auto` chose it.
 
     Raises PromptTooLong for a prompt that does not fit the pair in this mode.
     """
     name, reason = automatic_mode(request) if mode == AUTO else (mode, None)
-    check_fits(request, max_new_tokens, runs_draft(name, request.scorer))
+    check_fits(request, name)
     return name, reason
 
 
@@ -44,12 +48,21 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
         if cost and full_cost / cost > best_speedup:
             best, best_speedup = name, full_cost / cost
         obstacle = obstacle or blocked
+    if not fits_target(request):
+        return too_long_for_full(request, best)
     if best == BASELINE:
         return BASELINE, f"auto: {obstacle or 'no other mode is available'}"
     situation = f"at {request.prompt.length:,} tokens{cached_for(request, (BASELINE, best))}"
     if best_speedup >= SMALLEST_SPEEDUP:
         return best, f"auto: {best} promises {best_speedup:.1f}x {situation}"
     return BASELINE, f"auto: {best} promises only {best_speedup:.1f}x {situation} ({SMALLEST_SPEEDUP}x is worth it)"
+
+
+def too_long_for_full(request: PrefillRequest, best: str) -> tuple[str, str]:
+    """The mode for a prompt beyond the target's context, and the reason; best: the cheapest one."""
+    able = best if MODES[best].any_length else next(name for name in MODES if MODES[name].any_length)
+    target = request.pair.target
+    return able, f"auto: {request.prompt.length:,} tokens do not fit {target.name}'s context of {target.context:,}"
 
 
 def cached_for(request: PrefillRequest, modes: Sequence[str]) -> str:
@@ -60,21 +73,51 @@ def cached_for(request: PrefillRequest, modes: Sequence[str]) -> str:
 
 
 def expected_speedup(mode: str, request: PrefillRequest) -> float | None:
-    """Time of `full` over that of a mode, by the cost model; None where it knows no cost."""
+    """Time of `full` over that of a mode, by the cost model; None where it knows no cost, or `full` cannot run."""
+    if not fits_target(request):
+        return None
     full_cost, cost = MODES[BASELINE].cost(request), MODES[mode].cost(request)
     return full_cost / cost if full_cost and cost else None
 
 
-def check_fits(request: PrefillRequest, max_new_tokens: int, with_draft: bool) -> None:
-    """Raises PromptTooLong when prompt and answer exceed the target's context, or the draft's where it runs."""
-    pair = request.pair
-    needs = [(pair.target, request.prompt.length, max_new_tokens, "tokens of answer")]
-    if with_draft and pair.draft is not None:
-        steps = request.look_ahead if SCORERS[request.scorer].looks_ahead else 0
-        needs.append((pair.draft, request.draft_prompt.length, steps, "tokens of look-ahead"))
-    for model, tokens, more, purpose in needs:
-        if tokens + more > model.context:
-            raise PromptTooLong(
-                f"the prompt has {tokens:,} tokens and with {more:,} {purpose} does not fit {model.name}'s context of "
-                f"{model.context:,}; give fewer or shorter documents, or a pair with a longer context"
-            )
+def fits_target(request: PrefillRequest) -> bool:
+    """Whether the whole prompt and the longest answer fit the target's context."""
+    return request.prompt.length <= answer_room(request)
+
+
+def check_fits(request: PrefillRequest, mode: str) -> None:
+    """Raises PromptTooLong when prompt and answer exceed what the mode takes of the target's context, or the draft's."""
+    any_length = MODES[mode].any_length
+    advice = SHORTEN if any_length else f"use --mode select, or {SHORTEN}"
+    target, tokens = request.pair.target, request.prompt.length
+    if any_length and request.positions != ORIGINAL:
+        # Question and instruction, and one chunk.
+        tokens = min(tokens, tokens - request.document_tokens + request.chunk_size)
+    elif any_length:
+        advice = f"use --positions auto, or {SHORTEN}"
+    check_context(target, tokens, request.max_new_tokens, "tokens of answer", advice)
+    if runs_draft(mode, request.scorer):
+        check_draft_fits(request, any_length, advice)
+
+
+def check_draft_fits(request: PrefillRequest, in_windows: bool = True, advice: str = SHORTEN) -> None:
+    """Raises PromptTooLong when the draft cannot read the prompt; in_windows: it may read the document in parts."""
+    draft, scorer, tokens = request.pair.draft, SCORERS[request.scorer], request.draft_prompt.length
+    if draft is None:
+        return
+    if in_windows and scorer.any_length:
+        start, end = request.draft_prompt.document
+        tokens = min(tokens, tokens - (end - start) + request.chunk_size)
+    elif in_windows:
+        advice = f"use another --scorer, or {advice}"
+    steps = request.look_ahead if scorer.looks_ahead else 0
+    check_context(draft, tokens, steps, "tokens of look-ahead", advice)
+
+
+def check_context(model: LoadedModel | ModelOutline, tokens: int, more: int, purpose: str, advice: str) -> None:
+    """Raises PromptTooLong where a prompt of so many tokens, and more behind it, exceed a model's context."""
+    if tokens + more > model.context:
+        raise PromptTooLong(
+            f"the prompt has {tokens:,} tokens and with {more:,} {purpose} does not fit {model.name}'s context of "
+            f"{model.context:,}; {advice}"
+        )

@@ -32,7 +32,7 @@ def pass_size(setting: str | int, pair: LoadedPair, prompt_tokens: int) -> int:
 def model_pass_size(model: LoadedModel, prompt_tokens: int) -> int:
     """`choose_pass_size` for a model whose layers and cache are spread evenly over its devices."""
     dtype = model.model.dtype
-    cache = cache_bytes(model.config, prompt_tokens, dtype) // len(model.devices)
+    cache = cache_bytes(model.config, min(prompt_tokens, model.context), dtype) // len(model.devices)
     free = min(free_memory(device) for device in model.devices)
     largest = LARGEST_ON_CPU if any(device.type in ("cpu", "mps") for device in model.devices) else LARGEST
     return choose_pass_size(free, cache, pass_bytes(cost_of(model), dtype.itemsize), largest)

@@ -11,6 +11,7 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import PrefixCache
 from specprefill_cli.prompting import Prompt
+from specprefill_cli.settings import AUTO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class PrefillRequest:
     recompute: largest share of the prompt that draft KV recomputes; accept_risk: risk that may remain, `off` for any,
         `auto` for that of the map's calibration
     exact_layers: lowest target layers that draft KV computes for all tokens
+    positions: where the target computes kept tokens: `original`, `compact` or `auto`
+    max_new_tokens: the longest answer, for which the target's context must have room behind the prompt
     keep_draft_state: whether decoding will need the draft's cache of the prompt
     last_draft_layer: layer up to which the draft must run whatever the scorer needs, because draft KV reads its input
     draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold, keep nothing
@@ -48,6 +51,8 @@ class PrefillRequest:
     exact_layers: int
     seed: int
     clock: PhaseClock
+    positions: str = AUTO
+    max_new_tokens: int = 0
     keep_draft_state: bool = False
     draft_gap: int = 0
     last_draft_layer: int = 0

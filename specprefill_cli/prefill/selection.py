@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.fates import Fate, Plan, Span
+from specprefill_cli.prefill.positions import answer_room
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
 
@@ -83,12 +84,13 @@ def select(
     document: tuple[int, int],
     auto_mass: float | None = None,
     neighbours: float = 0.0,
+    limit: int | None = None,
 ) -> Selection:
     """Keep the most important chunks of a document.
 
     importance: [n] scores of the document's tokens; keep: share of all prompt tokens, or None for the smallest set of
     chunks that holds `auto_mass` of the scores' sum (AUTO_MASS where it is None)
-    neighbours: weight of a chunk's two neighbours in its rank
+    neighbours: weight of a chunk's two neighbours in its rank; limit: document tokens kept at most
     """
     start, end = document
     if end == start:
@@ -98,6 +100,8 @@ def select(
         count = chunks_for_mass(scores, AUTO_MASS if auto_mass is None else auto_mass)
     else:
         count = chunk_budget(keep, prompt_tokens, end - start, chunk_size)
+    if limit is not None:
+        count = min(count, max(1, limit // chunk_size))
     selected = torch.zeros(len(scores), dtype=torch.bool)
     selected[rank(scores)[:count]] = True
     plan = Plan(prompt_tokens, document, selected_spans(selected, chunk_size, document))
@@ -128,9 +132,14 @@ def selection_warning(plan: Plan, importance: Tensor, keep: float | None, chunk_
     return None
 
 
-def select_scored(request: PrefillRequest, scores: Scores) -> Selection:
-    """`select` with all that a scorer returned, for a prompt in the target's tokens."""
-    return select(
+def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) -> Selection:
+    """`select` with all that a scorer returned, for a prompt in the target's tokens.
+
+    capped: keep no more than the target's context has room for
+    """
+    room, length = answer_room(request), request.prompt.length
+    limit = room - (length - request.document_tokens) if capped and length > room else None
+    selection = select(
         scores.importance,
         keep=request.keep,
         chunk_size=request.chunk_size,
@@ -138,6 +147,19 @@ def select_scored(request: PrefillRequest, scores: Scores) -> Selection:
         document=request.prompt.document,
         auto_mass=scores.auto_mass,
         neighbours=scores.neighbours,
+        limit=limit,
+    )
+    if limit is None or request.keep is None or request.keep * length <= room:
+        return selection
+    return replace(selection, warnings=(*selection.warnings, cap_warning(request, selection.plan)))
+
+
+def cap_warning(request: PrefillRequest, plan: Plan) -> str:
+    """What a keep ratio asked for, and what the target's context has room for."""
+    target = request.pair.target
+    return (
+        f"keep {request.keep:g} of {plan.prompt_tokens:,} tokens does not fit {target.name}'s context of {target.context:,} "
+        f"with {request.max_new_tokens:,} tokens of answer; kept {plan.kept_tokens:,}, {plan.kept_ratio:.3f}"
     )
 
 
@@ -150,7 +172,7 @@ def tokens_at(keep: float, request: PrefillRequest) -> int:
     """Tokens that a selection keeps at a keep ratio, up to the size of a chunk."""
     tokens, document_tokens = request.prompt.length, request.document_tokens
     document = max(request.chunk_size, int(document_floor(keep, document_tokens)))
-    return min(tokens, max(int(keep * tokens), tokens - document_tokens + document))
+    return min(tokens, max(int(keep * tokens), tokens - document_tokens + document), answer_room(request))
 
 
 def selected_spans(selected: Tensor, chunk_size: int, document: tuple[int, int]) -> tuple[Span, ...]:

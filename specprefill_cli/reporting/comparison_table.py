@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -14,31 +15,45 @@ from specprefill_cli.reporting.evidence import passages_view
 from specprefill_cli.reporting.html import PageResult, answer_result
 from specprefill_cli.reporting.jsonl import SCHEMA, answer_record
 from specprefill_cli.reporting.safe import plain
-from specprefill_cli.reporting.table import page_text, phase_name, seconds, several_documents, source_text, span_count
+from specprefill_cli.reporting.table import (
+    page_text,
+    phase_name,
+    positions_text,
+    seconds,
+    several_documents,
+    source_text,
+    span_count,
+)
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.answer import Answer
     from specprefill_cli.answering.comparison import ModeAnswer
 
 EMPTY = "-"
+# In place of the answer of a mode that the prompt is too long for.
+DOES_NOT_FIT = "does not fit"
+# Modes by name, with the reason.
+Misfits = Mapping[str, str]
+NONE: Misfits = MappingProxyType({})
 
 
-def comparison_view(compared: Sequence[ModeAnswer]) -> Group:
+def comparison_view(compared: Sequence[ModeAnswer], misfits: Misfits = NONE) -> Group:
     """The table of modes, and below it the passages of the first mode that scored the documents, else of the first."""
     scored = [column.answer for column in compared if column.answer.scorer is not None]
     answers = [*scored, *(column.answer for column in compared)]
-    return Group(comparison_table(compared), *map(passages_view, answers[:1]))
+    return Group(comparison_table(compared, misfits), *map(passages_view, answers[:1]))
 
 
-def comparison_table(compared: Sequence[ModeAnswer]) -> Table:
-    """Build a table with a row for each figure that any mode has, and a column for each mode."""
+def comparison_table(compared: Sequence[ModeAnswer], misfits: Misfits = NONE) -> Table:
+    """Build a table with a row for each figure that any mode has, and a column for each mode; misfits come last."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
-    for column in compared:
-        table.add_column(plain(column.asked), overflow="fold", ratio=1)
+    for name in (*(column.asked for column in compared), *misfits):
+        table.add_column(plain(name), overflow="fold", ratio=1)
     columns = [figures(column) for column in compared]
+    columns += [{"answer": DOES_NOT_FIT, "warning": reason} for reason in misfits.values()]
     for label in columns[0] if columns else ():
-        values = [column[label] for column in columns]
+        values = [column.get(label) for column in columns]
         if any(values):
             table.add_row(label, *(plain(value or EMPTY) for value in values))
     return table
@@ -54,6 +69,7 @@ def figures(compared: ModeAnswer) -> dict[str, str | None]:
         **{f"  {phase_name(name)}": seconds(value) if value > 0 else None for name, value in answer.phases.items()},
         "reused": ", ".join(answer.reused),
         **differences(compared),
+        "positions": positions_text(answer),
         "kept": f"{answer.kept_tokens:,} of {answer.prompt_tokens:,}, {answer.kept_ratio:.3f}",
         **{fate.value: fate_figure(answer, fate) for fate in Fate},
         "decode": figure(answer.tokens_per_second, "{:,.0f} tokens/s"),
@@ -91,18 +107,27 @@ def sources_table(compared: Sequence[ModeAnswer]) -> Table:
     return table
 
 
-def comparison_results(compared: Sequence[ModeAnswer]) -> list[PageResult]:
+def comparison_results(compared: Sequence[ModeAnswer], misfits: Misfits = NONE) -> list[PageResult]:
     """Return the modes as the page shows them: each answer, with its differences from that of `full` first."""
     results = []
     for row in compared:
         measured = [(label, value) for label, value in differences(row).items() if value is not None]
         result = answer_result(row.answer, row.cells)
         results.append(replace(result, facts=[*measured, *result.facts]))
+    results += [
+        PageResult(
+            mode=mode, reason=DOES_NOT_FIT, answer=None, facts=(), phases={}, citations=(), warnings=[why], cells=()
+        )
+        for mode, why in misfits.items()
+    ]
     return results
 
 
-def comparison_record(question: str, compared: Sequence[ModeAnswer]) -> dict[str, Any]:
-    """Return the comparison as JSON values: rows as `ask --json` has them, with their differences from `full`."""
+def comparison_record(question: str, compared: Sequence[ModeAnswer], misfits: Misfits = NONE) -> dict[str, Any]:
+    """Return the comparison as JSON values: rows as `ask --json` has them, with their differences from `full`.
+
+    Under `does_not_fit` are the modes without an answer, with the reason.
+    """
     differences = ("asked", "speedup", "first_token_kl", "agreement")
     rows = [answer_record(row.answer) | {name: getattr(row, name) for name in differences} for row in compared]
-    return {"schema": SCHEMA, "question": question, "rows": rows}
+    return {"schema": SCHEMA, "question": question, "rows": rows, "does_not_fit": dict(misfits)}

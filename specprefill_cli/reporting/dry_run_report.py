@@ -36,7 +36,7 @@ def plan_facts(run: DryRun) -> list[tuple[str, str]]:
         ("prompt", f"{run.plan.prompt_tokens:,} tokens"),
         ("would keep", f"{run.plan.kept_tokens:,} tokens, ratio {run.plan.kept_ratio:.3f}"),
         ("auto takes", advice),
-        ("expected with this plan", f"{planned.speedup:.1f}x{ttft}"),
+        ("expected with this plan", f"{speedup_text(run, planned.speedup)}{ttft}"),
     ]
 
 
@@ -47,8 +47,14 @@ def estimate_rows(run: DryRun) -> list[list[str]]:
         keep = f"auto, {estimate.kept_ratio:.2f}" if estimate.keep is None else f"{estimate.keep:g}"
         label = f"this plan: {keep}" if number == 0 else keep
         ttft = about_seconds(estimate.ttft_seconds)
-        rows.append([label, f"{estimate.kept_tokens:,}", f"{estimate.speedup:.1f}x", ttft])
-    return [*rows, ["full", f"{run.plan.prompt_tokens:,}", "1.0x", about_seconds(run.full_seconds)]]
+        rows.append([label, f"{estimate.kept_tokens:,}", speedup_text(run, estimate.speedup), ttft])
+    full = about_seconds(run.full_seconds) if run.full_fits else "does not fit"
+    return [*rows, ["full", f"{run.plan.prompt_tokens:,}", speedup_text(run, 1.0), full]]
+
+
+def speedup_text(run: DryRun, speedup: float) -> str:
+    """Write a speedup over full prefill; a dash where that cannot run."""
+    return f"{speedup:.1f}x" if run.full_fits else "-"
 
 
 def about_seconds(value: float | None) -> str:
@@ -98,7 +104,7 @@ def plan_record(run: DryRun, collection: Collection, startup_seconds: float) -> 
         "spans": [asdict(span) for span in run.spans],
         "chunks": chunk_records(run.plan.document[0], run.cells, collection),
         "estimates": [asdict(estimate) for estimate in run.estimates],
-        "full_ttft_seconds": run.full_seconds,
+        "full_ttft_seconds": run.full_seconds if run.full_fits else None,
         "warnings": run.warnings,
     }
 

@@ -12,6 +12,7 @@ from specprefill_cli.answering.citations import Citation
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.errors import one_line
 from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.prefill.positions import ORIGINAL
 from specprefill_cli.prefill.registry import BASELINE, MODES
 from specprefill_cli.reporting.safe import plain
 
@@ -99,10 +100,20 @@ def prompt_facts(answer: Answer) -> list[tuple[str, str]]:
         ("prompt", f"{answer.prompt_tokens:,} tokens"),
         ("kept", kept_text(answer)),
     ]
+    positions = positions_text(answer)
+    if positions is not None:
+        facts.append(("positions", positions))
     if answer.scorer is not None:
         window = f", draft attention window {answer.draft_window:,} tokens" if answer.draft_window else ""
         facts.append(("scorer", answer.scorer + window))
     return facts
+
+
+def positions_text(answer: Answer) -> str | None:
+    """Describe where kept tokens stand; None where they stand where they always do."""
+    if answer.positions == ORIGINAL:
+        return None
+    return f"{answer.positions}, gaps between kept spans x {answer.position_factor:.3g}"
 
 
 def start_facts(answer: Answer) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.gate import GateVerdict
+from specprefill_cli.prefill.positions import CompactPositions
 from specprefill_cli.prefill.request import PrefillRequest
 
 
@@ -23,6 +24,7 @@ class PrefillResult:
     neighbours: weight of a chunk's two neighbours in its rank
     draft_state: the draft's cache of the whole prompt, where the draft ran and decoding needs it
     draft_window: tokens that the draft saw back while it read the document; None: all of them, or no draft ran
+    compact: where the target computed kept tokens; None: at their original positions
     reused: work of earlier questions that it rests on, in words
     gate: whether the risk that remains in accepted draft KV was small enough; None without draft KV
     """
@@ -34,9 +36,20 @@ class PrefillResult:
     neighbours: float = 0.0
     draft_state: PrefillState | None = None
     draft_window: int | None = None
+    compact: CompactPositions | None = None
     reused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     gate: GateVerdict | None = None
+
+    @property
+    def answer_position(self) -> int:
+        """Position of the answer's first token."""
+        return self.plan.prompt_tokens if self.compact is None else self.compact.end
+
+    @property
+    def seen_tokens(self) -> Tensor:
+        """Indices in the prompt, ascending, of the tokens in the target's cache."""
+        return self.state.positions if self.compact is None else self.compact.tokens
 
 
 class Mode(ABC):
@@ -44,6 +57,7 @@ class Mode(ABC):
 
     uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
     uses_draft_kv: whether it maps draft KV, and so obeys `--recompute`, `--accept-risk` and `--exact-layers`
+    any_length: whether it takes prompts longer than the target's context
     automatic: whether `--mode auto` may take it where `cost` promises a gain over `full`
     """
 
@@ -51,6 +65,7 @@ class Mode(ABC):
     uses_draft: ClassVar[bool] = False
     uses_keep: ClassVar[bool] = False
     uses_draft_kv: ClassVar[bool] = False
+    any_length: ClassVar[bool] = False
     automatic: ClassVar[bool] = False
 
     @abstractmethod

@@ -10,6 +10,7 @@ from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
+from specprefill_cli.prefill.positions import CompactPositions, compact_positions
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import shared_scores
@@ -17,11 +18,12 @@ from specprefill_cli.prefill.selection import expected_tokens, select_scored
 
 
 class SelectMode(Mode):
-    """Score, select chunks, and prefill the selected ones at their original positions."""
+    """Score, select chunks, and prefill the selected ones where `--positions` says."""
 
     name = "select"
     uses_draft = True
     uses_keep = True
+    any_length = True
     automatic = True
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
@@ -30,8 +32,9 @@ class SelectMode(Mode):
             # Rank 0 decides: processors that round differently could break a near-tie differently.
             selection = request.pair.ranks.from_leader(lambda: select_scored(request, scores))
         with request.clock.phase("target_prefill"):
+            compact = compact_positions(request, selection.plan)
             logits, state = sparse_prefill(
-                request.target.model, request.prompt.tokens, selection.plan, request.prefill_chunk
+                request.target.model, request.prompt.tokens, selection.plan, request.prefill_chunk, compact
             )
         return PrefillResult(
             logits=logits,
@@ -41,6 +44,7 @@ class SelectMode(Mode):
             neighbours=scores.neighbours,
             draft_state=scores.draft_state,
             draft_window=request.draft_window if SCORERS[request.scorer].uses_draft else None,
+            compact=compact,
             reused=scores.reused,
             warnings=selection.warnings,
         )
@@ -53,10 +57,13 @@ class SelectMode(Mode):
         return SCORERS[request.scorer].obstacle(request)
 
 
-def sparse_prefill(model: PreTrainedModel, tokens: Tensor, plan: Plan, chunk: int) -> tuple[Tensor, PrefillState]:
-    """Run the target over kept tokens, each at its original position: logits [V] of the last one, and the compact cache.
+def sparse_prefill(
+    model: PreTrainedModel, tokens: Tensor, plan: Plan, chunk: int, compact: CompactPositions | None = None
+) -> tuple[Tensor, PrefillState]:
+    """Run the target over kept tokens: logits [V] of the last one, and their cache.
 
-    tokens: [M] the whole prompt. Decoding goes on at position M, whatever was dropped.
+    tokens: [M] the whole prompt; compact: where they stand, None for original positions, with which decoding goes on at
+    position M, whatever was dropped
     """
-    positions = plan.kept_positions()
-    return prefill(model, tokens[positions], positions, chunk)
+    kept = plan.kept_positions()
+    return prefill(model, tokens[kept], kept if compact is None else compact.positions, chunk)

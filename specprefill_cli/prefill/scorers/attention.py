@@ -36,6 +36,7 @@ class AttentionScorer(Scorer):
     uses_draft = True
     looks_ahead = True
     uses_window = True
+    any_length = True
     neighbours = 0.0
 
     @abstractmethod
@@ -207,10 +208,14 @@ class AttentionScorer(Scorer):
         return flops * request.pair.ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
-        """Layers that see too little."""
+        """Layers that see too little, or a question that leaves no room for the document."""
+        draft, prompt = request.draft, request.draft_prompt
+        outside = prompt.length - (prompt.document[1] - prompt.document[0])
+        if outside + request.chunk_size + (request.look_ahead if self.looks_ahead else 0) > draft.context:
+            return f"the draft's context of {draft.context:,} tokens is too short for the question"
         windows = self.windows(request)
         reach = windows[0].request(request).draft_reach if windows else request.draft_reach
-        if not usable_layers(window_layers(request.draft.config), reach):
+        if not usable_layers(window_layers(draft.config), reach):
             return f"every layer of the draft sees less than the {reach:,} tokens"
         return None
 

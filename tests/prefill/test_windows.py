@@ -1,0 +1,211 @@
+"""Documents beyond the draft's context: windows, scores that compare across them, compact positions."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specprefill_cli.answering.session import Session
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import PromptTooLong
+from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.modes.select import sparse_prefill
+from specprefill_cli.prefill.positions import shorten_gaps
+from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.prefill.scorers.windows import combined, divide
+from specprefill_cli.prefill.selection import chunk_scores, select_scored
+from specprefill_cli.prompting import parse_template
+from specprefill_cli.resources import packaged_folder
+from specprefill_cli.settings import Settings
+
+MANUAL = (packaged_folder("sample_docs") / "kestrel-pump-manual.md").read_text(encoding="utf-8")
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 60
+
+
+def request_for(session, text=TEXT, question="When does the gate open?", **settings):
+    collection = Collection((one_page_document("doc", text, "text/plain"),))
+    return session.request(collection, question, Settings(**{"max_new_tokens": 16} | settings))
+
+
+def with_context(session, draft, target=None):
+    """The session with a shorter context of its models."""
+    pair = session.pair
+    models = {"draft": replace(pair.draft, context=draft), "target": replace(pair.target, context=target or draft)}
+    shorter = CalibratedPair(pair.pair, **models, scoring_heads=pair.scoring_heads)
+    return replace(session, pair=shorter)
+
+
+def rank_correlation(first, second):
+    ranks = [np.argsort(np.argsort(scores.numpy())) for scores in (first, second)]
+    return np.corrcoef(ranks)[0, 1]
+
+
+@given(st.integers(1, 200_000), st.integers(33, 20_000), st.integers(0, 20_000))
+def test_cores_divide_the_document_and_windows_fit(tokens, size, more):
+    room = size + more
+    windows = divide(tokens, size, room)
+    assert [0, *(window.core[1] for window in windows)] == [*(window.core[0] for window in windows), tokens]
+    for window in windows:
+        assert window.start <= window.core[0] < window.core[1] <= window.end <= tokens
+        assert window.end - window.start <= size
+        assert window.end - window.start + window.gap <= room
+        if tokens <= room:
+            assert window.gap == tokens - window.end
+
+
+def test_windows_are_prompts_with_the_same_question(tiny_session):
+    request = request_for(tiny_session)
+    prompt = request.draft_prompt
+    for window in divide(request.document_tokens, 500, 2_000):
+        part = window.prompt(prompt)
+        assert torch.equal(part.tokens[slice(*part.question)], prompt.tokens[slice(*prompt.question)])
+        first = prompt.document[0]
+        held = prompt.tokens[first + window.start : first + window.end]
+        assert torch.equal(part.tokens[slice(*part.document)], held)
+        core, shared = window.parts(part)
+        assert len(core) + len(shared) <= part.length
+        assert torch.equal(part.tokens[core], prompt.tokens[first + window.core[0] : first + window.core[1]])
+        assert len(shared) == prompt.length - request.document_tokens
+
+
+def test_combined_normalisers_are_those_of_one_softmax():
+    scores = torch.randn(3, 2, 5, 40, generator=torch.Generator().manual_seed(1))
+    parts = torch.arange(30), torch.arange(30, 40)
+    masses = [{0: torch.stack([window[..., keys].logsumexp(-1) for keys in parts])} for window in scores]
+    masses[1] = {0: masses[1][0][..., :4]}
+    cores = scores[..., :30].exp().sum((0, -1))
+    shared = scores[..., 30:].exp().sum(-1).mean(0)
+    torch.testing.assert_close(combined(masses)[0], (cores + shared).log()[:, :4])
+
+
+@pytest.mark.parametrize(("scorer", "smallest"), [("heads", 0.95), ("question", 0.85)])
+def test_a_document_that_fits_ranks_alike_in_one_window_and_in_four(tiny_session, scorer, smallest):
+    place = MANUAL.index("40 metres")
+    correlations = []
+    for question in ("How long may the cable to the motor be?", "What wire connects the supply?"):
+        request = request_for(tiny_session, MANUAL, question, scorer=scorer, keep=0.2)
+        used, tokens = SCORERS[scorer], request.document_tokens
+        windows = divide(tokens, tokens // 4 + 300, tokens)
+        assert len(windows) == 4
+        whole = used.score(request)
+        parts = used.scores(request, used.windowed(request, windows))
+        correlations.append(rank_correlation(whole.importance, parts.importance))
+        if question.startswith("How long"):
+            token = int(np.searchsorted(request.prompt.offsets[:, 0], place))
+            chunk = token // request.chunk_size
+            assert all(chunk in select_scored(request, scores).chunks for scores in (whole, parts))
+    assert np.mean(correlations) >= smallest
+
+
+@pytest.mark.parametrize("scorer", sorted(SCORERS))
+def test_every_scorer_takes_documents_of_any_length(random_session, scorer):
+    session = with_context(random_session, 400)
+    request = request_for(session, scorer=scorer)
+    assert request.draft_prompt.length > 1_500
+    check_fits(request, "select")
+    scores = SCORERS[scorer].score(request)
+    assert scores.importance.shape == (request.document_tokens,)
+    assert torch.isfinite(scores.importance).all()
+    assert scores.draft_state is None
+    assert torch.equal(scores.importance, SCORERS[scorer].score(request).importance)
+
+
+def test_windows_work_with_two_tokenizers(two_tokenizers):
+    target, draft = two_tokenizers
+    draft.context = 900
+    pair = CalibratedPair(None, target, draft)
+    session = Session(pair=pair, template=parse_template(packaged_folder("prompts") / "tiny.toml"))
+    request = request_for(session, scorer="question", mode="select")
+    assert request.draft_prompt.length > 3 * draft.context
+    assert SCORERS["question"].score(request).importance.shape == (request.document_tokens,)
+
+
+def test_scoring_in_windows_costs_as_much_per_token_however_long_the_document(random_session):
+    session = with_context(random_session, 800)
+    costs = [SCORERS["question"].cost(request_for(session, TEXT * times)) / times for times in (4, 8)]
+    assert costs[0] == pytest.approx(costs[1], rel=0.1)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=300), st.integers(1, 400))
+def test_compact_positions_keep_order_and_distances_and_fit(flags, room):
+    chosen = torch.tensor(flags)
+    kept, total = chosen.nonzero()[:, 0], len(flags)
+    if len(kept) > room:
+        with pytest.raises(ValueError, match="kept tokens"):
+            shorten_gaps(kept, total, room)
+        return
+    compact = shorten_gaps(kept, total, room)
+    assert compact.end == min(total, room)
+    assert 0 <= compact.factor <= 1
+    steps, original = compact.positions.diff(), kept.diff()
+    assert (steps >= 1).all()
+    assert (steps <= original).all()
+    assert (steps[original == 1] == 1).all()
+    if len(kept):
+        assert 0 <= compact.positions[0]
+        assert compact.positions[-1] < compact.end
+    if total <= room:
+        assert torch.equal(compact.positions, kept)
+
+
+def test_select_computes_kept_tokens_at_compact_positions(random_session):
+    session = with_context(random_session, 600)
+    request = request_for(session, scorer="lexical", keep=0.1)
+    result = MODES["select"].prefill(request)
+    assert result.compact.end == result.answer_position == 600 - 16
+    assert torch.equal(result.state.positions, result.compact.positions)
+    assert torch.equal(result.seen_tokens, result.plan.kept_positions())
+    plain, _ = sparse_prefill(request.target.model, request.prompt.tokens, result.plan, 64, result.compact)
+    torch.testing.assert_close(result.logits, plain, rtol=1e-3, atol=1e-3)
+    assert result.compact.factor < 0.5
+
+
+def test_original_positions_where_they_fit(random_session):
+    result = MODES["select"].prefill(request_for(random_session, scorer="lexical", keep=0.1, positions="compact"))
+    assert result.compact is None
+    assert result.answer_position == result.plan.prompt_tokens
+
+
+def test_keep_is_capped_by_the_targets_context_with_a_warning(random_session):
+    session = with_context(random_session, 400)
+    result = MODES["select"].prefill(request_for(session, scorer="lexical", keep=0.9))
+    assert result.plan.kept_tokens <= 400 - 16
+    assert any("keep 0.9 of" in warning and "context of 400" in warning for warning in result.warnings)
+    automatic = MODES["select"].prefill(request_for(session, scorer="random"))
+    assert automatic.plan.kept_tokens <= 400 - 16
+    assert automatic.warnings == ()
+
+
+@pytest.mark.parametrize("mode", ["full", "draft-kv", "hybrid"])
+def test_other_modes_refuse_with_the_numbers_and_name_select(random_session, mode):
+    session = with_context(random_session, 400)
+    with pytest.raises(PromptTooLong, match=r"the prompt has [\d,]+ tokens .*context of 400; use --mode select"):
+        check_fits(request_for(session), mode)
+
+
+def test_auto_takes_select_and_says_why(random_session):
+    mode, reason = automatic_mode(request_for(with_context(random_session, 400)))
+    assert mode == "select"
+    assert "tokens do not fit random-llama-1's context of 400" in reason
+
+
+def test_original_positions_beyond_the_context_are_refused(random_session):
+    with pytest.raises(PromptTooLong, match="use --positions auto"):
+        check_fits(request_for(with_context(random_session, 400), positions="original"), "select")
+
+
+def test_a_question_that_leaves_no_room_is_refused(random_session):
+    request = request_for(with_context(random_session, 400), question="When? " * 300)
+    with pytest.raises(PromptTooLong, match="context of 400; give fewer or shorter"):
+        check_fits(request, "select")
+
+
+def test_a_draft_with_a_shorter_context_reads_in_windows_while_the_target_computes_original_positions(random_session):
+    result = MODES["select"].prefill(request_for(with_context(random_session, 600, 4_096), keep=0.1, scorer="question"))
+    assert result.compact is None
+    assert chunk_scores(result.importance, 32).count_nonzero() > 1
