@@ -218,13 +218,9 @@ class Session:
         with prepared.request.clock.phase("first_token"):
             first = sampler(result.logits)
         overview = target.name.startswith(BUNDLED) and asks_for_overview(prepared.question)
-        warnings = (
-            *result.warnings,
-            *resolved.warnings,
-            *proposer_warnings(decoding, prepared.request, result.answer_position),
-        )
-        if overview:
-            warnings = (*warnings, OVERVIEW_WARNING)
+        warnings = (*result.warnings, *resolved.warnings)
+        warnings += proposer_warnings(decoding, prepared.request, result.answer_position)
+        warnings += (OVERVIEW_WARNING,) if overview else ()
         return AnswerStream(
             collection=prepared.collection,
             question=prepared.question,

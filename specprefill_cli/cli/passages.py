@@ -19,7 +19,7 @@ from specprefill_cli.settings import OUTPUT, Settings
     "documents",
     "models",
     "prefill",
-    without=("mode", "recompute", "accept_risk", "exact_layers", "tensor_parallel", "quantization"),
+    without=("mode", "positions", "recompute", "accept_risk", "exact_layers", "tensor_parallel", "quantization"),
 )
 def passages(
     documents: Documents = None,

@@ -112,7 +112,7 @@ def test_auto_uses_select_when_the_cost_model_predicts_a_gain(tiny_session):
 
 def test_rejects_a_prompt_beyond_the_context(random_session):
     long = Collection((one_page_document("doc", TEXT * 20, "text/plain"),))
-    with pytest.raises(SpecprefillError, match=r"[\d,]+ tokens .* context of 4,096; give fewer or shorter"):
+    with pytest.raises(SpecprefillError, match=r"[\d,]+ tokens .* context of 4,096; use --mode select, or give fewer"):
         ask(random_session, long, mode="full")
 
 

@@ -164,7 +164,7 @@ def bad_inputs(tmp_path):
             1,
             "no/such-model: not in the model cache",
         ),
-        (HANDBOOK, "Who?", ("--max-new-tokens", "16000"), 1, "does not fit tiny:target's context of 16,384"),
+        (HANDBOOK, "Who?", ("--max-new-tokens", "16380"), 1, "does not fit tiny:target's context of 16,384"),
     ],
 )
 def test_bad_input_is_one_line_with_its_exit_code(call, bad_inputs, document, question, flags, code, words):

@@ -125,24 +125,29 @@ class AttentionScorer(Scorer):
         """Importance [n] of the draft's document tokens, read in windows: one softmax over all of them."""
         # The first window lies farthest from the question: the layers that reach it there reach it in all.
         layers = self.layers(windows[0].request(request))
-        masses = []
-        for window in windows:
-            part = window.request(request)
-            state, capture, _ = self.prefill(part)
-            with request.clock.phase("scoring"):
-                prompt = part.draft_prompt
-                slots = self.query_slots(prompt, capture, layers)
-                masses.append(log_masses(state, capture, slots, prompt.length, window.parts(prompt), layers))
-        normalisers, importance = combined(masses), []
-        queries = normalisers[layers[0]].shape[-1]
-        for window in windows:
-            part = window.request(request)
-            state, capture, _ = self.prefill(part)
-            with request.clock.phase("scoring"):
-                shortened = capture.first(queries)
-                scored = self.reduce(part, state, shortened, layers, normalisers)
-                importance.append(scored[window.core[0] - window.start : window.core[1] - window.start].clone())
-        return torch.cat(importance)
+        normalisers = combined([self.window_masses(request, window, layers) for window in windows])
+        return torch.cat([self.window_importance(request, window, layers, normalisers) for window in windows])
+
+    def window_masses(self, request: PrefillRequest, window: Window, layers: Sequence[int]) -> dict[int, Tensor]:
+        """For each layer [2, heads, Q]: logarithms of the sums of exponential scores over `Window.parts`."""
+        part = window.request(request)
+        state, capture, _ = self.prefill(part)
+        with request.clock.phase("scoring"):
+            prompt = part.draft_prompt
+            slots = self.query_slots(prompt, capture, layers)
+            return log_masses(state, capture, slots, prompt.length, window.parts(prompt), layers)
+
+    def window_importance(
+        self, request: PrefillRequest, window: Window, layers: Sequence[int], normalisers: Mapping[int, Tensor]
+    ) -> Tensor:
+        """Importance [core] of a window's core by the normalisers {layer: [heads, Q]} of all windows."""
+        part = window.request(request)
+        state, capture, _ = self.prefill(part)
+        with request.clock.phase("scoring"):
+            shared = capture.first(normalisers[layers[0]].shape[-1])
+            importance = self.reduce(part, state, shared, layers, normalisers)
+            # A copy, so that the rest of the window is freed.
+            return importance[window.core[0] - window.start : window.core[1] - window.start].clone()
 
     def prefill(self, request: PrefillRequest) -> tuple[PrefillState, QueryCapture, bool]:
         """Read the prompt and look ahead: the draft's state, the queries, and whether a cache held the document."""

@@ -1,0 +1,120 @@
+"""Questions about documents beyond the context of both models: answers, figures, and modes that do not fit."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from specprefill_cli.answering.comparison import Comparison
+from specprefill_cli.answering.dry_run import dry_run
+from specprefill_cli.answering.retrieval import retrieve
+from specprefill_cli.answering.session import Session
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import PromptTooLong
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results, comparison_table
+from specprefill_cli.reporting.dry_run_report import estimate_rows, plan_record
+from specprefill_cli.reporting.html import answer_result, render_page
+from specprefill_cli.reporting.jsonl import answer_record, line
+from specprefill_cli.reporting.table import prompt_facts
+from specprefill_cli.resources import packaged_folder
+from specprefill_cli.settings import Settings
+from tests.cli.test_compare import text_of
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 60
+MANUAL = (packaged_folder("sample_docs") / "kestrel-pump-manual.md").read_text(encoding="utf-8")
+NEEDLE = "The secret code of the north tower is 7315. "
+SETTINGS = Settings(mode="select", scorer="question", keep=0.1, max_new_tokens=4)
+
+
+def collection(text=TEXT):
+    return Collection((one_page_document("doc", text, "text/plain"),))
+
+
+def varied_prose(copies):
+    """The manual again and again, with other numbers each time."""
+    return "".join(MANUAL.replace("1", str(copy % 10)).replace("2", str(copy // 10)) for copy in range(copies))
+
+
+@pytest.fixture
+def session(random_session):
+    """A pair of random models with a context of 600 tokens, a third of the document's."""
+    pair = random_session.pair
+    models = {"draft": replace(pair.draft, context=600), "target": replace(pair.target, context=600)}
+    short = CalibratedPair(pair.pair, **models, scoring_heads=pair.scoring_heads, kv_calibration=pair.kv_calibration)
+    return Session(pair=short, template=random_session.template)
+
+
+@pytest.mark.parametrize("speculation", [{"speculate": "off"}, {"proposer": "draft"}, {"proposer": "lookup"}, {}])
+def test_the_answer_is_the_same_with_and_without_speculation(session, speculation):
+    plain = session.ask(collection(), "When?", SETTINGS.varied(speculate="off", max_new_tokens=24)).finished()
+    other = session.ask(collection(), "When?", SETTINGS.varied(max_new_tokens=24, **speculation)).finished()
+    assert other.answer == plain.answer
+    assert not any("nothing is proposed" in warning for warning in other.warnings)
+
+
+def test_positions_are_in_the_record_the_table_and_the_page(session):
+    answer = session.ask(collection(), "When?", SETTINGS.varied(mode="auto")).finished()
+    record = json.loads(line(answer_record(answer)))
+    assert (record["mode"], record["positions"], record["expected_speedup"]) == ("select", "compact", None)
+    assert 0 < record["position_factor"] < 1
+    assert dict(prompt_facts(answer))["positions"].startswith("compact, gaps between kept spans x 0.")
+    assert "gaps between kept spans" in render_page("When?", collection(), [answer_result(answer, ())])
+
+
+def test_original_positions_are_not_shown(random_session):
+    answer = random_session.ask(collection(), "When?", SETTINGS).finished()
+    assert (answer.positions, answer.position_factor) == ("original", 1.0)
+    assert "positions" not in dict(prompt_facts(answer))
+
+
+def test_compare_shows_modes_that_do_not_fit(session):
+    comparison = Comparison(session, collection())
+    compared = comparison.ask("When?", SETTINGS, ("full", "select", "draft-kv"))
+    assert [column.asked for column in compared] == ["select"]
+    assert list(comparison.misfits) == ["full", "draft-kv"]
+    assert text_of(comparison_table(compared, comparison.misfits)).count("does not fit") >= 2
+    record = comparison_record("When?", compared, comparison.misfits)
+    assert "use --mode select" in record["does_not_fit"]["full"]
+    page = render_page("When?", collection(), comparison_results(compared, comparison.misfits))
+    assert page.count("does not fit") >= 2
+
+
+def test_compare_fails_where_no_mode_fits(session):
+    with pytest.raises(PromptTooLong, match="use --mode select"):
+        Comparison(session, collection()).ask("When?", SETTINGS, ("full", "hybrid"))
+
+
+def test_plan_says_that_full_does_not_fit(session):
+    run = dry_run(session, collection(), "When?", SETTINGS)
+    assert run.advice[0] == "select"
+    assert run.plan.kept_tokens <= 600 - SETTINGS.max_new_tokens
+    assert estimate_rows(run)[-1][2:] == ["-", "does not fit"]
+    assert plan_record(run, collection(), 0.0)["full_ttft_seconds"] is None
+
+
+def test_passages_are_found_however_small_the_targets_context(session):
+    found = retrieve(session, collection(), "When?", SETTINGS.varied(keep=0.6))
+    assert found.kept_words > 0.5 * found.document_words
+
+
+def test_finds_a_needle_beyond_the_context(tiny_session):
+    prose = varied_prose(8)
+    middle = len(prose) // 3
+    text = prose[:middle] + NEEDLE + prose[middle:]
+    answer = tiny_session.ask(collection(text), "What is the secret code of the north tower?").finished()
+    assert answer.prompt_tokens > 16_384
+    assert (answer.mode, answer.answer) == ("select", "7315")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_finds_a_needle_in_sixty_thousand_tokens(tiny_session, place):
+    prose = varied_prose(24)
+    cut = int(place * len(prose))
+    text = prose[:cut] + NEEDLE + prose[cut:]
+    answer = tiny_session.ask(collection(text), "What is the secret code of the north tower?").finished()
+    assert answer.prompt_tokens > 60_000
+    assert (answer.positions, answer.answer) == ("compact", "7315")
+    assert answer.kept_tokens < 6_000
