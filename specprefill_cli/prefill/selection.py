@@ -20,6 +20,9 @@ from specprefill_cli.prefill.scorers.base import Scores
 USUAL_CHUNK, COARSE = 32, 1.25
 # Share of the importance mass that `--keep auto` holds.
 AUTO_MASS = 0.6
+# Share of the target's context that `--keep auto` fills at most with a document beyond it: the mass of unimportant text
+# grows with the document, what answers a question does not.
+AUTO_CONTEXT_SHARE = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +142,8 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
     """
     room, length = answer_room(request), request.prompt.length
     limit = room - (length - request.document_tokens) if capped and length > room else None
+    if limit is not None and request.keep is None:
+        limit = min(limit, int(AUTO_CONTEXT_SHARE * room))
     selection = select(
         scores.importance,
         keep=request.keep,
