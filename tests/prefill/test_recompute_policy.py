@@ -118,12 +118,12 @@ def test_fallback_to_full_keeps_the_scorers_neighbour_weight(random_session):
     assert ours.neighbours == kept.neighbours > 0
 
 
-def test_auto_uses_full_when_the_drafts_context_is_too_short(random_session):
+def test_auto_uses_full_when_the_drafts_context_is_too_short_for_the_question(random_session):
     draft = random_session.pair.draft
-    random_session.pair = replace(random_session.pair, draft=replace(draft, context=100))
+    random_session.pair = replace(random_session.pair, draft=replace(draft, context=40))
     request, _ = prefilled(random_session, TEXT, "full")
     mode, reason = automatic_mode(request)
-    assert (mode, "context of 100 tokens is too short" in reason) == ("full", True)
+    assert (mode, "context of 40 tokens is too short" in reason) == ("full", True)
 
 
 @pytest.mark.parametrize("random_pair", ["mistral"], indirect=True)
