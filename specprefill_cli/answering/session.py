@@ -249,7 +249,7 @@ class Session:
         self.warmed |= {settings.mode, *modes}
         document = Collection((one_page_document("warm-up", WARM_UP_TEXT, "text/plain"),))
         request = self.with_cache(None).request(document, "When?", settings)
-        request = replace(request, look_ahead=min(request.look_ahead, WARM_UP_LOOK_AHEAD))
+        request = replace(request, look_ahead=min(request.look_ahead, WARM_UP_LOOK_AHEAD), max_new_tokens=0)
         for mode in modes:
             result = self.run_mode(mode, request)
         if adapts(settings):
