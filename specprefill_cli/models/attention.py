@@ -108,6 +108,15 @@ def describe(device: torch.device, dtype: torch.dtype, head_size: int) -> Attent
     return AttentionDevice(kind=device.type, dtype=dtype, head_size=head_size, capability=capability)
 
 
+def avoid_cudnn(device_type: str) -> None:
+    """Keep torch from cuDNN's attention where a model is about to be placed on an NVIDIA GPU.
+
+    It builds a plan for every new pair of lengths, and decoding has a new one with every token.
+    """
+    if device_type == "cuda" and torch.version.hip is None:
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def no_mask(*_: object, **__: object) -> None:
     """Registered with the attention function, so that transformers builds no mask for it."""
 

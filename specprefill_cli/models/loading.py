@@ -11,7 +11,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import synchronize
-from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.gguf import agreed_tokenizer, is_gguf, quiet_reader
 from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
@@ -217,6 +217,7 @@ def load_model(
         if placement.device_map == "auto":
             cache = cache_bytes(outline.config, outline.context, chosen)
             placement = gathered(placement, weight_bytes(outline.config, chosen, quantization) + cache)
+        avoid_cudnn(placement.device_type)
         model, report = auto_class(outline.config).from_pretrained(
             **source_of(name, offline),
             dtype=chosen,

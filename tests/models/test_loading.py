@@ -10,8 +10,9 @@ from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
 
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models import loading
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
@@ -37,6 +38,25 @@ def test_folder_loads_with_our_attention(folder):
     logits, _ = prefill(loaded.model, torch.arange(3, 30), torch.arange(27), 100)
     expected, _ = prefill(build_model("llama"), torch.arange(3, 30), torch.arange(27), 100)
     torch.testing.assert_close(logits, expected)
+
+
+@pytest.mark.parametrize(("kind", "hip", "expected"), [("cuda", None, 1), ("cuda", "6.4", 0), ("mps", None, 0)])
+def test_cudnn_attention_is_disabled_on_nvidia_gpus_only(monkeypatch, kind, hip, expected):
+    calls = []
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", calls.append)
+    avoid_cudnn(kind)
+    assert calls == [False] * expected
+
+
+def test_cudnn_attention_is_disabled_before_weights_are_placed(folder, monkeypatch):
+    def refuse(_enabled):
+        raise SpecprefillError("cuDNN is disabled here")
+
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", refuse)
+    monkeypatch.setattr(loading, "check_memory", lambda *_: None)
+    with pytest.raises(SpecprefillError, match="cuDNN is disabled here"):
+        load_model(str(folder), Placement({"": "cuda:0"}), "float32", offline=True)
 
 
 def test_vision_language_models_load_as_language_models(tokenizer, tmp_path):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.pairs import BUNDLED, Pair
 from specprefill_cli.models.placement import choose_dtype, choose_placement
@@ -95,6 +95,7 @@ def random_model(
     import torch
     from transformers import AutoModelForCausalLM
 
+    avoid_cudnn(torch.device(device).type)
     torch.manual_seed(0)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=dtype)
