@@ -33,6 +33,12 @@ hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
 
+def pytest_addoption(parser):
+    group = parser.getgroup("specprefill")
+    group.addoption("--device", default="cpu", help="device of tests/models/test_device.py: cpu, cuda, mps or auto")
+    group.addoption("--dtype", default="float32", help="dtype of tests/models/test_device.py")
+
+
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
     def refuse(*_args, **_kwargs):

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from specprefill_cli.lab.benchmarks.peers import Peer
     from specprefill_cli.models.loading import LoadedPair
 
+Shapes = Annotated[
+    str | None,
+    typer.Option(
+        help="DRAFT:TARGET, for example qwen2.5-0.5b:qwen2.5-7b or tiny:tiny: these sizes with random weights."
+    ),
+]
+
 app = typer.Typer(no_args_is_help=True)
 
 
@@ -50,12 +57,7 @@ def prefill(
             help="Also draw speedup against length to this file (SVG).", rich_help_panel=OUTPUT, show_default=False
         ),
     ] = None,
-    shapes: Annotated[
-        str | None,
-        typer.Option(
-            help="DRAFT:TARGET, for example qwen2.5-0.5b:qwen2.5-7b or tiny:tiny: these sizes with random weights."
-        ),
-    ] = None,
+    shapes: Shapes = None,
     *,
     settings: Settings,
     given: Given,
@@ -112,7 +114,7 @@ def open_measured_session(
         raise UsageError("--shapes makes models of its own; leave out --pair, --draft and --target")
     if settings.quantization != NONE:
         raise UsageError("--shapes makes random weights in --dtype; --quantization needs a checkpoint")
-    refuse_ranks(settings.tensor_parallel, "bench prefill --shapes")
+    refuse_ranks(settings.tensor_parallel, "bench --shapes")
     return shaped_session(shapes, settings)
 
 
@@ -148,8 +150,10 @@ def decode(
     ] = "quote,short",
     repeat: Repeat = 5,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each quote.")] = 96,
+    shapes: Shapes = None,
     *,
     settings: Settings,
+    given: Given,
     speculates: list[str | int],
     json: Json = False,
     quiet: Quiet = False,
@@ -161,14 +165,13 @@ def decode(
     """
     settings = settings.varied(max_new_tokens=max_new_tokens)
     names = split(tasks, "--tasks")
-    from specprefill_cli.answering.session import loads_draft, open_session
     from specprefill_cli.decoding.speculation import adapts
     from specprefill_cli.lab.benchmarks.decode import bench_decode, check_tasks
     from specprefill_cli.lab.tables import DECODE, show_benchmark
 
     check_tasks(names)
     variants = [settings.varied(speculate=pace) for pace in speculates]
-    session = open_session(settings, draft=any(map(loads_draft, variants)))
+    session = open_measured_session(settings, variants, shapes, given)
     # The warm-up of adaptive speculation measures what a pass costs.
     session.warm_up(next(filter(adapts, variants), variants[0]))
     with Notes(quiet).progress("measuring") as update:

@@ -1,0 +1,114 @@
+"""The command: which steps there are, and where their results go."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import specprefill_cli
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.files import write_whole
+from specprefill_cli.lab.benchmarks.shapes import shape_pair
+from specprefill_cli.lab.commands.checks import make_folder
+from specprefill_cli.lab.commands.lists import whole_numbers
+from specprefill_cli.lab.gpu_check.report import report
+from specprefill_cli.lab.gpu_check.steps import Step, StepResult, run_steps
+
+TESTS = Path(specprefill_cli.__file__).parents[1] / "tests" / "models" / "test_device.py"
+# Time that a step needs beside that of its prompt, in tokens of prompt; beyond so many a prompt is measured once.
+FIXED_SHARE = 16_384
+REPEATED = 32_768
+DECODE_LENGTH = 2_048
+PROBE = "-m", "specprefill_cli.lab.gpu_check.probes"
+
+
+def check(
+    out: Annotated[Path, typer.Option(help="Folder for the report, the results and the logs; made if need be.")],
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time for all steps.")] = 8.0,
+    shapes: Annotated[
+        str, typer.Option(help="DRAFT:TARGET, the sizes to measure with random weights, as in bench prefill.")
+    ] = "qwen2.5-0.5b:qwen2.5-32b",
+    lengths: Annotated[str, typer.Option(help="Prompt lengths in tokens.")] = "8192,32768,65536,131072",
+) -> None:
+    """Check this machine and measure on it: OUT/report.md and OUT/results.json are rewritten after every step.
+
+    On a machine without a GPU, `--shapes tiny:tiny --lengths 1024 --minutes 2` shows that the check itself works.
+    """
+    try:
+        shape_pair(shapes)
+        sizes = whole_numbers(lengths, "--lengths")
+        make_folder(out / "logs", "--out")
+        steps = all_steps(shapes, sizes)
+        title = f"GPU check: {shapes}"
+        results = run_steps(steps, out / "logs", 60 * minutes, lambda done: write(out, title, done, len(steps)))
+    except SpecprefillError as error:
+        print(f"gpu_check: {error}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        print(f"gpu_check: interrupted; {out} has the results so far", file=sys.stderr)
+        raise typer.Exit(130) from None
+    print(out / "report.md")
+    if any(result.state.startswith(("failed", "stopped")) for result in results):
+        raise typer.Exit(1)
+
+
+def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
+    """The steps: what is quick and tells most comes first."""
+    shortest = min(lengths)
+    decoding = (
+        f"--length {min(shortest, DECODE_LENGTH)} --tasks quote --max-new-tokens 48 --speculate auto,4 --repeat 1"
+    )
+    return [
+        Step(name="environment", arguments=(*PROBE, "environment"), share=FIXED_SHARE),
+        Step(name="attention kernels", arguments=(*PROBE, "kernels", shapes), share=FIXED_SHARE),
+        *map(tests_in, ("float32", "bfloat16")),
+        Step(
+            name="with and without cuDNN",
+            arguments=(*PROBE, "cudnn", shapes, str(shortest)),
+            share=2 * (FIXED_SHARE + shortest),
+        ),
+        Step(name="decoding", arguments=bench("decode", shapes, decoding), share=3 * FIXED_SHARE),
+        # One step a length: the longest may not fit, and must not take the others with it.
+        *(prefill_of(length, shapes) for length in lengths),
+    ]
+
+
+def bench(command: str, shapes: str, options: str) -> tuple[str, ...]:
+    """A command of `bench` with random weights, printing JSON."""
+    fixed = ("-m", "specprefill_cli", "bench", command, "--shapes", shapes)
+    return (*fixed, *options.split(), "--json", "--quiet")
+
+
+def prefill_of(length: int, shapes: str) -> Step:
+    """TTFT at one prompt length, of `full` and of `select`."""
+    options = f"--lengths {length} --keep 0.1,0.2 --no-baseline --repeat {2 if length <= REPEATED else 1}"
+    name = f"prefill of {length} tokens"
+    return Step(name=name, arguments=bench("prefill", shapes, options), share=FIXED_SHARE + length)
+
+
+def tests_in(dtype: str) -> Step:
+    """The repository's tests of a device, in a dtype."""
+    return Step(
+        name=f"tests in {dtype}",
+        arguments=("-m", "pytest", "-p", "no:cacheprovider", str(TESTS), "--device", "auto", "--dtype", dtype),
+        share=2 * FIXED_SHARE,
+        missing="" if TESTS.is_file() else "no tests in this installation",
+    )
+
+
+def write(out: Path, title: str, results: Sequence[StepResult], steps: int) -> None:
+    """Write the report and the results so far, and say how the last step ended."""
+    write_whole(out / "results.json", dumps([asdict(result) for result in results], indent=1))
+    write_whole(out / "report.md", report(title, results, steps))
+    last = results[-1]
+    print(f"{len(results)}/{steps} {last.name}: {last.state} ({last.seconds:,.0f} s)", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    typer.run(check)

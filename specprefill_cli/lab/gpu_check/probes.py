@@ -1,0 +1,166 @@
+"""What the check asks in processes of its own: `python -m specprefill_cli.lab.gpu_check.probes PROBE [ARGUMENTS]`.
+
+Each probe prints one JSON object with `rows`.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.bias import CausalBias
+
+from specprefill_cli.cli.console import print_json
+from specprefill_cli.diagnostics import doctor
+from specprefill_cli.lab.benchmarks.decode import bench_decode
+from specprefill_cli.lab.benchmarks.prefill import bench_prefill
+from specprefill_cli.lab.benchmarks.shapes import named_config, shape_pair, shaped_session
+from specprefill_cli.lab.evaluation.runner import Configuration
+from specprefill_cli.models import attention
+from specprefill_cli.models.adapter import synchronize
+from specprefill_cli.models.attention_plan import LocalWindow
+from specprefill_cli.models.cost import ModelCost
+from specprefill_cli.models.masks import PositionContext
+from specprefill_cli.models.placement import choose_dtype, choose_placement
+from specprefill_cli.settings import AUTO, OFF, Settings
+
+Rows = list[dict[str, Any]]
+# Slots of the cache that attention is asked about, and the longest prompt that is decoded from.
+KEYS = 4_096
+QUERY = "nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.free", "--format=csv,noheader"
+# Words in the names of operators and kernels that compute attention.
+ATTENTION_WORDS = ("flash", "efficient_attention", "cudnn_attention", "attention_math", "fmha")
+
+
+def environment() -> Rows:
+    """What torch, its libraries and the driver are, and the devices with their memory."""
+    findings = [*doctor.versions(), *doctor.devices()]
+    rows = [{"what": finding.name, "state": str(finding.state), "detail": finding.detail} for finding in findings]
+    facts: dict[str, object] = {"torch": torch.__version__, "machine": platform.machine()}
+    if torch.cuda.is_available():
+        facts |= {
+            "CUDA": torch.version.cuda,
+            "ROCm": torch.version.hip,
+            "cuDNN": torch.backends.cudnn.version(),
+            "flash attention built": torch.backends.cuda.is_flash_attention_available(),
+            "bfloat16": torch.cuda.is_bf16_supported(),
+        }
+        for number in range(torch.cuda.device_count()):
+            facts[f"cuda:{number} capability"] = torch.cuda.get_device_capability(number)
+    if shutil.which(QUERY[0]):
+        facts["nvidia-smi"] = subprocess.run(QUERY, capture_output=True, text=True, check=False, timeout=20).stdout
+    return rows + [{"what": name, "state": "", "detail": str(fact)} for name, fact in facts.items() if fact is not None]
+
+
+def passes() -> Iterator[tuple[str, PositionContext]]:
+    """Each kind of pass over a cache of KEYS slots, as attention sees it."""
+    keys = torch.arange(KEYS)
+    half = KEYS // 2
+    yield "first pass", PositionContext(keys, keys)
+    yield "second pass", PositionContext(keys[half:], keys)
+    yield "kept tokens", PositionContext(keys[::8], keys[::8])
+    yield "decoding", PositionContext(keys[-1:], keys)
+    yield "verification", PositionContext(keys[-5:], keys)
+    yield "recompute", PositionContext(keys[100:half:3], keys)
+    yield "draft window", PositionContext(keys, keys, local_window=LocalWindow(half // 2, KEYS - 32))
+
+
+def kernels(shapes: str) -> Rows:
+    """Which fused attention takes each pass of the pair, what ran, and the milliseconds of a layer's attention."""
+    placement = choose_placement("auto")
+    device = f"cuda:{placement.gpus[0]}" if placement.gpus else placement.device_type
+    attention.avoid_cudnn(placement.device_type)
+    rows = []
+    for role, name in zip(("draft", "target"), shape_pair(shapes), strict=True):
+        config = named_config(name, role)
+        cost, dtype = ModelCost.of(config), choose_dtype("auto", placement, config.hidden_size)
+        for situation, context in passes():
+            queries, slots = len(context.query_positions), len(context.key_positions)
+            query = torch.randn(1, cost.heads, queries, cost.head_size, device=device, dtype=dtype)
+            key, value = torch.randn(2, 1, cost.key_value_heads, slots, cost.head_size, device=device, dtype=dtype)
+            found = attention_call(query, key, value, context)
+            rows.append({"model": role, "pass": situation, "queries": queries, "dtype": str(dtype)} | found)
+    return rows
+
+
+def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionContext) -> dict[str, Any]:
+    """One layer's attention: the plan, the backends that may take its first segment, the operators, milliseconds."""
+    accepting: list[dict[str, str]] = []
+
+    def recorded(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        accepting.append(backends(query, key, value, **options))
+        return F.scaled_dot_product_attention(query, key, value, **options)
+
+    def run() -> None:
+        attention.attend(SimpleNamespace(layer_idx=0), query, key, value, None, context=context)
+        synchronize([query.device])
+
+    with patch.object(attention, "F", SimpleNamespace(scaled_dot_product_attention=recorded)):
+        run()
+    with torch.profiler.profile() as profile:
+        run()
+    events = {event.key for event in profile.key_averages()}
+    plan = context.plan(None, attention.describe(query.device, query.dtype, query.shape[-1]))
+    started = time.perf_counter()
+    run()
+    return {
+        "mask": plan.segments[0].mask.name.lower(),
+        "segments": len(plan.segments),
+        "heads": plan.heads.name.lower(),
+        **accepting[0],
+        "ran": ", ".join(sorted(name[:80] for name in events if any(word in name for word in ATTENTION_WORDS))),
+        "ms": 1000 * (time.perf_counter() - started),
+    }
+
+
+def backends(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, is_causal: bool, scale: float, enable_gqa: bool
+) -> dict[str, str]:
+    """Whether torch's fused backends on CUDA take a call; a lower-right causal bias reaches them as a flag."""
+    if not query.is_cuda:
+        return {}
+    mask = None if isinstance(attn_mask, CausalBias) else attn_mask
+    described: Any = torch.backends.cuda.SDPAParams
+    parameters = described(query, key, value, mask, 0.0, is_causal, enable_gqa)
+    accepts: dict[str, Callable[[Any], bool]] = {
+        "flash": torch.backends.cuda.can_use_flash_attention,
+        "efficient": torch.backends.cuda.can_use_efficient_attention,
+        "cudnn": torch.backends.cuda.can_use_cudnn_attention,
+    }
+    return {name: "yes" if check(parameters) else "no" for name, check in accepts.items()}
+
+
+def cudnn(shapes: str, length: str) -> Rows:
+    """TTFT and decoding speed with cuDNN's attention off, on, and off again, with the same weights."""
+    base = Settings(max_new_tokens=32, speculate=OFF)
+    session = shaped_session(shapes, base)
+    cases = [Configuration("full"), Configuration("select", 0.1, AUTO).named(session)]
+    rows = []
+    for enabled in (False, True, False):
+        torch.backends.cuda.enable_cudnn_sdp(enabled)
+        measured = bench_prefill(session, [int(length)], cases, 2, base.varied(max_new_tokens=1), ignore)
+        (decoded,) = bench_decode(session, min(int(length), KEYS), ["quote"], [OFF], 1, base, ignore)
+        rows += [{"cudnn": "on" if enabled else "off", **asdict(row)} for row in measured]
+        rows[-1]["decoding_tokens_per_second"] = decoded.tokens_per_second
+    return rows
+
+
+def ignore(_step: str) -> None:
+    """Show no progress."""
+
+
+PROBES: Mapping[str, Callable[..., Rows]] = {"environment": environment, "kernels": kernels, "cudnn": cudnn}
+
+if __name__ == "__main__":
+    print_json({"rows": PROBES[sys.argv[1]](*sys.argv[2:])})

@@ -1,0 +1,101 @@
+"""The check for machines with a GPU, on this one: its steps, its time limits and its report."""
+
+import json
+
+import pytest
+
+from specprefill_cli.lab.gpu_check import __main__ as command
+from specprefill_cli.lab.gpu_check import steps as steps_module
+from specprefill_cli.lab.gpu_check.report import report
+from specprefill_cli.lab.gpu_check.steps import Step, run_steps
+
+HANG = (
+    "import subprocess, sys, threading; subprocess.Popen([sys.executable, '-c', 'input()']); threading.Event().wait()"
+)
+ROW = {"length": 1024, "ttft": 0.51234, "note": "a|b", "peak_bytes": 2**21, "parts": {}}
+FIGURES = f"import json; print(json.dumps({{'rows': [{ROW}]}}))"
+
+
+@pytest.fixture(autouse=True)
+def short_limits(monkeypatch):
+    monkeypatch.setattr(steps_module, "LEAST_SECONDS", 0.1)
+
+
+def python(name, code, share=1.0, **options):
+    return Step(name=name, arguments=("-c", code), share=share, **options)
+
+
+def test_a_step_that_hangs_crashes_or_fails_ends_no_other_and_is_reported(tmp_path):
+    steps = [
+        python("hangs", HANG, share=0.02),
+        python("crashes", "import os; os.abort()"),
+        python("fails", "import sys; print('before'); sys.exit('no memory left')"),
+        python("absent", "", missing="no tests in this installation"),
+        python("measures", FIGURES),
+    ]
+    written = []
+    results = run_steps(steps, tmp_path, 60, lambda done: written.append(report("Check", done, len(steps))))
+    hangs, crashes, fails, absent, measures = results
+    assert hangs.state.startswith("stopped after")
+    assert hangs.seconds < 10 * hangs.limit_seconds
+    assert crashes.state == "failed: SIGABRT"
+    assert fails.state == "failed: exit code 1"
+    assert fails.output == "before\nno memory left"
+    assert absent.state == "skipped: no tests in this installation"
+    assert measures.state == "ok"
+    # Rewritten after every step, the failed ones too.
+    assert [f"{number} of 5 steps" in page for number, page in enumerate(written, 1)] == [True] * 4 + [False]
+    assert "no memory left" in written[2]
+    assert (
+        "| length | ttft | note | peak_bytes |\n| --- | --- | --- | --- |\n| 1,024 | 0.5123 | a/b | 2 MiB |"
+        in written[-1]
+    )
+
+
+def test_time_that_a_step_leaves_is_the_later_ones(tmp_path):
+    first, second = run_steps([python("a", ""), python("b", "")], tmp_path, 60, lambda _: None)
+    assert first.limit_seconds == pytest.approx(30, rel=0.01)
+    assert second.limit_seconds == pytest.approx(60 - first.seconds, rel=0.01)
+
+
+def test_every_step_gets_a_least_time_while_any_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(steps_module, "LEAST_SECONDS", 40.0)
+    first, second, third = run_steps([python(name, "") for name in "abc"], tmp_path, 60, lambda _: None)
+    assert first.limit_seconds == second.limit_seconds == 40
+    assert third.limit_seconds <= 60 - first.seconds - second.seconds
+    (late,) = run_steps([python("d", "")], tmp_path, 0, lambda _: None)
+    assert late.state == "skipped: no time left"
+
+
+def test_results_and_report_are_written_beside_the_logs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "all_steps", lambda *_: [python("measures", FIGURES), python("fails", "1 / 0")])
+    with pytest.raises(command.typer.Exit) as ended:
+        command.check(out=tmp_path / "new", minutes=1.0, shapes="tiny:tiny", lengths="64")
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().out == f"{tmp_path / 'new' / 'report.md'}\n"
+    measures, fails = json.loads((tmp_path / "new" / "results.json").read_text())
+    assert measures["rows"][0]["length"] == 1024
+    assert "ZeroDivisionError" in fails["output"]
+    assert "ZeroDivisionError" in (tmp_path / "new" / "logs" / "fails.err").read_text()
+
+
+def test_rejects_unknown_shapes_before_anything_runs(tmp_path, capsys):
+    with pytest.raises(command.typer.Exit):
+        command.check(out=tmp_path / "new", minutes=1.0, shapes="huge:tiny", lengths="64")
+    assert "'huge' is unknown" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_all_steps_run_on_a_cpu(tmp_path, monkeypatch):
+    # The suite has them without this.
+    monkeypatch.setattr(command, "TESTS", tmp_path / "absent.py")
+    command.check(out=tmp_path, minutes=20.0, shapes="tiny:tiny", lengths="512")
+    results = json.loads((tmp_path / "results.json").read_text())
+    skipped = [result["name"] for result in results if result["state"] == "skipped: no tests in this installation"]
+    assert skipped == ["tests in float32", "tests in bfloat16"]
+    measured = [result for result in results if result["name"] not in skipped]
+    assert {result["name"]: result["state"] for result in measured} == {result["name"]: "ok" for result in measured}
+    assert all(result["rows"] for result in measured)
+    page = (tmp_path / "report.md").read_text()
+    assert all(f"## {result['name']}\n" in page for result in results)

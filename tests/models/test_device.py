@@ -1,0 +1,118 @@
+"""The adapter and every mode on the device and in the dtype of `--device` and `--dtype`, against float32 on the CPU."""
+
+import copy
+
+import pytest
+import torch
+
+from specprefill_cli.answering.session import Session
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.models.adapter import prefill, recompute, run
+from specprefill_cli.models.attention_plan import LocalWindow
+from specprefill_cli.models.cache import rollback
+from specprefill_cli.prefill.prefix_cache import DocumentCache
+from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.settings import Settings
+from tests.helpers.architectures import ARCHITECTURES
+
+# On the CPU in float32, other tests show the same.
+pytestmark = pytest.mark.slow
+LENGTH = 160
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
+COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+# Norm of the difference over that of the reference; wrong positions give above 0.15.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
+
+
+@pytest.fixture
+def place(pytestconfig):
+    """A function that puts a model on the device of the options."""
+    name = pytestconfig.getoption("--device")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = getattr(torch, pytestconfig.getoption("--dtype"))
+    return lambda model: copy.deepcopy(model).to(name, dtype)
+
+
+@pytest.fixture
+def models(model, place):
+    """A model on the device, and its weights in float32 on the CPU."""
+    placed = place(model)
+    return placed, copy.deepcopy(placed).to("cpu", torch.float32)
+
+
+def error(ours, expected):
+    expected = expected.float().cpu()
+    return float((ours.float().cpu() - expected).norm() / expected.norm())
+
+
+def assert_close(ours, expected, dtype):
+    assert error(ours, expected) < TOLERANCE[dtype]
+
+
+def ids(seed=0):
+    return torch.randint(3, 8_000, (LENGTH,), generator=torch.Generator().manual_seed(seed))
+
+
+def decoded(model, chunk, positions):
+    """Logits after a prefill in passes, after a step of decoding, and after two tokens at once in its place."""
+    logits, state = prefill(model, ids()[positions], positions, chunk)
+    length, more = state.length, torch.arange(LENGTH, LENGTH + 2)
+    step = run(model, torch.tensor([7]), more[:1], state)
+    rollback(state, length)
+    return logits, step, *run(model, torch.tensor([7, 8]), more, state, rows=2)
+
+
+@pytest.mark.parametrize("chunk", [1_000, 37])
+@pytest.mark.parametrize("gapped", [False, True])
+def test_prefill_and_decoding(models, chunk, gapped):
+    placed, reference = models
+    whole = torch.arange(LENGTH)
+    positions = torch.cat([whole[:20], whole[60:100], whole[130:]]) if gapped else whole
+    for ours, expected in zip(decoded(placed, chunk, positions), decoded(reference, 1_000, positions), strict=True):
+        assert_close(ours, expected, placed.dtype)
+
+
+def test_wrong_positions_exceed_the_tolerance(models):
+    """Control for the test above."""
+    placed, reference = models
+    ours, _ = prefill(placed, ids(), torch.arange(LENGTH), 1_000)
+    stretched = torch.cat([torch.arange(LENGTH // 2), torch.arange(LENGTH // 2, LENGTH) + 80])
+    expected, _ = prefill(reference, ids(), stretched, 1_000)
+    assert error(ours, expected) > 2 * TOLERANCE[placed.dtype]
+
+
+@pytest.mark.parametrize("chunk", [1_000, 70])
+def test_local_window(models, chunk):
+    window = LocalWindow(20, LENGTH - 20)
+    ours, expected = (prefill(model, ids(), torch.arange(LENGTH), chunk, local_window=window)[0] for model in models)
+    assert_close(ours, expected, models[0].dtype)
+
+
+def test_recompute_of_scattered_slots(models):
+    results = []
+    slots = torch.cat([torch.arange(30, 50), torch.arange(70, LENGTH, 3)])
+    for model in models:
+        _, state = prefill(model, ids(seed=1), torch.arange(LENGTH), 1_000)
+        results.append(recompute(model, ids()[slots], slots, state))
+    assert_close(*results, models[0].dtype)
+
+
+@pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {"mistral"}), indirect=True)
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_modes(random_session, place, mode):
+    """Computing every token equals full prefill, and a second question about the document gets the same answer as cold."""
+    pair = random_session.pair
+    pair.target.model, pair.draft.model = place(pair.target.model), place(pair.draft.model)
+    session = Session(pair=pair, template=random_session.template)
+    everything = Settings(mode=mode, keep=1.0, recompute=1.0, scorer="question", look_ahead=2)
+    whole = session.run_mode(mode, session.request(COLLECTION, "When?", everything))
+    full = session.run_mode("full", session.request(COLLECTION, "When?", Settings(mode="full")))
+    assert_close(whole.logits, full.logits, pair.target.model.dtype)
+    part = everything.varied(keep=0.3, recompute=0.1, max_new_tokens=4)
+    shared = session.with_cache(DocumentCache())
+    for question in ("When?", "Who lives by the mill?"):
+        cold, warm = (asked.ask(COLLECTION, question, part) for asked in (session, shared))
+        assert_close(warm.prefilled.logits, cold.prefilled.logits, pair.target.model.dtype)
+        assert "".join(warm).strip() or warm.tokens
