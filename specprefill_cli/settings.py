@@ -18,6 +18,7 @@ AUTO = "auto"
 OFF = "off"
 # Panels of `--help`.
 DOCUMENTS, MODELS, PREFILL, DECODING, OUTPUT = "Documents", "Models", "Prefill", "Decoding", "Output"
+CACHE = "Cache"
 BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 TYPES_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
@@ -180,6 +181,14 @@ class Settings:
     proposer: str = _decoding(AUTO, "What proposes them")
     strict: bool = setting(
         DOCUMENTS, False, "Fail at a file of a folder or glob that cannot be read, not only warn", per_question=False
+    )
+    memory_cache: str | float = setting(
+        CACHE,
+        AUTO,
+        "GiB for documents' KV between questions; auto: a quarter of the free memory, on a CPU at most 2; 0 keeps none",
+        minimum=0,
+        words=(AUTO,),
+        per_question=False,
     )
     passages: str | int = setting(
         OUTPUT, 3, "Passages of the documents to show under the answer", minimum=1, maximum=100, words=(OFF,)

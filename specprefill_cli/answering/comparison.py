@@ -18,7 +18,7 @@ from specprefill_cli.answering.dry_run import DryRun, dry_run
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import PromptTooLong
-from specprefill_cli.prefill.prefix_cache import DocumentCache
+from specprefill_cli.prefill.cache_limit import document_cache
 from specprefill_cli.prefill.registry import BASELINE
 from specprefill_cli.settings import Settings
 
@@ -55,7 +55,7 @@ class Comparison:
     def __init__(self, session: Session, collection: Collection, cold: bool = False) -> None:
         self.session = session
         self.collection = collection
-        self.cache = None if cold else DocumentCache()
+        self.cache = None if cold else document_cache(session.settings.memory_cache, session.pair)
         self.misfits: dict[str, str] = {}
 
     def ask(

@@ -57,8 +57,10 @@ class Worker:
         """Prefill this rank's shard of the target."""
         # The cache of the last answer must not stay in memory beside this one's.
         self.reader = None
-        name = command.prefix_cache
-        prefixes = None if name is None else self.prefix_caches.setdefault(name, PrefixCache())
+        name, prefixes = command.prefix_cache, None
+        if name is not None:
+            cache = PrefixCache(capacity_bytes=command.prefix_cache_bytes)
+            prefixes = self.prefix_caches.setdefault(name, cache)
         if self.session is None:
             raise RuntimeError("no pair was opened on this rank")
         request = replace(command.request, pair=self.session.pair, clock=PhaseClock(), target_prefixes=prefixes)

@@ -17,16 +17,16 @@ from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import OUTPUT, Quiet, with_settings
 from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
 from specprefill_cli.files import same_file
-from specprefill_cli.settings import PREFILL, Settings
+from specprefill_cli.settings import CACHE, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.answerer import SessionAnswerer
     from specprefill_cli.batching.loop import Count
     from specprefill_cli.batching.output import Finished
-    from specprefill_cli.prefill.prefix_cache import DocumentCache
+    from specprefill_cli.prefill.disk_cache import DiskCache
 
 
-@with_settings("documents", "models", "prefill", "decoding", "output")
+@with_settings("documents", "models", "prefill", "decoding", "cache", "output")
 def batch(
     context: typer.Context,
     questions: Annotated[
@@ -49,11 +49,11 @@ def batch(
     cache_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Keep the draft's KV of documents in this folder.", rich_help_panel=PREFILL, show_default=False
+            help="Keep the draft's KV of documents in this folder.", rich_help_panel=CACHE, show_default=False
         ),
     ] = None,
     cache_limit: Annotated[
-        float, typer.Option(help="Size limit of --cache-dir, in GiB.", min=0.001, max=1e6, rich_help_panel=PREFILL)
+        float, typer.Option(help="Size limit of --cache-dir, in GiB.", min=0.001, max=1e6, rich_help_panel=CACHE)
     ] = 8.0,
     *,
     settings: Settings,
@@ -90,8 +90,8 @@ def batch(
             check_same_input(keys, finished, out)
         before = finished.total()
         try:
-            cache = document_cache(cache_dir, cache_limit, notes)
-            answer = open_answerer(context, settings, names, cache, notes)
+            store = disk_cache(cache_dir, cache_limit, notes)
+            answer = open_answerer(context, settings, names, store, notes)
             started = time.perf_counter()
             # A progress line on the terminal would run into rows printed there.
             progress = Notes(quiet or out is None)
@@ -142,10 +142,11 @@ def open_questions(name: str, stack: ExitStack) -> BinaryIO:
 
 
 def open_answerer(
-    context: typer.Context, settings: Settings, names: tuple[str, ...], cache: DocumentCache, notes: Notes
+    context: typer.Context, settings: Settings, names: tuple[str, ...], store: DiskCache | None, notes: Notes
 ) -> SessionAnswerer:
     """Read the batch's documents, load the models, and warm them up."""
     from specprefill_cli.batching.answerer import SessionAnswerer, read_once
+    from specprefill_cli.prefill.cache_limit import document_cache
 
     read = document_reader(settings, notes)
     with notes.progress("reading documents"):
@@ -153,19 +154,15 @@ def open_answerer(
     with notes.progress("loading the models"):
         # A row may bring what gives an option its effect: nothing is idle here.
         session = open_ready_session(context, [settings], {}, notes)
+    cache = document_cache(settings.memory_cache, session.pair, store)
     return SessionAnswerer(session.with_cache(cache), settings, read_once(read), own)
 
 
-def document_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> DocumentCache:
-    """What a question leaves for later ones; with a folder, the draft's KV also for later runs.
-
-    cache_limit: size of the folder, in GiB
-    """
+def disk_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> DiskCache | None:
+    """The folder that keeps the draft's KV for later runs, if there is one; cache_limit: its size, in GiB."""
     from specprefill_cli.prefill.disk_cache import DiskCache
-    from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 
-    store = DiskCache(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
-    return DocumentCache(draft=PrefixCache(store))
+    return DiskCache(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
 
 
 def report(count: Count, unknown: int, started: float, notes: Notes) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specprefill_cli.cli.repl import Repl
 
 
-@with_settings("documents", "models", "prefill", "decoding", "output", lists=(MODE_LIST,))
+@with_settings("documents", "models", "prefill", "decoding", "cache", "output", lists=(MODE_LIST,))
 def compare(
     context: typer.Context,
     documents: Annotated[

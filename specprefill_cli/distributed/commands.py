@@ -27,11 +27,13 @@ class Prefill(Command):
 
     request: the mode's request without what belongs to one process, such as models and caches
     prefix_cache: rank 0's name of the target's prefix cache, of which each rank keeps its shard
+    prefix_cache_bytes: its limit, which must be the same on every rank, so that all forget the same documents
     """
 
     mode: str
     request: Any
     prefix_cache: str | None
+    prefix_cache_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from specprefill_cli.prompting import Prompt
 if TYPE_CHECKING:
     from specprefill_cli.prefill.disk_cache import DiskCache
 
-# Memory for one model's prefixes.
+# Memory for one model's prefixes where no session decides it.
 DEFAULT_BYTES = 2**30
 # Documents whose tokens are kept.
 KEPT_ENCODINGS = 8
@@ -101,7 +101,9 @@ class PrefixCache:
         self.evict(self.capacity_bytes - token_bytes * tokens)
 
     def put(self, key: str, prefix: CachedPrefix) -> None:
-        """Add a prefix, or make it the most recently used one, which stays whatever its size."""
+        """Add a prefix, or make it the most recently used one, which stays whatever its size; a limit of 0 keeps none."""
+        if not self.capacity_bytes:
+            return
         self.prefixes.pop(key, None)
         self.evict(self.capacity_bytes - state_bytes(prefix.state))
         self.prefixes[key] = prefix

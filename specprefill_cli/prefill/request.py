@@ -97,4 +97,8 @@ class PrefillRequest:
         # The receiving rank fills in its own pair and clock.
         portable = replace(self.cold(), pair=None, clock=None)  # type: ignore[arg-type]
         prefixes = self.target_prefixes
-        return Prefill(mode=mode, request=portable, prefix_cache=prefixes.name if prefixes is not None else None)
+        if prefixes is None:
+            return Prefill(mode=mode, request=portable, prefix_cache=None)
+        return Prefill(
+            mode=mode, request=portable, prefix_cache=prefixes.name, prefix_cache_bytes=prefixes.capacity_bytes
+        )

@@ -1,0 +1,94 @@
+"""The memory that documents' KV may take between questions: chosen from the devices, divided, and honoured."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import UsageError
+from specprefill_cli.models.cache import state_bytes
+from specprefill_cli.prefill import cache_limit as module
+from specprefill_cli.prefill.cache_limit import GIBIBYTE, automatic_bytes, document_cache, token_bytes
+from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, TOKENS
+from specprefill_cli.settings import SETTINGS, Settings
+
+DOCUMENTS = [
+    Collection((one_page_document(str(number), f"Gate {number} opens at nine. " * 40, "text/plain"),))
+    for number in range(3)
+]
+
+
+def described(target, draft):
+    """A pair on devices that are not there."""
+    devices = [frozenset(map(torch.device, names)) for names in (target, draft)]
+    return SimpleNamespace(target=SimpleNamespace(devices=devices[0]), devices=frozenset.union(*devices))
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "free", "expected"),
+    [
+        (["cpu"], ["cpu"], {"cpu": 4}, 1),
+        (["cpu"], ["cpu"], {"cpu": 500}, 2),
+        # Apple GPUs share the main memory.
+        (["mps"], ["mps"], {"mps": 500}, 2),
+        (["cuda:0"], ["cuda:0"], {"cuda:0": 100}, 25),
+        (["cuda:0"], ["cuda:1"], {"cuda:0": 40, "cuda:1": 100}, 10),
+        # A spread target has its KV on all its GPUs, and the fullest ends first.
+        (["cuda:0", "cuda:1"], ["cuda:0"], {"cuda:0": 20, "cuda:1": 60}, 10),
+        ([], [], {}, 0),
+    ],
+)
+def test_auto_takes_a_share_of_what_the_devices_have_free(monkeypatch, target, draft, free, expected):
+    monkeypatch.setattr(module, "free_memory", lambda device: free[str(device)] * GIBIBYTE)
+    assert automatic_bytes(described(target, draft)) == expected * GIBIBYTE
+
+
+def test_both_models_have_room_for_the_same_documents(tiny_session):
+    pair = tiny_session.pair
+    cache = document_cache(0.5, pair)
+    sizes = cache.draft.capacity_bytes, cache.target.capacity_bytes
+    assert sum(sizes) == GIBIBYTE // 2
+    assert sizes[0] / token_bytes(pair.draft) == pytest.approx(sizes[1] / token_bytes(pair.target), rel=1e-6)
+    alone = SimpleNamespace(draft=None, target=pair.target)
+    assert document_cache(1, alone).target.capacity_bytes == GIBIBYTE
+
+
+def reused(session, *asked):
+    """What each question about a document found in the cache."""
+    settings = Settings(mode="full", max_new_tokens=1)
+    return [session.ask(DOCUMENTS[number], "When?", settings).finished().reused for number in asked]
+
+
+def test_the_limit_evicts_the_least_recently_used_document(random_session):
+    pair = random_session.pair
+    first = random_session.ask(DOCUMENTS[0], "When?", Settings(mode="full", max_new_tokens=1))
+    document = state_bytes(first.prefilled.state)
+    share = token_bytes(pair.target) / (token_bytes(pair.draft) + token_bytes(pair.target))
+    cache = document_cache(2.5 * document / share / GIBIBYTE, pair)
+    session = random_session.with_cache(cache)
+    found = [TOKENS, TARGET_PREFIX]
+    assert reused(session, 0, 1, 0, 1, 2, 1, 0) == [[], [], found, found, [], found, [TOKENS]]
+    assert sum(state_bytes(prefix.state) for prefix in cache.target.prefixes.values()) <= cache.target.capacity_bytes
+
+
+def test_zero_keeps_no_state(random_session):
+    session = random_session.with_cache(document_cache(0, random_session.pair))
+    assert reused(session, 0, 0) == [[], [TOKENS]]
+    assert not session.cache.target.prefixes
+
+
+def test_other_ranks_have_the_same_limit(random_session):
+    session = random_session.with_cache(document_cache(0.25, random_session.pair))
+    command = session.request(DOCUMENTS[0], "When?", Settings()).command("full")
+    assert command.prefix_cache_bytes == session.cache.target.capacity_bytes
+    assert random_session.request(DOCUMENTS[0], "When?", Settings()).command("full").prefix_cache is None
+
+
+def test_the_setting_takes_gibibytes_or_auto():
+    parse = SETTINGS["memory_cache"].parse
+    assert (parse("0.5", "x"), parse("auto", "x"), parse(0, "x")) == (0.5, "auto", 0)
+    for wrong in ("-1", "inf", "plenty"):
+        with pytest.raises(UsageError, match=r"memory[_-]cache"):
+            parse(wrong, "--memory-cache")
