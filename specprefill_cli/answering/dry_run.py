@@ -12,6 +12,8 @@ from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.loading import LoadedPair
+from specprefill_cli.models.pass_costs import measure_passes
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits, fits_target
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
@@ -39,11 +41,21 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PassCost:
+    """The fixed cost of a model's pass, in tokens computed in the same time; `measured`, or assumed for its device."""
+
+    role: str
+    tokens: int
+    measured: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class DryRun:
     """A plan, and everything computed for it.
 
     cells: the documents by planned fate and importance; phases: seconds, of the draft alone
     full_fits: whether the whole prompt fits the target's context
+    pass_costs: of each model, what a pass costs beside its tokens
     loaded: whether the target's weights are loaded; advice: the mode that `auto` would take, with its reason
     estimates: the planned ratio first, then others; full_seconds: estimate for full prefill, None as in Estimate
     """
@@ -60,6 +72,7 @@ class DryRun:
     estimates: list[Estimate]
     full_seconds: float | None
     full_fits: bool
+    pass_costs: list[PassCost]
     warnings: list[str]
 
 
@@ -75,6 +88,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     request = session.request(warm_up, "When?", settings)
     scorer = SCORERS[request.scorer]
     scorer.score(request)
+    measure_passes(session.pair, request.prefill_chunk)
     question = clean_question(question)
     request = session.request(collection, question, settings)
     check_fits(request, PLANNED_MODE)
@@ -103,8 +117,23 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         estimates=estimates,
         full_seconds=full_seconds,
         full_fits=fits_target(request),
+        pass_costs=pass_costs(session.pair),
         warnings=[*collection.warnings, *selection.warnings],
     )
+
+
+def pass_costs(pair: LoadedPair) -> list[PassCost]:
+    """The fixed costs that the estimates rest on."""
+    models = [(role, model) for role, model in (("draft", pair.draft), ("target", pair.target)) if model is not None]
+    costs = [(role, cost_of(model)) for role, model in models]
+    return [
+        PassCost(
+            role=role,
+            tokens=cost.overhead_tokens if cost.pass_tokens is None else round(cost.pass_tokens),
+            measured=cost.pass_tokens is not None,
+        )
+        for role, cost in costs
+    ]
 
 
 def estimate(

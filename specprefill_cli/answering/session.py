@@ -32,6 +32,7 @@ from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.loading import load_pair
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.pairs import BUNDLED, find_pair
+from specprefill_cli.models.pass_costs import measure_passes
 from specprefill_cli.models.placement import choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.auto_mode import automatic_modes, runs_draft
@@ -241,7 +242,7 @@ class Session:
     def warm_up(self, settings: Settings) -> None:
         """Run the pair once in this mode on a short prompt, so that no first question pays for lazy initialisation.
 
-        Where speculation adapts, this measures what a pass over one token and over several costs.
+        This measures what `auto` needs: on a GPU the fixed cost of a pass, and where speculation adapts the cost of verifying.
         """
         if settings.mode in self.warmed:
             return
@@ -252,6 +253,8 @@ class Session:
         request = replace(request, look_ahead=min(request.look_ahead, WARM_UP_LOOK_AHEAD), max_new_tokens=0)
         for mode in modes:
             result = self.run_mode(mode, request)
+        if settings.mode == AUTO:
+            measure_passes(self.pair, request.prefill_chunk)
         if adapts(settings):
             length = request.prompt.length
             draft = None

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Sizes that determine the cost of a forward pass; `windows` as from `adapter.window_layers`."""
+    """Sizes that determine the cost of a forward pass; `windows` as from `adapter.window_layers`.
+
+    overhead_tokens: the fixed cost of a pass in tokens, as assumed; pass_tokens: as measured, None where it was not
+    """
 
     layers: int
     hidden_size: int
@@ -26,6 +29,7 @@ class ModelCost:
     vocabulary: int
     overhead_tokens: int
     windows: tuple[int | None, ...]
+    pass_tokens: float | None = None
 
     @classmethod
     def of(cls, config: PretrainedConfig, device_type: str = "cpu") -> ModelCost:
@@ -50,7 +54,7 @@ class ModelCost:
         attention = self.hidden_size * self.head_size * (2 * self.heads + 2 * self.key_value_heads)
         return attention + 3 * self.hidden_size * self.intermediate_size
 
-    def linear_flops(self, tokens: int) -> float:
+    def linear_flops(self, tokens: float) -> float:
         """Projections and gated MLP of all layers: 2 FLOPs per weight and token."""
         return 2.0 * tokens * self.layers * self.layer_weights
 
@@ -91,7 +95,7 @@ class ModelCost:
 
     def overhead_flops(self) -> float:
         """The fixed cost of a pass, in FLOPs."""
-        return self.linear_flops(self.overhead_tokens)
+        return self.linear_flops(self.overhead_tokens if self.pass_tokens is None else self.pass_tokens)
 
     def prefill_with_overhead(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
         """`prefill_flops` and the fixed cost of its pass, in FLOPs."""
@@ -126,7 +130,7 @@ def attended_pairs(tokens: int, past: int, window: int | None, local_window: Loc
 
 
 class PlacedModel(Protocol):
-    """A model, or its outline, with the device of its weights."""
+    """A model, or its outline, with the device of its weights and the measured fixed cost of a pass, if there is one."""
 
     @property
     def config(self) -> PretrainedConfig: ...
@@ -134,7 +138,10 @@ class PlacedModel(Protocol):
     @property
     def device(self) -> str: ...
 
+    @property
+    def pass_tokens(self) -> float | None: ...
+
 
 def cost_of(loaded: PlacedModel) -> ModelCost:
     """The cost model of a model on its device."""
-    return ModelCost.of(loaded.config, loaded.device.partition(":")[0])
+    return replace(ModelCost.of(loaded.config, loaded.device.partition(":")[0]), pass_tokens=loaded.pass_tokens)

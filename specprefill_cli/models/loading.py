@@ -47,6 +47,7 @@ class ModelOutline:
     config: PretrainedConfig
     tokenizer: PreTrainedTokenizerBase
     device: str
+    pass_tokens: None = None
 
     @property
     def context(self) -> int:
@@ -64,13 +65,18 @@ class ModelOutline:
 
 @dataclass
 class LoadedModel:
-    """A model ready to run: `context` is the longest prompt it was made for, in tokens."""
+    """A model ready to run.
+
+    context: the longest prompt it was made for, in tokens
+    pass_tokens: the fixed cost of a pass, in tokens computed in the same time, where it was measured
+    """
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     context: int
     stop_tokens: frozenset[int]
+    pass_tokens: float | None = None
 
     @property
     def config(self) -> PretrainedConfig:

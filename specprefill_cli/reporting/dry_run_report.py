@@ -31,12 +31,14 @@ def plan_facts(run: DryRun) -> list[tuple[str, str]]:
     advice = mode if mode == PLANNED_MODE else f"{mode}; before scoring, {reason.removeprefix('auto: ')}"
     planned = run.estimates[0]
     ttft = f", TTFT {about_seconds(planned.ttft_seconds)}" if planned.ttft_seconds is not None else ""
+    measured = [f"{cost.role} {cost.tokens:,} tokens" for cost in run.pass_costs if cost.measured]
     return [
         ("pair", f"{run.draft or 'no draft'} -> {run.target}{'' if run.loaded else ' (its weights were not loaded)'}"),
         ("prompt", f"{run.plan.prompt_tokens:,} tokens"),
         ("would keep", f"{run.plan.kept_tokens:,} tokens, ratio {run.plan.kept_ratio:.3f}"),
         ("auto takes", advice),
         ("expected with this plan", f"{speedup_text(run, planned.speedup)}{ttft}"),
+        *([("measured fixed cost of a pass", ", ".join(measured))] if measured else []),
     ]
 
 
@@ -105,6 +107,8 @@ def plan_record(run: DryRun, collection: Collection, startup_seconds: float) -> 
         "chunks": chunk_records(run.plan.document[0], run.cells, collection),
         "estimates": [asdict(estimate) for estimate in run.estimates],
         "full_ttft_seconds": run.full_seconds if run.full_fits else None,
+        "pass_costs": [asdict(cost) for cost in run.pass_costs],
+        "full_ttft_seconds": run.full_seconds,
         "warnings": run.warnings,
     }
 

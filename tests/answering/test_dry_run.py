@@ -14,7 +14,7 @@ from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.loading import ModelOutline
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.reporting.dry_run_report import plan_record
+from specprefill_cli.reporting.dry_run_report import plan_facts, plan_record
 from specprefill_cli.reporting.jsonl import line
 from specprefill_cli.settings import Settings
 
@@ -49,6 +49,20 @@ def test_target_weights_are_not_loaded(monkeypatch):
     loaded.clear()
     dry_run(open_session(Settings(), False, target_weights=False), COLLECTION, QUESTION, Settings(scorer="lexical"))
     assert loaded == []
+
+
+def test_a_measured_fixed_cost_is_shown(planner, monkeypatch):
+    settings = Settings(keep=0.3)
+    assumed = dry_run(planner, COLLECTION, QUESTION, settings)
+    assert not any(cost.measured for cost in assumed.pass_costs)
+    assert "measured fixed cost of a pass" not in dict(plan_facts(assumed))
+    monkeypatch.setattr(planner.pair.draft, "pass_tokens", 1_210.4)
+    run = dry_run(planner, COLLECTION, QUESTION, settings)
+    assert dict(plan_facts(run))["measured fixed cost of a pass"] == "draft 1,210 tokens"
+    draft, target = plan_record(run, COLLECTION, 0.0)["pass_costs"]
+    assert draft == {"role": "draft", "tokens": 1_210, "measured": True}
+    assert (target["role"], target["measured"]) == ("target", False)
+    assert run.estimates[0].speedup < assumed.estimates[0].speedup
 
 
 def test_estimates_match_the_cost_model(planner):
