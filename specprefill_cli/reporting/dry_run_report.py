@@ -108,7 +108,6 @@ def plan_record(run: DryRun, collection: Collection, startup_seconds: float) -> 
         "estimates": [asdict(estimate) for estimate in run.estimates],
         "full_ttft_seconds": run.full_seconds if run.full_fits else None,
         "pass_costs": [asdict(cost) for cost in run.pass_costs],
-        "full_ttft_seconds": run.full_seconds,
         "warnings": run.warnings,
     }
 
