@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from specprefill_cli.prefill.signals import KV_ERROR, SIGNALS
+from specprefill_cli.prefill.checkpoint_signals import KV_ERROR, SIGNALS
 from specprefill_cli.settings import OFF
 
 

@@ -21,6 +21,7 @@ from specprefill_cli.models.raw_kv import (
     raw_keys_values,
     split_heads,
 )
+from specprefill_cli.prefill.checkpoint_signals import HIDDEN_STATE, KV_ERROR, CheckpointPass, signal_errors
 from specprefill_cli.prefill.checkpoints import (
     ALWAYS_EXACT,
     attention_mass,
@@ -30,7 +31,6 @@ from specprefill_cli.prefill.checkpoints import (
 )
 from specprefill_cli.prefill.projection import KvMap
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.signals import HIDDEN_STATE, KV_ERROR, CheckpointPass, signal_errors
 
 
 @torch.inference_mode()

@@ -10,6 +10,7 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.lab.study.controls import everything_of, fresh, spliced, zeroed
 from specprefill_cli.models.raw_kv import attention_module
+from specprefill_cli.prefill.checkpoint_signals import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
 from specprefill_cli.prefill.checkpoints import copy_slots
 from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.gate import Gate, risk_limit
@@ -18,7 +19,6 @@ from specprefill_cli.prefill.modes import draft_kv
 from specprefill_cli.prefill.projection import KvCalibration, KvMap, LayerFit, pair_identity
 from specprefill_cli.prefill.recompute_policy import ACCEPT, DROP, RECOMPUTE, drop_down_to
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prefill.signals import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 

@@ -13,6 +13,7 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.statistics import auroc
 from specprefill_cli.lab.study.controls import everything_of, fresh
 from specprefill_cli.lab.study.measurements import fates_at, fitting, repaired
+from specprefill_cli.prefill.checkpoint_signals import SIGNALS
 from specprefill_cli.prefill.checkpoints import chunk_risks
 from specprefill_cli.prefill.gate import Gate
 from specprefill_cli.prefill.mapped_cache import inspect
@@ -21,7 +22,6 @@ from specprefill_cli.prefill.projection import KvCalibration, choose_map
 from specprefill_cli.prefill.recompute_policy import remaining_risk
 from specprefill_cli.prefill.registry import BASELINE, MODES
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.signals import SIGNALS
 from specprefill_cli.settings import AUTO, Settings
 
 # Shares of the prompt that are recomputed.

@@ -17,9 +17,9 @@ from specprefill_cli.models.adapter import recompute, window_layers
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import StateCapture, layer_count
+from specprefill_cli.prefill.checkpoint_signals import attention_output_error
 from specprefill_cli.prefill.checkpoints import SlotKv, key_value_errors
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.signals import attention_output_error
 
 ERROR, KEY_COSINE, VALUE_ERROR = "error", "key_cosine", "value_error"
 ATTENTION_OUTPUT, HIDDEN_STATE = "attention_output_error", "hidden_state_error"

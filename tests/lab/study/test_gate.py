@@ -16,8 +16,8 @@ from specprefill_cli.lab.study.gate import (
     largest_threshold,
     prompt_outcomes,
 )
+from specprefill_cli.prefill.checkpoint_signals import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
 from specprefill_cli.prefill.projection import load_calibration
-from specprefill_cli.prefill.signals import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
 from specprefill_cli.settings import Settings
 from tests.lab.study.test_equal_cost import item
 
