@@ -69,17 +69,17 @@ def mass_for_answers(full: float, results: Sequence[MassResult]) -> float | None
 
 
 def tuning_items(session: Session, items: Sequence[Item], settings: Settings, most: int) -> list[Item]:
-    """At most `most` questions that the search for heads held out, and whose prompts fit both models.
+    """At most `most` questions that the search for heads held out, and whose prompts fit the target as a whole.
 
     items: the same as for `calibrate_heads`, whose recall figures and window do rest on the held-out questions
     """
-    answering = AUTO_KEEP.settings(short_answers(settings))
-    cases = list(usable_cases(session, items, settings))[HELD_OUT]
-    return [case.item for case in cases if fits(case.request, answering)][:most]
+    answering = short_answers(settings)
+    cases = list(usable_cases(session, items, answering))[HELD_OUT]
+    return [case.item for case in cases if fits(case.request, FULL.settings(answering))][:most]
 
 
 def fits(request: PrefillRequest, settings: Settings) -> bool:
-    """Whether a prompt fits both models."""
+    """Whether a prompt fits the models that the settings' mode runs."""
     try:
         check_context(request, settings)
     except PromptTooLong:
