@@ -131,9 +131,7 @@ class Settings:
     tensor_parallel: int = _models(1, "GPUs (or CPU processes) that share each layer of the target", minimum=1)
     dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))
     quantization: str = _models("none", "Quantization of the target", choices=("none", "int8", "nf4", "fp8"))
-    rope_scaling: str = _models(
-        "none", "Longer context by a static factor for both models: none, yarn:FACTOR or linear:FACTOR"
-    )
+    rope_scaling: str = _models("none", "Longer context of both models: none, yarn:FACTOR or linear:FACTOR")
     offline: bool = _models(False, "Use only models that are already on this machine")
     mode: str = _prefill(AUTO, "Prefill mode")
     scorer: str = _prefill(AUTO, "What scores the document's tokens")
@@ -156,11 +154,7 @@ class Settings:
     )
     recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
     accept_risk: str | float = _prefill(
-        AUTO,
-        "Risk that may remain in accepted draft KV: above it draft-kv prefills the whole prompt, and hybrid drops "
-        "chunks; auto is what calibration found, off accepts any",
-        minimum=0,
-        words=(OFF, AUTO),
+        AUTO, "Risk that may remain in accepted draft KV; auto: as calibrated, off: any", minimum=0, words=(OFF, AUTO)
     )
     exact_layers: int = _prefill(0, "Lowest target layers that draft KV computes exactly for all tokens", minimum=0)
     prompt: str | None = _prefill(

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specprefill_cli.decoding.proposers import PROPOSERS
 from specprefill_cli.decoding.speculation import draft_may_propose
+from specprefill_cli.errors import UsageError
 from specprefill_cli.models.adapter import longrope_threshold
 from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup, runs_draft
 from specprefill_cli.prefill.pass_size import pass_size
 from specprefill_cli.prefill.prefix_cache import TOKENS
-from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.question import QuestionScorer
-from specprefill_cli.settings import AUTO, Settings
+from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.collection import Collection
@@ -23,6 +25,23 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.phases import PhaseClock
     from specprefill_cli.prefill.prefix_cache import DocumentCache
     from specprefill_cli.prompting import Prompt
+
+
+def check_names(settings: Settings) -> None:
+    """Raises UsageError for a mode, scorer or proposer that is not registered; called before anything is loaded."""
+    for option, name, known in (
+        ("--mode", settings.mode, MODES),
+        ("--scorer", settings.scorer, SCORERS),
+        ("--proposer", settings.proposer, PROPOSERS),
+    ):
+        if name != AUTO and name not in known:
+            raise UsageError(f"{option} {name}: unknown; use one of {', '.join([AUTO, *known])}")
+
+
+def loads_draft(settings: Settings) -> bool:
+    """Whether the draft is loaded: for prefill, or because it was chosen by name to propose the answer's tokens."""
+    proposes = settings.speculate != OFF and settings.proposer == "draft"
+    return runs_draft(settings.mode, settings.scorer) or proposes
 
 
 @dataclass(frozen=True, kw_only=True)

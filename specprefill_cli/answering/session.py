@@ -10,13 +10,14 @@ from specprefill_cli.answering.overview import OVERVIEW_WARNING, asks_for_overvi
 from specprefill_cli.answering.resolve import (
     EncodedQuestion,
     Prepared,
+    check_names,
+    loads_draft,
     needs_draft_prompt,
     resolve,
     resolve_request,
 )
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.adaptive import SpeculationState
-from specprefill_cli.decoding.proposers import PROPOSERS
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculation import adapts, check_proposer, draft_may_propose, proposer_warnings
@@ -35,30 +36,19 @@ from specprefill_cli.models.pairs import BUNDLED, find_pair
 from specprefill_cli.models.pass_costs import measure_passes
 from specprefill_cli.models.placement import choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.auto_mode import automatic_modes, runs_draft
+from specprefill_cli.prefill.auto_mode import automatic_modes
 from specprefill_cli.prefill.calibration import CalibratedPair, with_calibration
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import DocumentCache
-from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
-from specprefill_cli.settings import AUTO, OFF, Settings, prompt_folder
+from specprefill_cli.settings import AUTO, Settings, prompt_folder
 
 WARM_UP_TEXT = "The gate is open from nine to five. " * 8
 WARM_UP_LOOK_AHEAD = 8
-
-
-def check_names(settings: Settings) -> None:
-    """Raises UsageError for a mode, scorer or proposer that is not registered; called before anything is loaded."""
-    for option, name, known in (
-        ("--mode", settings.mode, MODES),
-        ("--scorer", settings.scorer, SCORERS),
-        ("--proposer", settings.proposer, PROPOSERS),
-    ):
-        if name != AUTO and name not in known:
-            raise UsageError(f"{option} {name}: unknown; use one of {', '.join([AUTO, *known])}")
 
 
 def check_settings(settings: Settings) -> None:
@@ -66,12 +56,6 @@ def check_settings(settings: Settings) -> None:
     check_names(settings)
     pair = find_pair(settings.pair, settings.draft, settings.target)
     load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
-
-
-def loads_draft(settings: Settings) -> bool:
-    """Whether the draft is loaded: for prefill, or because it was chosen by name to propose the answer's tokens."""
-    proposes = settings.speculate != OFF and settings.proposer == "draft"
-    return runs_draft(settings.mode, settings.scorer) or proposes
 
 
 def open_session(

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from specprefill_cli.answering.session import Session, check_names, loads_draft
+from specprefill_cli.answering.resolve import check_names, loads_draft
+from specprefill_cli.answering.session import Session
 from specprefill_cli.batching.rows import Row
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import SpecprefillError, UsageError

@@ -70,7 +70,7 @@ def compare(
     collection = read_inputs(names, html, settings, notes)
     with notes.progress("loading the models"):
         from specprefill_cli.answering.comparison import Comparison
-        from specprefill_cli.answering.session import loads_draft
+        from specprefill_cli.answering.resolve import loads_draft
         from specprefill_cli.cli.repl import Repl
 
         # In a session any mode may be chosen later.

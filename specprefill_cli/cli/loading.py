@@ -31,8 +31,8 @@ def open_ready_session(
     """
     check_target(variants[0])
     import_transformers()
-    from specprefill_cli.answering.resolve import resolve_scorer
-    from specprefill_cli.answering.session import loads_draft, open_session
+    from specprefill_cli.answering.resolve import loads_draft, resolve_scorer
+    from specprefill_cli.answering.session import open_session
 
     needs_draft = any(map(loads_draft, variants)) if draft is None else draft
     session = open_session(variants[0], draft=needs_draft)

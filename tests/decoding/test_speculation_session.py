@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specprefill_cli.answering.session import Session, check_names
+from specprefill_cli.answering.resolve import check_names
+from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError

@@ -104,7 +104,8 @@ def open_measured_session(
     settings: Settings, variants: Sequence[Settings], shapes: str | None, given: Given
 ) -> Session:
     """Load the pair, or make one with random weights. Raises UsageError for options that `shapes` excludes."""
-    from specprefill_cli.answering.session import loads_draft, open_session
+    from specprefill_cli.answering.resolve import loads_draft
+    from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.benchmarks.shapes import shaped_session
     from specprefill_cli.models.quantization import NONE
 

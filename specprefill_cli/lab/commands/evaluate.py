@@ -56,7 +56,8 @@ def evaluate(
         if same_file(answers, questions):
             raise UsageError(f"--answers {answers}: these are the questions; give another name")
         check_can_write(answers, "--answers")
-    from specprefill_cli.answering.session import loads_draft, open_session
+    from specprefill_cli.answering.resolve import loads_draft
+    from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.evaluation.runner import configurations, run
     from specprefill_cli.reporting.jsonl import answer_record, line
