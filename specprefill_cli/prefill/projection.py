@@ -119,7 +119,7 @@ def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
         for name, stored in values["maps"].items():
             fits = tuple(LayerFit(**{**fit, "draft_layers": tuple(fit["draft_layers"])}) for fit in stored["fits"])
             weights = {fit.layer: tensors[f"{name}.{fit.layer}"] for fit in fits}
-            # Maps of earlier versions have no gate.
+            # Without a gate any risk is accepted.
             gate = Gate(**stored["gate"]) if stored.get("gate") else None
             maps[name] = KvMap(stored["exact_layers"], fits, weights, gate)
         return KvCalibration(values["identity"], values["rows"], maps, values["window"])

@@ -41,7 +41,7 @@ def test_strict_holds_for_rows_of_a_batch(call, folder):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs named pipes")
-def test_waiting_for_the_writer_of_a_pipe_is_told(folder, monkeypatch):
+def test_waiting_for_the_writer_of_a_pipe_is_announced(folder, monkeypatch):
     monkeypatch.setattr(collect, "PATIENCE_SECONDS", 0)
     os.mkfifo("pipe.txt")
     told = []

@@ -15,7 +15,6 @@ from specprefill_cli.models.sources import BUNDLED_FOLDER
 from specprefill_cli.training import ladder
 from specprefill_cli.training.__main__ import app
 from specprefill_cli.training.batches import make_batch
-from specprefill_cli.training.corpus import ContextQuestions
 from specprefill_cli.training.export import export_pair
 from specprefill_cli.training.recipe import Recipe, TrainSettings
 from specprefill_cli.training.rows import RowMaker
@@ -26,6 +25,7 @@ from specprefill_cli.training.sources import prompt_format
 from specprefill_cli.training.synthesis import NOT_FOUND
 from specprefill_cli.training.tokenizer import load_tokenizer
 from specprefill_cli.training.train import Trainer
+from tests.helpers.written_questions import harbour_groups
 
 PLACES = ["Oslo", "Bergen", "Kalmar", "Turku", "Visby", "Ribe", "Odense", "Lund", "Vaasa", "Molde"]
 PASSAGES = [
@@ -51,17 +51,7 @@ def tokenizer_files(tmp_path):
 
 
 def maker(tokenizer, recipe, **options):
-    groups = [
-        ContextQuestions(
-            passage,
-            (
-                (f"Who opened the harbour of {place}?", "the council", passage.index("the council")),
-                (f"When was the harbour of {place} opened?", str(1800 + number), passage.index(str(1800 + number))),
-            ),
-            "squad/train",
-        )
-        for number, (place, passage) in enumerate(zip(PLACES, PASSAGES, strict=True))
-    ]
+    groups = harbour_groups(PLACES, PASSAGES)
     return RowMaker(tokenizer, prompt_format(), PASSAGES, groups, 16_384, 3, recipe, **options)
 
 

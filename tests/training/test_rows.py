@@ -8,11 +8,12 @@ import torch
 
 from specprefill_cli.models.sources import model_source
 from specprefill_cli.prompting import encode_prompt, load_template, render
-from specprefill_cli.training.corpus import ContextQuestions, locate
+from specprefill_cli.training.corpus import locate
 from specprefill_cli.training.positions import MAX_GAP_BEFORE_SUFFIX, widen_gaps
 from specprefill_cli.training.rows import RowMaker
 from specprefill_cli.training.sources import prompt_format
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block
+from tests.helpers.written_questions import harbour_groups
 
 CONTEXT = 16_384
 PLACES = ["Oslo", "Bergen", "Kalmar", "Turku", "Visby", "Ribe", "Odense", "Lund", "Vaasa", "Molde"]
@@ -32,17 +33,7 @@ def maker(tokenizer):
         f"lies {number + 2} miles north of the old town. Ships from {PLACES[number - 1]} call there every week. " * 3
         for number, place in enumerate(PLACES)
     ]
-    groups = [
-        ContextQuestions(
-            passage,
-            (
-                (f"Who opened the harbour of {place}?", "the council", passage.index("the council")),
-                (f"When was the harbour of {place} opened?", str(1800 + number), passage.index(str(1800 + number))),
-            ),
-            "squad/train",
-        )
-        for number, (place, passage) in enumerate(zip(PLACES, passages, strict=True))
-    ]
+    groups = harbour_groups(PLACES, passages)
     return RowMaker(tokenizer.backend_tokenizer, prompt_format(), passages, groups, CONTEXT, seed=3)
 
 

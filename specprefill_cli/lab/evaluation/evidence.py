@@ -51,14 +51,14 @@ def evidence_figures(answers: Sequence[tuple[Item, Answer]]) -> EvidenceFigures:
     shown = [
         (item, " ".join(passage.text for passage in answer.passages)) for item, answer in answers if answer.passages
     ]
-    found = [100.0 * contains_answer(text, item.answers) for item, text in shown if item.answers]
+    recalls = [100.0 * contains_answer(text, item.answers) for item, text in shown if item.answers]
     stated = [
         (answer.confidence, f1(answer.answer, item.answers) >= RIGHT)
         for item, answer in answers
         if answer.confidence is not None
     ]
     return EvidenceFigures(
-        passage_recall=fmean(found) if found else None,
+        passage_recall=fmean(recalls) if recalls else None,
         passage_words=median(len(text.split()) for _, text in shown) if shown else None,
         reliability=[reliability_bin(low, high, stated) for low, high in pairwise(BIN_EDGES)] if stated else [],
     )

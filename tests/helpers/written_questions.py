@@ -1,0 +1,18 @@
+"""Contexts with written questions for tests of training rows."""
+
+from specprefill_cli.training.corpus import ContextQuestions
+
+
+def harbour_groups(places, passages):
+    """Two questions on each passage about a harbour: who opened it, and when (1800 plus the number of the passage)."""
+    return [
+        ContextQuestions(
+            passage,
+            (
+                (f"Who opened the harbour of {place}?", "the council", passage.index("the council")),
+                (f"When was the harbour of {place} opened?", str(1800 + number), passage.index(str(1800 + number))),
+            ),
+            "squad/train",
+        )
+        for number, (place, passage) in enumerate(zip(places, passages, strict=True))
+    ]
