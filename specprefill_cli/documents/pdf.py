@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -19,6 +20,8 @@ from specprefill_cli.errors import first_line
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader
 
+# Held while a collector joins or leaves the log of pypdf, which all threads share.
+COLLECTORS = threading.Lock()
 _OCR = "run OCR first, for example ocrmypdf"
 _REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
 # In the group, tokens of a content stream that are well-formed: strings, brackets, names, numbers, operators. Outside it
@@ -115,28 +118,47 @@ def open_pdf(file: SourceFile) -> PdfReader:
     return reader
 
 
+class Collector(logging.Handler):
+    """Collects the warnings of the thread that made it.
+
+    propagate: whether the logger passed its records on before any collector was added
+    """
+
+    def __init__(self, propagate: bool) -> None:
+        super().__init__(logging.WARNING)
+        self.propagate = propagate
+        self.thread = threading.get_ident()
+        self.complaints: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self.thread:
+            self.complaints.append(record.getMessage())
+
+
 @contextmanager
 def pypdf_complaints() -> Iterator[list[str]]:
-    """Keep pypdf's log from the terminal, and yield the list of its complaints.
+    """Keep pypdf's log from the terminal, and yield the list of its complaints in this thread.
 
-    pypdf repairs damage and says so in its log only: a page may lose text without an exception. Logging is global, so
-    this is not for several threads at once.
+    pypdf repairs damage and says so in its log only: a page may lose text without an exception. A parser that is out of
+    time may end while the next file is read: the logger is restored when the last collector goes.
     """
-    complaints: list[str] = []
-
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            complaints.append(record.getMessage())
-
     logger = logging.getLogger("pypdf")
-    collector, propagate = Collector(logging.WARNING), logger.propagate
-    logger.addHandler(collector)
-    logger.propagate = False
+    with COLLECTORS:
+        collector = Collector(next((other.propagate for other in collectors(logger)), logger.propagate))
+        logger.addHandler(collector)
+        logger.propagate = False
     try:
-        yield complaints
+        yield collector.complaints
     finally:
-        logger.removeHandler(collector)
-        logger.propagate = propagate
+        with COLLECTORS:
+            logger.removeHandler(collector)
+            if not collectors(logger):
+                logger.propagate = collector.propagate
+
+
+def collectors(logger: logging.Logger) -> list[Collector]:
+    """The collectors that a logger has."""
+    return [handler for handler in logger.handlers if isinstance(handler, Collector)]
 
 
 def add_warnings(file: SourceFile, failures: Mapping[int, str], complaints: Sequence[str]) -> None:

@@ -226,6 +226,22 @@ def test_an_abandoned_parser_stops_inside_the_page(make_pdf) -> None:
     assert next(checks) == 5  # checked at each of the page's operators
 
 
+def test_pypdf_stays_quiet_while_an_abandoned_parser_ends(caplog) -> None:
+    logger, child = logging.getLogger("pypdf"), logging.getLogger("pypdf._reader")
+    before = (logger.propagate, list(logger.handlers))
+    abandoned, current = pdf.pypdf_complaints(), pdf.pypdf_complaints()
+    abandoned.__enter__()
+    with current as complaints:
+        other = threading.Thread(target=child.warning, args=("of another thread",))
+        other.start()
+        other.join()
+        abandoned.__exit__(None, None, None)
+        child.warning("of this one")
+    assert complaints == ["of this one"]
+    assert not caplog.records
+    assert (logger.propagate, list(logger.handlers)) == before
+
+
 def test_pypdf_is_quiet_and_its_logger_restored(make_pdf, capfd, caplog) -> None:
     logger = logging.getLogger("pypdf")
     before = (logger.propagate, list(logger.handlers), logger.level)
