@@ -1,4 +1,4 @@
-"""Forward passes: the adapter to transformers, with `attention`, `cache`, `last_layer` and `raw_kv` beside it.
+"""Forward passes: the adapter to transformers; `attention`, `cache`, `depths`, `last_layer`, `packed`, `raw_kv` are beside it.
 
 No other module touches transformers' internals; `tests/models/test_adapter.py` pins what these rely on.
 """
@@ -15,8 +15,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 from specprefill_cli.models.attention import LayerReached
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import PrefillState, device_of, new_state
+from specprefill_cli.models.depths import leaving_at
 from specprefill_cli.models.last_layer import only_last_token
 from specprefill_cli.models.masks import PositionContext
+from specprefill_cli.models.passes import RUNNER, Pass
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import layer_count
 
@@ -32,19 +34,25 @@ def recompute(
     state: PrefillState,
     capture: QueryCapture | None = None,
     logits: bool = True,
+    depths: Tensor | None = None,
 ) -> Tensor:
     """Run tokens [N] whose keys and values replace those in slots [N], ascending, of a filled cache.
 
     Each token sees the keys at positions up to its own. Returns the logits [V] of the last token in float32, or
     an empty tensor without `logits`: then the pass ends with the keys and values of the last layer.
+
+    depths: [N] for each token in how many of the lower layers, at least 1, without `logits` (None: in all)
     """
     last_layer = None if logits else layer_count(model) - 1
+    if depths is not None:
+        last_layer = int(depths.max()) - 1
     # One copy per device, because every copy waits for it.
     moved = {device: slots.to(device) for device in {layer.keys.device for layer in state.layers}}
     for layer in state.layers:
         layer.slots = moved[layer.keys.device]
     try:
-        return forward(model, tokens, state.positions[slots], state, slots, capture, last_layer)
+        with leaving_at(model, state, slots, depths) if depths is not None else nullcontext():
+            return forward(model, tokens, state.positions[slots], state, slots, capture, last_layer)
     finally:
         for layer in state.layers:
             layer.slots = None
@@ -67,9 +75,36 @@ def run(
 
     Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` ones; empty where the pass ends early.
     """
-    slots = torch.arange(state.length, state.length + len(tokens))
-    state.positions = torch.cat([state.positions, positions])
-    return forward(model, tokens, positions, state, slots, capture, last_layer, rows, local_window)
+    step = Pass(
+        model=model,
+        tokens=tokens,
+        positions=positions,
+        state=state,
+        capture=capture,
+        last_layer=last_layer,
+        rows=rows,
+        local_window=local_window,
+    )
+    runner = RUNNER.get()
+    return run_alone(step) if runner is None else runner(step)
+
+
+def run_alone(step: Pass) -> Tensor:
+    """Run a pass by itself; returns what `run` does."""
+    state = step.state
+    slots = torch.arange(state.length, state.length + step.length)
+    state.positions = torch.cat([state.positions, step.positions])
+    return forward(
+        step.model,
+        step.tokens,
+        step.positions,
+        state,
+        slots,
+        step.capture,
+        step.last_layer,
+        step.rows,
+        step.local_window,
+    )
 
 
 @torch.inference_mode()
@@ -85,10 +120,7 @@ def forward(
     local_window: LocalWindow | None = None,
 ) -> Tensor:
     """The pass behind `run` and `recompute`; the state holds the positions of all slots already."""
-    captured = None
-    if capture is not None:
-        # In a cache of the whole prompt, a token's slot is its position.
-        captured = torch.isin(slots, capture.positions).nonzero()[:, 0]
+    captured = captured_rows(capture, slots)
     device = device_of(model.get_input_embeddings())
     inputs = {
         "input_ids": tokens[None].to(device),
@@ -105,6 +137,12 @@ def forward(
     with only_last_token(model, state, slots) if shortened else nullcontext():
         logits = model(**inputs, logits_to_keep=rows or 1).logits[0].float()
     return logits[-1] if rows is None else logits
+
+
+def captured_rows(capture: QueryCapture | None, slots: Tensor) -> Tensor | None:
+    """Rows of a pass, whose tokens go to slots [N], that a capture asks for; None where there is none."""
+    # In a cache of the whole prompt, a token's slot is its position.
+    return None if capture is None else torch.isin(slots, capture.positions).nonzero()[:, 0]
 
 
 def prefill(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Heads, Mask, Segment
+from specprefill_cli.models.flash_trial import flash_works
 from specprefill_cli.models.local_attention import join_blocks, key_bands, query_blocks
-from specprefill_cli.models.masks import PositionContext
+from specprefill_cli.models.masks import PackedContext, PositionContext
+from specprefill_cli.models.varlen_attention import attend_varlen, takes_varlen
 
 ATTENTION = "specprefill"
 
@@ -30,7 +33,7 @@ def attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    context: PositionContext | None = None,
+    context: PositionContext | PackedContext | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
     """Attention by position: query [1, heads, Q, d], key and value [1, kv_heads, K, d] -> [1, Q, heads, d].
@@ -41,15 +44,58 @@ def attend(
     if context is None or attention_mask is not None or unknown:
         raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unknown) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if isinstance(context, PackedContext):
+        return attend_packed(module.layer_idx, query, key, value, sliding_window, scaling, context), None
     context.capture_queries(module.layer_idx, query, scaling)
     if context.last_layer == module.layer_idx:
         raise LayerReached
     plan = context.plan(sliding_window, describe(query.device, query.dtype, query.shape[-1]))
+    return attend_plan(query, key, value, plan, scaling, context).transpose(1, 2), None
+
+
+def attend_packed(
+    layer: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sliding_window: int | None,
+    scaling: float,
+    packed: PackedContext,
+) -> Tensor:
+    """Attention [1, Q, heads, d] of several sequences, whose new keys and values go to the cache of each."""
+    device = describe(query.device, query.dtype, query.shape[-1])
+    plans = [sequence.context.plan(sliding_window, device) for sequence in packed.sequences]
+    fused = takes_varlen(device, plans, [len(sequence.context.key_positions) for sequence in packed.sequences])
+    outputs, cached = [], []
+    for sequence, plan in zip(packed.sequences, plans, strict=True):
+        own, context = sequence.span, sequence.context
+        # Directly before they are read: sequences about one document take turns in its buffer.
+        keys, values = sequence.state.cache.update(key[:, :, own], value[:, :, own], layer)
+        context.capture_queries(layer, query[:, :, own], scaling)
+        if packed.last_layer == layer:
+            continue
+        if fused:
+            shared = sequence.state.layers[layer].shared > 0
+            cached.append((keys.clone(), values.clone()) if shared else (keys, values))
+        else:
+            outputs.append(attend_plan(query[:, :, own], keys, values, plan, scaling, context))
+    if packed.last_layer == layer:
+        raise LayerReached
+    if fused:
+        lengths = [sequence.span.stop - sequence.span.start for sequence in packed.sequences]
+        all_keys, all_values = zip(*cached, strict=True)
+        return attend_varlen(query, all_keys, all_values, lengths, scaling).transpose(1, 2)
+    return torch.cat(outputs, dim=2).transpose(1, 2)
+
+
+def attend_plan(
+    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scaling: float, context: PositionContext
+) -> Tensor:
+    """Attention [1, heads, Q, d] of one sequence's tokens over its whole cache."""
     if plan.heads is Heads.REPEATED:
         key, value = repeat_heads(query, key), repeat_heads(query, value)
     outputs = [attend_segment(query, key, value, segment, plan, context, scaling) for segment in plan.segments]
-    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-    return output.transpose(1, 2), None
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
 
 
 def attend_segment(
@@ -91,6 +137,8 @@ def attend_segment(
 def segment_states(states: Tensor, segment: Segment) -> Tensor:
     """Keys or values [1, kv_heads, K, d] that a segment reads: its sinks, where they lie before its keys, and those."""
     start, end = segment.keys
+    if (start, end) == (0, states.shape[2]):
+        return states
     sinks = min(segment.sinks, start)
     return torch.cat([states[:, :, :sinks], states[:, :, start:end]], dim=2) if sinks else states[:, :, start:end]
 
@@ -103,9 +151,12 @@ def repeat_heads(query: Tensor, states: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def describe(device: torch.device, dtype: torch.dtype, head_size: int) -> AttentionDevice:
-    """Describe a device to the planner."""
+    """Describe a device to the planner; where it should have flash attention, try that once."""
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    return AttentionDevice(kind=device.type, dtype=dtype, head_size=head_size, capability=capability)
+    described = AttentionDevice(kind=device.type, dtype=dtype, head_size=head_size, capability=capability)
+    if described.has_flash and not flash_works(device, dtype, head_size):
+        return replace(described, flash_works=False)
+    return described
 
 
 def avoid_cudnn(device_type: str) -> None:

@@ -47,7 +47,8 @@ class LocalWindow:
 class AttentionDevice:
     """What decides which fused attention kernels run.
 
-    kind: "cpu", "cuda" or "mps"; capability: of a CUDA device, such as (9, 0)
+    kind: "cpu", "cuda" (ROCm too) or "mps"; capability: of a CUDA device, such as (9, 0)
+    flash_works: whether flash attention takes grouped heads and a lower-right causal bias, as tried on the device
     """
 
     kind: str
@@ -55,13 +56,14 @@ class AttentionDevice:
     head_size: int
     capability: tuple[int, int] | None = None
     torch_version: Version = TORCH_VERSION
+    flash_works: bool = True
 
     @property
     def has_flash(self) -> bool:
         """Whether CUDA's flash attention runs: in half precision, from the Ampere generation on."""
         half = self.dtype in (torch.float16, torch.bfloat16)
         fits = self.head_size <= FLASH_HEAD_SIZE and self.head_size % 8 == 0
-        return half and fits and self.capability is not None and self.capability >= FLASH_CAPABILITY
+        return half and fits and self.flash_works and (self.capability or (0, 0)) >= FLASH_CAPABILITY
 
     @property
     def reads_groups(self) -> bool:

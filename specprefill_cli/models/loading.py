@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -14,53 +14,24 @@ from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.gguf import agreed_tokenizer, is_gguf, quiet_reader
+from specprefill_cli.models.head_division import divide_heads
 from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
+from specprefill_cli.models.outline import ModelOutline, load_outline
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import (
     Placement,
-    check_shards,
     choose_dtype,
     draft_placement,
     gathered,
     how_to_place,
+    undivided,
 )
-from specprefill_cli.models.quantization import NONE, check_quantization, quantization_config
-from specprefill_cli.models.rope_scaling import RopeScaling, context_length
+from specprefill_cli.models.quantization import NONE, check_quantization, checkpoint_method, quantization_config
+from specprefill_cli.models.rope_scaling import RopeScaling
 from specprefill_cli.models.sources import auto_class, load_errors, quiet_library, source_of
-from specprefill_cli.models.tokenizers import check_fast, fingerprint
-from specprefill_cli.models.validation import check_complete, check_config, check_memory, check_model
+from specprefill_cli.models.tokenizers import fingerprint
+from specprefill_cli.models.validation import check_complete, check_memory, check_model
 from specprefill_cli.settings import Settings
-
-# What transformers takes for Mistral's checkpoints where the package mistral-common is installed; it gives no character
-# offsets, and the same checkpoint's tokenizer.json does.
-MISTRAL_COMMON = "MistralCommonBackend"
-
-
-@dataclass
-class ModelOutline:
-    """A model without its weights: enough to plan a prefill and to check a pair.
-
-    device: where its weights would go, as a type ("cpu", "cuda", "mps")
-    """
-
-    name: str
-    config: PretrainedConfig
-    tokenizer: PreTrainedTokenizerBase
-    device: str
-    pass_tokens: None = None
-
-    @property
-    def context(self) -> int:
-        return context_length(self.config)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint(self.tokenizer)
-
-    @property
-    def devices(self) -> frozenset[torch.device]:
-        """None: nothing of it is loaded."""
-        return frozenset()
 
 
 @dataclass
@@ -69,6 +40,7 @@ class LoadedModel:
 
     context: the longest prompt it was made for, in tokens
     pass_tokens: the fixed cost of a pass, in tokens computed in the same time, where it was measured
+    undivided: why every rank has all of it, where ranks share the other model
     """
 
     name: str
@@ -77,6 +49,7 @@ class LoadedModel:
     context: int
     stop_tokens: frozenset[int]
     pass_tokens: float | None = None
+    undivided: str | None = None
 
     @property
     def config(self) -> PretrainedConfig:
@@ -93,6 +66,8 @@ class LoadedModel:
     @property
     def warnings(self) -> list[str]:
         """What makes it slower than it could be."""
+        if self.undivided is not None:
+            return [f"{self.name}: {self.undivided}; every rank runs all of it"]
         places = list((getattr(self.model, "hf_device_map", None) or {}).values())
         left = places.count("cpu")
         if not left:
@@ -103,6 +78,11 @@ class LoadedModel:
             f"{self.name}: {left} of {len(places)} parts do not fit the GPUs; every pass brings them from main memory, which "
             "is slow: use more GPUs, or a smaller pair"
         ]
+
+    @property
+    def shards(self) -> int:
+        """How many ranks share its weights."""
+        return getattr(self.model, "_tp_size", None) or 1
 
     @property
     def dtype(self) -> str:
@@ -119,7 +99,7 @@ class LoadedPair:
 
     The target is an outline where only a plan is wanted: then no mode can prefill.
 
-    ranks: the processes that share the target
+    ranks: the processes that share the models
     """
 
     pair: Pair
@@ -141,6 +121,11 @@ class LoadedPair:
             raise SpecprefillError(f"{self.pair.draft}: the draft is not loaded; use --mode full or --scorer lexical")
         return self.draft
 
+    @property
+    def draft_ranks(self) -> Ranks:
+        """The processes that share the draft: ALONE where each of `ranks` has a whole one."""
+        return self.ranks if self.draft is not None and self.draft.shards > 1 else ALONE
+
     @cached_property
     def same_tokenizer(self) -> bool:
         return self.draft is not None and self.draft.fingerprint == self.target.fingerprint
@@ -155,10 +140,17 @@ class LoadedPair:
         synchronize(self.devices)
 
 
-def load_pair(pair: Pair, placement: Placement, settings: Settings, with_draft: bool, with_target: bool) -> LoadedPair:
+def load_pair(
+    pair: Pair,
+    placement: Placement,
+    settings: Settings,
+    with_draft: bool,
+    with_target: bool,
+    ranks: Ranks = ALONE,
+) -> LoadedPair:
     """Load target and draft of a pair and check them; without the target's weights, only its outline.
 
-    Only the target's weights are quantised: the draft is small.
+    Only the target's weights are quantised: the draft is small. ranks: the processes that share the models
 
     Raises SpecprefillError when a model cannot be loaded or is not supported.
     """
@@ -166,36 +158,16 @@ def load_pair(pair: Pair, placement: Placement, settings: Settings, with_draft: 
     target: LoadedModel | ModelOutline
     if with_target:
         check_quantization(settings.quantization, placement)
-        target = load_model(pair.target, placement, dtype, offline, settings.quantization, scaling)
+        target = load_model(pair.target, placement, dtype, offline, settings.quantization, scaling, ranks)
     else:
         target = load_outline(pair.target, placement, offline, scaling)
     draft = None
     if with_draft:
         near = device_of(target.model.get_input_embeddings()).index if isinstance(target, LoadedModel) else None
-        draft = load_model(pair.draft, draft_placement(placement, near), dtype, offline, NONE, scaling)
+        place = draft_placement(placement, near)
+        draft = load_model(pair.draft, place, dtype, offline, NONE, scaling, ranks, may_be_whole=True)
         target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
-    return LoadedPair(pair, target, draft)
-
-
-def load_outline(name: str, placement: Placement, offline: bool, scaling: RopeScaling | None = None) -> ModelOutline:
-    """Load the configuration and the tokenizer of a causal language model, from a folder or the hub.
-
-    scaling: what its context is extended by
-
-    Raises SpecprefillError when they cannot be loaded, or belong to a model that is not supported.
-    """
-    from transformers import AutoConfig, AutoTokenizer, TokenizersBackend
-
-    with load_errors(name, offline):
-        config = AutoConfig.from_pretrained(**source_of(name, offline))
-        check_config(config, name)
-        if scaling is not None:
-            scaling.apply(config, name)
-        tokenizer = AutoTokenizer.from_pretrained(**source_of(name, offline))
-        if type(tokenizer).__name__ == MISTRAL_COMMON:
-            tokenizer = TokenizersBackend.from_pretrained(**source_of(name, offline))
-    check_fast(tokenizer, name)
-    return ModelOutline(name, config, tokenizer, placement.device_type)
+    return LoadedPair(pair, target, draft, ranks)
 
 
 def load_model(
@@ -205,16 +177,21 @@ def load_model(
     offline: bool,
     quantization: str = NONE,
     scaling: RopeScaling | None = None,
+    ranks: Ranks = ALONE,
+    may_be_whole: bool = False,
 ) -> LoadedModel:
     """Load one causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
 
     quantization: one of `QUANTIZATIONS`; a quantised checkpoint loads as it is
     scaling: what its context is extended by
+    ranks: the processes that share it; may_be_whole: whether each may have all of it where it cannot be divided
 
     Raises SpecprefillError when it cannot be loaded, is not supported, does not fit this machine, or lacks weights.
     """
     outline = load_outline(name, placement, offline, scaling)
-    check_shards(outline.config, name, placement.shards)
+    packed = quantization != NONE or checkpoint_method(outline.config) is not None
+    reason = undivided(placement, outline.config, name, packed, may_be_whole)
+    placement = placement if reason is None else replace(placement, shards=1)
     text = outline.config.get_text_config()
     chosen = choose_dtype(dtype, placement, text.hidden_size, text.model_type)
     quantized = quantization_config(quantization, outline.config, name, chosen)
@@ -229,14 +206,16 @@ def load_model(
             dtype=chosen,
             **({} if quantized is None else {"quantization_config": quantized}),
             **({} if scaling is None else {"config": outline.config}),
-            **how_to_place(placement),
+            **how_to_place(placement, outline.config),
             attn_implementation=ATTENTION,
             use_safetensors=not is_gguf(name),
             output_loading_info=True,
         )
     check_complete(report["missing_keys"], name)
     check_model(model, name)
-    return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stop_tokens(model, outline.tokenizer))
+    divide_heads(model, placement.shards, ranks.rank)
+    stops = stop_tokens(model, outline.tokenizer)
+    return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stops, undivided=reason)
 
 
 def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +16,7 @@ from specprefill_cli.models.attention_plan import (
     Segment,
     plan_attention,
 )
+from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.local_attention import band_visibility
 from specprefill_cli.models.query_capture import QueryCapture
 
@@ -99,6 +101,23 @@ class PositionContext:
         cut = shared[len(shared) - (last - first) :, length - last :]
         # CUDA's kernels need a mask that begins at a whole vector.
         return cut.contiguous() if cut.is_cuda and cut.storage_offset() * cut.element_size() % VECTOR_BYTES else cut
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedSequence:
+    """One sequence of a packed pass: its tokens, its cache, and how attention sees it."""
+
+    span: slice
+    state: PrefillState
+    context: PositionContext
+
+
+@dataclass(frozen=True)
+class PackedContext:
+    """A pass over several sequences, in order, that together have all its tokens; last_layer as in `PositionContext`."""
+
+    sequences: Sequence[PackedSequence]
+    last_layer: int | None = None
 
 
 def visible(query_positions: Tensor, key_positions: Tensor, segment: Segment) -> Tensor:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LINE_ENDS = r"|\s*[\r\n]+|"
 # Characters of a piece: long enough that starting one costs nothing, short enough that the cores finish together.
 PIECE_SIZE = 4_096
+# Pieces encoded in one call: the library's result takes several times the memory of ids and ranges.
+BATCH = 256
 
 
 def encode_in_pieces(encoder: Tokenizer, text: str, size: int = PIECE_SIZE) -> tuple[list[int], np.ndarray]:
@@ -31,10 +33,15 @@ def encode_in_pieces(encoder: Tokenizer, text: str, size: int = PIECE_SIZE) -> t
     """
     starts = piece_starts(text, size) if splits_at_lines(encoder) else [0]
     ends = [*starts[1:], len(text)]
-    pieces = [text[start:end] for start, end in zip(starts, ends, strict=True)]
-    encodings = encoder.encode_batch(pieces, add_special_tokens=False)
-    offsets = [character_ranges(encoding) + start for encoding, start in zip(encodings, starts, strict=True)]
-    return list(chain.from_iterable(encoding.ids for encoding in encodings)), np.concatenate(offsets)
+    ids: list[int] = []
+    offsets = []
+    for first in range(0, len(starts), BATCH):
+        batch = slice(first, first + BATCH)
+        pieces = [text[start:end] for start, end in zip(starts[batch], ends[batch], strict=True)]
+        for encoding, start in zip(encoder.encode_batch(pieces, add_special_tokens=False), starts[batch], strict=True):
+            ids += encoding.ids
+            offsets.append(character_ranges(encoding) + start)
+    return ids, np.concatenate(offsets)
 
 
 def piece_starts(text: str, size: int) -> Sequence[int]:

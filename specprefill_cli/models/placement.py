@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -35,7 +34,7 @@ class Placement:
 
     device_map: for accelerate ("auto", or one device for the module ""); None: the CPU
     max_memory: bytes that accelerate may use on each GPU number, and on "cpu"
-    shards: ranks that each hold a part of a target; a draft is whole on every rank
+    shards: ranks that each hold a part of a model
     """
 
     device_map: str | dict[str, str] | None
@@ -138,12 +137,10 @@ def gathered(placement: Placement, needed: int) -> Placement:
 def draft_placement(placement: Placement, near: int | None = None) -> Placement:
     """Where a draft goes: on GPU `near`, that of the target's first layers, or if that is nearly full on the emptiest one.
 
-    A draft is too small to be spread, and sharded over ranks it would spend its short passes waiting.
+    A draft is too small to be spread over GPUs that work one after another; ranks share it like the target.
     """
     import torch
 
-    if placement.shards > 1:
-        return replace(placement, shards=1)
     if placement.device_map != "auto":
         return placement
     free = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in placement.gpus}
@@ -152,29 +149,54 @@ def draft_placement(placement: Placement, near: int | None = None) -> Placement:
     return Placement({"": f"cuda:{gpu}"})
 
 
-def how_to_place(placement: Placement) -> dict[str, Any]:
-    """The arguments of `from_pretrained` that place the weights."""
+def how_to_place(placement: Placement, config: PretrainedConfig) -> dict[str, Any]:
+    """The arguments of `from_pretrained` that place the weights of a model with this configuration."""
     if placement.shards == 1:
         return {"device_map": placement.device_map, "max_memory": placement.max_memory}
     from transformers import DistributedConfig
 
-    return {"distributed_config": DistributedConfig(tp_size=placement.shards, tp_plan="auto")}
+    from specprefill_cli.models.head_division import repeated_projections
+    from specprefill_cli.models.memory_estimate import empty_model
+
+    # The model's own plan, except for projections that it divides too finely.
+    whole = repeated_projections(config, placement.shards)
+    names = empty_model(config).tp_plan if whole else ()
+    changes = {name: "replicate" for name in names if name.rpartition(".")[2] in whole}
+    return {"distributed_config": DistributedConfig(tp_size=placement.shards, tp_plan=changes or None)}
 
 
-def check_shards(config: PretrainedConfig, name: str, shards: int) -> None:
-    """Raises SpecprefillError for a model whose attention heads do not divide evenly among the ranks."""
-    from specprefill_cli.models.raw_kv import divides_heads
+def undivided(placement: Placement, config: PretrainedConfig, name: str, quantized: bool, optional: bool) -> str | None:
+    """Why a model must be whole on every rank, or None.
 
-    text = config.get_text_config()
-    heads = text.num_attention_heads
-    key_value_heads = getattr(text, "num_key_value_heads", None) or heads
-    if divides_heads(config) and (heads % shards or key_value_heads % shards):
-        most = math.gcd(heads, key_value_heads)
-        fitting = [str(number) for number in range(1, most + 1) if most % number == 0]
-        raise SpecprefillError(
-            f"{name}: its {heads} attention heads and {key_value_heads} key-value heads cannot be divided among {shards} "
-            f"ranks; use --tensor-parallel {' or '.join(fitting)}"
+    optional: whether it may be: a draft, but not a target
+
+    Raises SpecprefillError for a target that cannot be divided.
+    """
+    from specprefill_cli.models.head_division import (
+        can_divide,
+        divides_heads,
+        fitting_ranks,
+        head_counts,
+        repeated_projections,
+    )
+
+    ranks, (heads, key_value_heads) = placement.shards, head_counts(config)
+    if ranks == 1:
+        return None
+    fitting = fitting_ranks(heads, key_value_heads)
+    reason = None
+    if divides_heads(config) and not can_divide(heads, key_value_heads, ranks):
+        reason = (
+            f"its {heads} attention heads and {key_value_heads} key-value heads cannot be divided among {ranks} ranks"
         )
+    elif quantized and repeated_projections(config, ranks):
+        reason = f"with quantised weights, its {key_value_heads} key-value heads cannot be divided among {ranks} ranks"
+        fitting = [number for number in fitting if key_value_heads % number == 0]
+    elif optional and (quantized or not getattr(config.get_text_config(), "base_model_tp_plan", None)):
+        reason = "its weights are quantised" if quantized else "transformers has no plan to divide it"
+    if reason is None or optional:
+        return reason
+    raise SpecprefillError(f"{name}: {reason}; use --tensor-parallel {' or '.join(map(str, fitting))}")
 
 
 def choose_dtype(name: str, placement: Placement, hidden_size: int, model_type: str = "") -> torch.dtype:

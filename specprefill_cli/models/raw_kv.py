@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from specprefill_cli.models.cache import device_of
+from specprefill_cli.models.head_division import divides_heads, head_counts, share_of
 
 
 class StateCapture(ExitStack):
@@ -60,8 +61,8 @@ def layer_count(model: PreTrainedModel) -> int:
 
 def key_value_size(model: PreTrainedModel, layer: int) -> tuple[int, int]:
     """Key-value heads of a layer that this process holds, and the size of each."""
-    heads = model.config.get_text_config().num_key_value_heads
-    return heads // heads_shards(model), attention_module(model, layer).head_dim
+    _, heads = head_counts(model.config)
+    return max(1, heads // heads_shards(model)), attention_module(model, layer).head_dim
 
 
 def heads_shards(model: PreTrainedModel) -> int:
@@ -69,17 +70,11 @@ def heads_shards(model: PreTrainedModel) -> int:
     return (getattr(model, "_tp_size", None) or 1) if divides_heads(model.config) else 1
 
 
-def divides_heads(config: PretrainedConfig) -> bool:
-    """Whether tensor parallelism splits a model's attention heads; with fused projections (Phi-3) it does not."""
-    plan = getattr(config.get_text_config(), "base_model_tp_plan", None) or {}
-    return any(style == "colwise" and name.endswith(("k_proj", "qkv_proj")) for name, style in plan.items())
-
-
 def own_columns(model: PreTrainedModel, layer: int, rank: int) -> slice:
     """The columns of raw keys or values [N, kv_heads * head_size] that belong to the heads of a rank."""
-    heads, size = key_value_size(model, layer)
-    first = rank % heads_shards(model) * heads * size
-    return slice(first, first + heads * size)
+    shards, size = heads_shards(model), attention_module(model, layer).head_dim
+    _, heads = share_of(*head_counts(model.config), shards, rank % shards)
+    return slice(heads.start * size, heads.stop * size)
 
 
 @torch.inference_mode()

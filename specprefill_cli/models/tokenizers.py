@@ -94,6 +94,7 @@ def encode_template(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
+@lru_cache(maxsize=8)
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """A hash of all that maps text to ids: equal for two tokenizers whose models can share ids and KV."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from packaging.version import Version
 
 from specprefill_cli.models import attention
@@ -17,13 +18,19 @@ from specprefill_cli.models.attention_plan import (
     query_block,
 )
 from specprefill_cli.models.cache import new_state
+from specprefill_cli.models.flash_trial import is_lower_right
 from specprefill_cli.models.masks import PositionContext, visible
 from tests.helpers.architectures import build_model
 
 
-def device(kind, dtype=torch.bfloat16, capability=None, head_size=64, version="2.13"):
+def device(kind, dtype=torch.bfloat16, capability=None, head_size=64, version="2.13", flash_works=True):
     return AttentionDevice(
-        kind=kind, dtype=dtype, head_size=head_size, capability=capability, torch_version=Version(version)
+        kind=kind,
+        dtype=dtype,
+        head_size=head_size,
+        capability=capability,
+        torch_version=Version(version),
+        flash_works=flash_works,
     )
 
 
@@ -35,10 +42,13 @@ DEVICES = {
     "sm_90": device("cuda", capability=(9, 0)),
     "sm_90, float32": device("cuda", torch.float32, (9, 0)),
     "sm_90, head 512": device("cuda", capability=(9, 0), head_size=512),
+    # AMD's gfx942: ROCm reports itself as CUDA, and the trial decides about flash attention.
+    "ROCm": device("cuda", capability=(9, 4)),
+    "ROCm, causal from the upper left": device("cuda", capability=(9, 4), flash_works=False),
     "mps": device("mps", torch.float16),
 }
-FLASH = ("sm_80", "sm_90")
-CUDA = (*FLASH, "sm_75", "sm_90, float32", "sm_90, head 512")
+FLASH = ("sm_80", "sm_90", "ROCm")
+CUDA = (*FLASH, "ROCm, causal from the upper left", "sm_75", "sm_90, float32", "sm_90, head 512")
 
 GAPPED = torch.arange(400)[torch.arange(400) % 7 != 3]
 # Pass name: query positions, key positions, the layer's sliding window, and the pass's local window.
@@ -113,6 +123,31 @@ def test_repeats_kv_heads_only_for_kernels_without_grouped_queries(attention_pas
     queries, keys, window, local_window = PASSES[attention_pass]
     for name in names:
         assert plan_attention(queries, keys, DEVICES[name], window, local_window).heads is heads, name
+
+
+def upper_left(query, key, value, **options):
+    """Causal attention as a kernel computes it that aligns the first query with the first key."""
+    hidden = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+    return F.scaled_dot_product_attention(query, key, value, **{**options, "attn_mask": hidden})
+
+
+def test_a_trial_tells_lower_right_causality_from_upper_left():
+    assert is_lower_right(F.scaled_dot_product_attention, torch.device("cpu"), torch.float32, 64)
+    assert is_lower_right(F.scaled_dot_product_attention, torch.device("cpu"), torch.bfloat16, 64)
+    assert not is_lower_right(upper_left, torch.device("cpu"), torch.bfloat16, 64)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_flash_attention_is_tried_once_on_the_device(monkeypatch, works):
+    trials = []
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(attention, "flash_works", lambda *arguments: trials.append(arguments) or works)
+    attention.describe.cache_clear()
+    for _ in range(2):
+        described = attention.describe(torch.device("cuda", 0), torch.bfloat16, 128)
+    attention.describe.cache_clear()
+    assert described.has_flash is works
+    assert len(trials) == 1
 
 
 def expected_visibility(queries, keys, window, local_window):

@@ -121,13 +121,16 @@ def test_sliding_window_layers_cost_less():
     assert windowed.reading_flops(2_000, 5) < whole.reading_flops(2_000, 5)
 
 
-def test_draft_run_on_every_rank_counts_once_per_rank(random_session):
+def test_draft_run_on_every_rank_counts_once_per_rank(random_session, monkeypatch):
     collection = Collection((one_page_document("doc", "The gate is green. " * 40, "text/plain"),))
     settings = Settings(mode="select", scorer="question")
     request = random_session.request(collection, "Which colour?", settings)
     scorer = SCORERS["question"]
     shared = replace(request, pair=replace(request.pair, ranks=SimpleNamespace(size=4)))
     assert scorer.cost(shared) == 4 * scorer.cost(request) > 0
+    # Ranks that share the draft do its work once.
+    monkeypatch.setattr(request.draft.model, "_tp_size", 4)
+    assert scorer.cost(shared) == scorer.cost(request)
 
 
 def test_mixture_of_experts_costs_only_active_experts():

@@ -13,7 +13,8 @@ from specprefill_cli.models import adapter
 from specprefill_cli.models import gguf as gguf_files
 from specprefill_cli.models.gguf import agreed_tokenizer
 from specprefill_cli.models.hub import is_local
-from specprefill_cli.models.loading import load_model, load_outline, load_pair
+from specprefill_cli.models.loading import load_model, load_pair
+from specprefill_cli.models.outline import load_outline
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.resources import BUNDLED_FOLDER, packaged_folder

@@ -8,7 +8,7 @@ from specprefill_cli.models.adapter import forward, prefill, run
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
-from specprefill_cli.models.last_layer import can_shorten, last_row, only_last_token
+from specprefill_cli.models.last_layer import can_shorten, only_last_token, part_of
 from specprefill_cli.models.query_capture import QueryCapture
 from tests.helpers.architectures import build_model
 
@@ -142,5 +142,6 @@ def test_layer_with_extra_tensor_arguments_is_not_shortened():
     assert not can_shorten({**standard, "per_layer_input": torch.zeros(1, 3, 2)})
     assert not can_shorten({"use_cache": True})
     cosine = torch.arange(6.0).view(1, 3, 2)
-    assert last_row((cosine, cosine))[1].tolist() == [[[4.0, 5.0]]]
-    assert last_row(None) is None
+    rows = torch.tensor([0, 2])
+    assert part_of((cosine, cosine), rows)[1].tolist() == [[[0.0, 1.0], [4.0, 5.0]]]
+    assert part_of(None, rows) is None

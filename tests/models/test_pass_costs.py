@@ -80,7 +80,7 @@ def test_a_measured_cost_replaces_the_assumed_one_and_decides_for_auto(tiny_sess
 
 def test_warm_up_measures_passes_for_auto_alone(random_session, monkeypatch):
     measured = []
-    monkeypatch.setattr("specprefill_cli.answering.session.measure_passes", lambda *given: measured.append(given))
+    monkeypatch.setattr("specprefill_cli.answering.warm_up.measure_passes", lambda *given: measured.append(given))
     for mode in ("full", "auto"):
         random_session.warm_up(Settings(mode=mode, prefill_chunk=640, speculate="off"))
     assert measured == [(random_session.pair, 640)]

@@ -1,0 +1,132 @@
+"""Which attention heads each rank computes, and key-value heads that several ranks hold because there are too few.
+
+transformers divides heads evenly, and key-value heads among at most as many ranks as there are. Beyond that, each
+key-value head is held by several ranks, which divide its query heads, evenly or not: attention stays exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specprefill_cli.distributed.ranks import ALONE, Ranks
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadShare:
+    """The attention heads that a rank holds: numbers of query heads, and of the key-value heads that they read.
+
+    group: query heads of a key-value head, in the whole model
+    ranks: the processes that hold the other heads; ALONE where this one holds all
+    """
+
+    queries: range
+    keys: range
+    group: int
+    ranks: Ranks = ALONE
+
+
+def head_counts(config: PretrainedConfig) -> tuple[int, int]:
+    """Query heads and key-value heads of a layer."""
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    return heads, getattr(text, "num_key_value_heads", None) or heads
+
+
+def divides_heads(config: PretrainedConfig) -> bool:
+    """Whether tensor parallelism splits a model's attention heads; with fused projections (Phi-3) it does not."""
+    plan = getattr(config.get_text_config(), "base_model_tp_plan", None) or {}
+    return any(style == "colwise" and name.endswith(("k_proj", "qkv_proj")) for name, style in plan.items())
+
+
+def can_divide(heads: int, key_value_heads: int, ranks: int) -> bool:
+    """Whether every rank gets heads of its own: as many key-value heads as the others, or a part of one's query heads."""
+    if key_value_heads % ranks == 0:
+        return True
+    return ranks % key_value_heads == 0 and ranks <= heads
+
+
+def fitting_ranks(heads: int, key_value_heads: int) -> list[int]:
+    """The numbers of ranks among which heads can be divided, ascending."""
+    return [number for number in range(1, heads + 1) if can_divide(heads, key_value_heads, number)]
+
+
+def share_of(heads: int, key_value_heads: int, ranks: int, rank: int) -> tuple[range, range]:
+    """The query heads and the key-value heads of a rank, of those that `can_divide` allows."""
+    group = heads // key_value_heads
+    if key_value_heads % ranks == 0:
+        count = key_value_heads // ranks
+        return range(rank * count * group, (rank + 1) * count * group), range(rank * count, (rank + 1) * count)
+    copies = ranks // key_value_heads
+    number, part = divmod(rank, copies)
+    first, last = (number * group + group * edge // copies for edge in (part, part + 1))
+    return range(first, last), range(number, number + 1)
+
+
+def head_share(model: PreTrainedModel, ranks: Ranks = ALONE) -> HeadShare:
+    """The heads that this process holds of a model which it shares with `ranks`, or has for itself."""
+    heads, key_value_heads = head_counts(model.config)
+    group = heads // key_value_heads
+    if ranks.size == 1 or not divides_heads(model.config) or (getattr(model, "_tp_size", None) or 1) == 1:
+        return HeadShare(queries=range(heads), keys=range(key_value_heads), group=group)
+    queries, keys = share_of(heads, key_value_heads, ranks.size, ranks.rank)
+    return HeadShare(queries=queries, keys=keys, group=group, ranks=ranks)
+
+
+def repeated_projections(config: PretrainedConfig, ranks: int) -> tuple[str, ...]:
+    """The projections of attention that transformers must leave whole, for `divide_heads` to divide; mostly none."""
+    heads, key_value_heads = head_counts(config)
+    if ranks == 1 or not divides_heads(config) or key_value_heads % ranks == 0:
+        return ()
+    return ("k_proj", "v_proj") if heads % ranks == 0 else ("k_proj", "v_proj", "q_proj", "o_proj")
+
+
+def divide_heads(model: PreTrainedModel, ranks: int, rank: int) -> None:
+    """Make the projections that transformers left whole compute the rank's own heads alone.
+
+    Their weights stay whole, so that a rank can tell by itself which model it has.
+    """
+    whole = repeated_projections(model.config, ranks)
+    queries, keys = share_of(*head_counts(model.config), ranks, rank) if whole else (range(0), range(0))
+    decoder: Any = model.get_decoder()
+    for layer in decoder.layers if whole else ():
+        attention = layer.self_attn
+        for name in whole:
+            heads = keys if name in ("k_proj", "v_proj") else queries
+            own = slice(heads.start * attention.head_dim, heads.stop * attention.head_dim)
+            module = getattr(attention, name)
+            module.forward = OwnInputs(module, own) if name == "o_proj" else OwnOutputs(module, own)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnOutputs:
+    """A linear layer's forward pass for some of its outputs."""
+
+    linear: nn.Linear
+    own: slice
+
+    def __call__(self, states: Tensor) -> Tensor:
+        import torch.nn.functional as F
+
+        bias = self.linear.bias
+        return F.linear(states, self.linear.weight[self.own], None if bias is None else bias[self.own])
+
+
+@dataclass(frozen=True, eq=False)
+class OwnInputs:
+    """A linear layer's forward pass from some of its inputs; the other ranks add theirs."""
+
+    linear: nn.Linear
+    own: slice
+
+    def __call__(self, states: Tensor) -> Tensor:
+        import torch.distributed as dist
+        import torch.nn.functional as F
+
+        output = F.linear(states, self.linear.weight[:, self.own])
+        dist.all_reduce(output)
+        return output if self.linear.bias is None else output + self.linear.bias

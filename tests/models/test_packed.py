@@ -1,0 +1,202 @@
+"""Packed passes: each sequence gets what it would get alone, on every architecture, and states may share a prefix."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from specprefill_cli.models import attention, varlen_attention
+from specprefill_cli.models.adapter import prefill, run
+from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow, plan_attention
+from specprefill_cli.models.cache import branch, layer_keys, new_state, rollback
+from specprefill_cli.models.packed import run_packed
+from specprefill_cli.models.passes import RUNNER, Pass, run_at_once
+from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.varlen_attention import takes_varlen
+from tests.helpers.architectures import build_model
+
+CLOSE = {"atol": 1e-4, "rtol": 1e-4}
+
+
+def tokens(count, seed=7):
+    return torch.randint(3, 8_000, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def filled(model, length, stride=1, seed=7):
+    """A cache of a prompt whose kept tokens stand at every so many positions."""
+    return prefill(model, tokens(length, seed), torch.arange(length) * stride, 1_000)[1]
+
+
+def behind(model, state, length, seed, **options):
+    start = int(state.positions[-1]) + 1 if state.length else 0
+    return Pass(
+        model=model, tokens=tokens(length, seed), positions=torch.arange(start, start + length), state=state, **options
+    )
+
+
+def alone(step):
+    return run(
+        step.model, step.tokens, step.positions, step.state, step.capture, step.last_layer, step.rows, step.local_window
+    )
+
+
+def phases(model):
+    """A prefill, a second chunk, a verification and two decoded tokens, behind caches with and without gaps."""
+    return [
+        behind(model, new_state(), 90, 1),
+        behind(model, filled(model, 60), 70, 2),
+        behind(model, filled(model, 70, stride=3), 5, 3, rows=5),
+        behind(model, filled(model, 80), 1, 4, rows=1),
+        behind(model, filled(model, 130, stride=2), 1, 5),
+    ]
+
+
+def test_sequences_get_what_they_get_alone(model):
+    packed, apart = phases(model), phases(model)
+    for ours, logits, step in zip(packed, run_packed(packed), apart, strict=True):
+        torch.testing.assert_close(logits, alone(step), **CLOSE)
+        assert torch.equal(ours.state.positions, step.state.positions)
+        for layer in range(len(step.state.layers)):
+            torch.testing.assert_close(layer_keys(ours.state, layer), layer_keys(step.state, layer), **CLOSE)
+            assert ours.state.layers[layer].slots is None
+
+
+def test_a_pass_may_end_early_and_keep_queries():
+    model = build_model("llama")
+    captures = [QueryCapture(torch.tensor([61, 64])) for _ in range(4)]
+    packed, apart = (
+        [
+            behind(model, filled(model, 60), 8, 1, capture=first, last_layer=1),
+            behind(model, filled(model, 60, seed=8), 6, 2, capture=second, last_layer=1),
+        ]
+        for first, second in (captures[:2], captures[2:])
+    )
+    assert [len(logits) for logits in run_packed(packed)] == [0, 0]
+    for step in apart:
+        alone(step)
+    for ours, theirs in zip(captures[:2], captures[2:], strict=True):
+        torch.testing.assert_close(ours.layer(1), theirs.layer(1), **CLOSE)
+    assert [layer.get_seq_length() for layer in packed[0].state.layers] == [68, 68, 60]
+
+
+def test_each_sequence_has_its_own_local_window():
+    model = build_model("llama")
+    packed, apart = (
+        [
+            behind(model, new_state(), 120, 1, local_window=LocalWindow(20, 110)),
+            behind(model, new_state(), 100, 2),
+        ]
+        for _ in range(2)
+    )
+    for logits, step in zip(run_packed(packed), apart, strict=True):
+        torch.testing.assert_close(logits, alone(step), **CLOSE)
+
+
+def test_a_failed_pass_leaves_all_states_as_they_were():
+    model = build_model("llama")
+    steps = phases(model)
+    lengths = [step.state.length for step in steps]
+
+    def fail(*_):
+        raise RuntimeError("no memory")
+
+    handle = model.model.layers[1].mlp.register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        run_packed(steps)
+    handle.remove()
+    assert [step.state.length for step in steps] == lengths
+    for logits, step in zip(run_packed(steps), phases(model), strict=True):
+        torch.testing.assert_close(logits, alone(step), **CLOSE)
+
+
+def test_branches_share_a_prefix_and_do_not_disturb_each_other(model):
+    prefix = filled(model, 80)
+    address = prefix.layers[0].keys.data_ptr()
+    branches = [branch(prefix, 80) for _ in range(3)]
+    references = [filled(model, 80) for _ in range(3)]
+    for turn in range(3):
+        packed = [behind(model, state, 3 + turn, 10 * turn + n) for n, state in enumerate(branches)]
+        apart = [behind(model, state, 3 + turn, 10 * turn + n) for n, state in enumerate(references)]
+        for logits, step in zip(run_packed(packed), apart, strict=True):
+            torch.testing.assert_close(logits, alone(step), **CLOSE)
+        rollback(branches[turn], 82)
+        rollback(references[turn], 82)
+    for ours, theirs in zip(branches, references, strict=True):
+        torch.testing.assert_close(layer_keys(ours, 0), layer_keys(theirs, 0), **CLOSE)
+        assert ours.layers[0].keys.data_ptr() == address
+
+
+def test_a_branch_may_outgrow_the_buffer_that_it_shares():
+    model = build_model("llama")
+    prefix = filled(model, 50)
+    first, second = branch(prefix, 50), branch(prefix, 50)
+    expected = [alone(behind(model, filled(model, 50), length, length)) for length in (400, 7)]
+    got = [alone(behind(model, state, length, length)) for state, length in ((first, 400), (second, 7))]
+    for ours, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, **CLOSE)
+    assert layer_keys(first, 0).shape[1] == 450
+    torch.testing.assert_close(layer_keys(first, 0)[:, :50], layer_keys(second, 0)[:, :50])
+
+
+def test_shared_slots_are_one_number():
+    state = filled(build_model("llama"), 50)
+    branch(state, 40)
+    with pytest.raises(ValueError, match="shared"):
+        branch(state, 30)
+
+
+def test_passes_go_to_the_runner_of_the_context_unless_they_must_run_at_once():
+    model, seen = build_model("llama"), []
+    token = RUNNER.set(lambda step: seen.append(step) or torch.zeros(1))
+    try:
+        run(model, tokens(3), torch.arange(3), new_state())
+        with run_at_once():
+            assert len(run(model, tokens(3), torch.arange(3), new_state())) == 8_192
+    finally:
+        RUNNER.reset(token)
+    assert [step.length for step in seen] == [3]
+
+
+def test_one_kernel_computes_all_sequences_where_cuda_has_it(monkeypatch):
+    """Torch's kernel, computed sequence by sequence on the CPU, on what pretends to be a GPU with flash attention."""
+    calls = []
+
+    def kernel(query, key, value, query_edges, key_edges, longest, most, *, scale, window_size, enable_gqa):
+        calls.append((query_edges.tolist(), key_edges.tolist(), longest, most, window_size))
+        parts = []
+        for (first, last), (start, end) in zip(
+            pairwise(query_edges.tolist()), pairwise(key_edges.tolist()), strict=True
+        ):
+            states = (part.transpose(0, 1)[None] for part in (query[first:last], key[start:end], value[start:end]))
+            hidden = torch.ones(last - first, end - start).triu(end - start - (last - first) + 1).bool()
+            mask = torch.zeros(hidden.shape).masked_fill(hidden, float("-inf"))
+            parts.append(scaled_dot_product_attention(*states, attn_mask=mask, scale=scale, enable_gqa=enable_gqa)[0])
+        return torch.cat(parts, dim=1).transpose(0, 1)
+
+    gpu = AttentionDevice(kind="cuda", dtype=torch.bfloat16, head_size=16, capability=(9, 0))
+    model = build_model("llama")
+    packed, apart = phases(model), phases(model)
+    expected = [alone(step) for step in apart]
+    prefix = filled(model, 50)
+    shared = [behind(model, branch(prefix, 50), 4, number) for number in range(2)]
+    expected += [alone(behind(model, filled(model, 50), 4, number)) for number in range(2)]
+    monkeypatch.setattr(attention, "describe", lambda *_: gpu)
+    monkeypatch.setattr(varlen_attention, "varlen_kernel", lambda: kernel)
+    for logits, reference in zip(run_packed([*packed, *shared]), expected, strict=True):
+        torch.testing.assert_close(logits, reference, **CLOSE)
+    assert calls[0] == ([0, 90, 160, 165, 166, 167, 171, 175], [0, 90, 220, 295, 376, 507, 561, 615], 90, 131, (-1, 0))
+    # The last layer's second run: what gives logits alone.
+    assert calls[-1][0] == [0, 1, 2, 7, 8, 9, 10, 11]
+
+
+def test_long_caches_are_not_copied_for_one_kernel(monkeypatch):
+    gpu = AttentionDevice(kind="cuda", dtype=torch.bfloat16, head_size=16, capability=(9, 0))
+    positions = torch.arange(10)
+    plans = [plan_attention(positions[-1:], positions, gpu)] * 2
+    monkeypatch.setattr(varlen_attention, "varlen_kernel", lambda: print)
+    assert takes_varlen(gpu, plans, [4_000, 4_000])
+    assert not takes_varlen(gpu, plans, [4_000, 9_000])
+    assert not takes_varlen(replace(gpu, kind="cpu"), plans, [10, 10])
+    assert not takes_varlen(gpu, [plan_attention(positions, positions, gpu, window=4)] * 2, [10, 10])
