@@ -1,6 +1,6 @@
-"""Ranks: the processes that share one target model by tensor parallelism.
+"""Ranks: the processes that share a pair of models by tensor parallelism.
 
-Rank 0 alone reads, decides, decodes and prints. What the target must do is a command, broadcast before rank 0 executes it
+Rank 0 alone reads, decides, decodes and prints. What the models must do is a command, broadcast before rank 0 executes it
 too: no rank can branch differently, and Ctrl-C or a closed pipe between two commands does no harm.
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from specprefill_cli.distributed.commands import Command
 from specprefill_cli.distributed.heartbeat import BEAT, END, Heartbeat
+from specprefill_cli.distributed.messages import decode, encode, header
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.signals import deferred_signals
 
@@ -29,7 +30,7 @@ Value = TypeVar("Value")
 
 @dataclass(eq=False)
 class Ranks:
-    """This process among those that share the target; without the others, it is rank 0 of 1 and sends nothing.
+    """This process among those that share the models; without the others, it is rank 0 of 1 and sends nothing.
 
     local: number of this process on its machine, and of its GPU
     """
@@ -60,7 +61,11 @@ class Ranks:
         return outcome
 
     def summed(self, values: Tensor) -> Tensor:
-        """Return the sum of all ranks' values, of the same shape and on the CPU; bit for bit equal on all ranks."""
+        """Return the sum of all ranks' values, of the same shape and on the same device; bit for bit equal on all ranks."""
+        return values
+
+    def maximum(self, values: Tensor) -> Tensor:
+        """Return the largest of all ranks' values, like `summed`. Where one is NaN the result is infinite."""
         return values
 
     @contextmanager
@@ -95,19 +100,40 @@ class ConnectedRanks(Ranks):
         return f"refused/{self.commands}"
 
     def agree(self, value: Value) -> Value:
-        import torch
+        if not self.leads:
+            return self.received()
+        for tensor in encode(value):
+            if tensor is not None:
+                self.broadcast(tensor)
+        return value
+
+    def received(self) -> Any:
+        """Return what rank 0 sends next; called on the other ranks."""
+        numbers = header()
+        self.broadcast(numbers)
+        return decode(numbers, self.broadcast)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Send a tensor on the CPU from rank 0, or receive it elsewhere."""
         import torch.distributed as dist
 
-        values = [value]
-        dist.broadcast_object_list(values, src=0, group=self.group, device=torch.device("cpu"))
-        return values[0]
+        dist.broadcast(tensor, src=0, group=self.group)
 
     def summed(self, values: Tensor) -> Tensor:
         import torch.distributed as dist
 
-        total = values.detach().cpu().clone()
+        total = values.detach().clone()
         dist.all_reduce(total)
         return total
+
+    def maximum(self, values: Tensor) -> Tensor:
+        import torch
+        import torch.distributed as dist
+
+        # What a maximum makes of NaN depends on the order of its operands.
+        highest = values.detach().nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        dist.all_reduce(highest, dist.ReduceOp.MAX)
+        return highest
 
     @contextmanager
     def together(self, command: Command) -> Iterator[None]:
@@ -128,10 +154,10 @@ class ConnectedRanks(Ranks):
 
     def receive(self) -> Command:
         """Return rank 0's next command, however long it takes; called on the other ranks."""
-        command: Command | None = None
+        command = None
         while not isinstance(command, Command):
             # A value from a command that this rank has refused may come first.
-            command = self.agree(None)
+            command = self.received()
         self.commands += 1
         return command
 

@@ -7,7 +7,7 @@ from torch.distributed import HashStore
 
 from specprefill_cli.distributed import heartbeat as module
 from specprefill_cli.distributed import processes, ranks
-from specprefill_cli.distributed.commands import Rollback
+from specprefill_cli.distributed.commands import DecodeStep, Role
 from specprefill_cli.distributed.heartbeat import END, Heartbeat, beat_key
 from specprefill_cli.distributed.launch import in_run, ranks_for
 from specprefill_cli.distributed.processes import WorkerProcesses
@@ -15,6 +15,8 @@ from specprefill_cli.distributed.ranks import ALONE, ConnectedRanks, Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.placement import Placement, draft_placement, place_of_rank
+
+STEP = DecodeStep(Role.TARGET, 0, 1, (7,))
 
 
 class ProcessEnded(Exception):
@@ -81,7 +83,7 @@ def test_other_ranks_end_quietly_with_rank_0(heartbeat, capsys):
 
 def test_failure_on_rank_0_alone_ends_the_run(heartbeat, monkeypatch, capsys):
     monkeypatch.setattr(ConnectedRanks, "agree", lambda _ranks, value: value)
-    with pytest.raises(ProcessEnded), ConnectedRanks(0, 2, heartbeat=heartbeat).together(Rollback(1)):
+    with pytest.raises(ProcessEnded), ConnectedRanks(0, 2, heartbeat=heartbeat).together(STEP):
         raise MemoryError("no room left")
     assert capsys.readouterr().err.startswith("specprefill: rank 0 failed: no room left")
 
@@ -108,7 +110,7 @@ def test_single_process_has_no_other_ranks():
     assert not in_run({"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1"})
     assert in_run({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"})
     assert ranks_for(1) is ALONE
-    with ALONE.together(Rollback(0)):
+    with ALONE.together(STEP):
         assert ALONE.agree("value") == ALONE.from_leader(lambda: "value") == "value"
 
 
@@ -117,9 +119,18 @@ def test_rejects_named_devices_with_tensor_parallelism():
         place_of_rank("cuda:1", Ranks(0, 2))
     placement = place_of_rank("auto", Ranks(0, 2))
     assert placement.shards == 2
-    assert draft_placement(placement).shards == 1
+    assert draft_placement(placement).shards == 2
 
 
-def test_rejects_more_shards_than_key_value_heads():
-    with pytest.raises(SpecprefillError, match=r"2 key-value heads cannot be divided among 4 ranks; use .* 1 or 2"):
-        load_model("tiny:target", Placement(None, shards=4), "auto", offline=True)
+def test_rejects_more_shards_than_heads():
+    with pytest.raises(
+        SpecprefillError, match=r"2 key-value heads cannot be divided among 8 ranks; use .* 1 or 2 or 4"
+    ):
+        load_model("tiny:target", Placement(None, shards=8), "auto", offline=True)
+
+
+def test_a_draft_that_cannot_be_divided_is_whole_on_every_rank():
+    draft = load_model("tiny:draft", Placement(None, shards=8), "auto", offline=True, may_be_whole=True)
+    assert draft.shards == 1
+    (warning,) = draft.warnings
+    assert "cannot be divided among 8 ranks; every rank runs all of it" in warning

@@ -39,9 +39,15 @@ def answer(session, settings):
     return {
         "tokens": stream.tokens,
         "spans": [[span.start, span.end, span.fate] for span in plan.spans],
+        "importance": importance(stream.prefilled.importance),
         "reused": list(stream.prefilled.reused),
         "interrupted": stream.interrupted,
     }
+
+
+def importance(scores):
+    """Return importance as shares of the highest."""
+    return None if scores is None else (scores / scores.max()).tolist()
 
 
 def interrupted_answer(session, settings):
@@ -81,22 +87,68 @@ def answers(session):
     sharing = session.with_cache(DocumentCache())
     results["first of two"] = answer(sharing, plain)
     results["second of two"] = answer(sharing, plain)
+    for number in ("first", "second"):
+        results[f"{number} selection"] = answer(sharing, replace(plain, mode="select"))
     return results
 
 
 def other_architectures(ranks, folder):
-    """Return the answers of each model in a folder, without a draft: not every architecture can serve as one."""
+    """Return the answers of each pair in a folder, and the operations of its draft on rank 0.
+
+    Every layer of Mistral has a window, so that it can neither score nor lend KV.
+    """
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.settings import Settings
 
     results = {}
     for path in sorted(Path(folder).iterdir()):
-        models = {"draft": str(path), "target": str(path), "prompt": "tiny", "tensor_parallel": ranks}
-        base = Settings(**models, scorer="lexical", keep=0.4, max_new_tokens=6)
-        session = open_session(base, draft=False)
-        for mode in ("full", "select"):
-            results[f"{path.name} {mode}"] = answer(session, replace(base, mode=mode, speculate="off"))
+        models = {"draft": str(path / "draft"), "target": str(path / "target"), "prompt": "tiny"}
+        scorer = "lexical" if path.name == "mistral" else "question"
+        base = Settings(**models, tensor_parallel=ranks, scorer=scorer, keep=0.4, max_new_tokens=4, accept_risk="off")
+        session = open_session(base, draft=True)
+        cases = {"full": {"speculate": 2, "proposer": "draft"}, "select": {"speculate": 2}}
+        if scorer == "question":
+            cases |= {"heads": {"mode": "select", "scorer": "heads"}, "draft-kv": {}, "hybrid": {}}
+            results[f"{path.name} draft operations"] = draft_operations(session, replace(base, mode="select"))
+        if ranks > 2 and path.name not in ("llama", "few heads"):
+            # Four processes take long on two cores.
+            cases = {name: cases[name] for name in cases if name in ("select", "hybrid")}
+        for name, changes in cases.items():
+            settings = replace(base, **{"mode": name, "speculate": "off", **changes})
+            results[f"{path.name} {name}"] = answer(session, settings)
+        results[f"{path.name} warnings"] = session.pair.draft.warnings
     return results
+
+
+def draft_operations(session, settings):
+    """Return the operations that this process counts while it scores a prompt."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    request = session.request(collection(), QUESTION, settings)
+    with FlopCounterMode(display=False) as counter:
+        session.score(request)
+    return counter.get_total_flops()
+
+
+def broadcasts(session, settings):
+    """Return how many broadcasts an answer takes: until prefill has ended, and while it is decoded."""
+    from specprefill_cli.distributed.ranks import ConnectedRanks
+
+    sent, send = [], ConnectedRanks.broadcast
+
+    def counted(ranks, tensor):
+        sent.append(tensor.numel())
+        send(ranks, tensor)
+
+    ConnectedRanks.broadcast = counted
+    try:
+        stream = session.ask(collection(), QUESTION, settings)
+        stream.stop_tokens, prefilling = frozenset(), len(sent)
+        for _ in stream:
+            pass
+    finally:
+        ConnectedRanks.broadcast = send
+    return {"prefill": prefilling, "decoding": sent[prefilling:], "tokens": len(stream.tokens)}
 
 
 def main(ranks, task):
@@ -110,7 +162,9 @@ def main(ranks, task):
     heartbeat.SILENCE = 2.0
     session = open_session(Settings(tensor_parallel=ranks), draft=True)
     if task == "all":
-        print(json.dumps(answers(session)))
+        plain = Settings(mode="select", keep=0.3, max_new_tokens=8, speculate="off")
+        session.warm_up(plain)
+        print(json.dumps({**answers(session), "broadcasts": broadcasts(session, plain)}))
         return
     (rank_1,) = session.pair.ranks.heartbeat.workers.context.pids().values()
     os.kill(rank_1, getattr(signal, task))
