@@ -76,6 +76,7 @@ def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
         Step(name="decoding", arguments=bench("decode", shapes, decoding), share=3 * FIXED_SHARE),
         # One step a length: the longest may not fit, and must not take the others with it.
         *(prefill_of(length, shapes) for length in lengths),
+        on_ranks(shortest, shapes),
     ]
 
 
@@ -90,6 +91,20 @@ def prefill_of(length: int, shapes: str) -> Step:
     options = f"--lengths {length} --keep 0.1,0.2 --no-baseline --repeat {2 if length <= REPEATED else 1}"
     name = f"prefill of {length} tokens"
     return Step(name=name, arguments=bench("prefill", shapes, options), share=FIXED_SHARE + length)
+
+
+def on_ranks(length: int, shapes: str) -> Step:
+    """Tensor parallelism over all GPUs at one prompt length; on a machine without any, over two processes."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    options = f"--lengths {length} --keep 0.1 --no-baseline --repeat 1 --tensor-parallel {gpus or 2}"
+    return Step(
+        name="tensor parallelism",
+        arguments=bench("prefill", shapes, options),
+        share=2 * FIXED_SHARE + length,
+        missing="there is one GPU" if gpus == 1 else "",
+    )
 
 
 def tests_in(dtype: str) -> Step:

@@ -40,9 +40,9 @@ def section(result: StepResult) -> str:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A column for every key of the rows that holds single values, and those only that hold any."""
-    names = dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, dict | list))
-    known = [name for name in names if any(row.get(name) is not None for row in rows)]
+    """A column for every key of the rows but those of lists, and those only that hold anything."""
+    names = dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, list))
+    known = [name for name in names if any(row.get(name) not in (None, {}) for row in rows)]
     return {name: lambda row, name=name: named_text(name, row.get(name)) for name in known}
 
 
@@ -55,6 +55,8 @@ def cell_text(value: Any) -> str:
     """A value in a Markdown table: short, on one line, and without the column's sign."""
     if value is None:
         return ""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {cell_text(part)}" for name, part in value.items())
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):

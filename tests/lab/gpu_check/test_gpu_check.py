@@ -12,7 +12,14 @@ from specprefill_cli.lab.gpu_check.steps import Step, run_steps
 HANG = (
     "import subprocess, sys, threading; subprocess.Popen([sys.executable, '-c', 'input()']); threading.Event().wait()"
 )
-ROW = {"length": 1024, "ttft": 0.51234, "note": "a|b", "peak_bytes": 2**21, "parts": {}}
+ROW = {
+    "length": 1024,
+    "ttft": 0.51234,
+    "note": "a|b",
+    "peak_bytes": 2**21,
+    "parts": {},
+    "tflops": {"draft": 1.23456, "target": 2},
+}
 FIGURES = f"import json; print(json.dumps({{'rows': [{ROW}]}}))"
 
 
@@ -47,8 +54,8 @@ def test_a_step_that_hangs_crashes_or_fails_ends_no_other_and_is_reported(tmp_pa
     assert [f"{number} of 5 steps" in page for number, page in enumerate(written, 1)] == [True] * 4 + [False]
     assert "no memory left" in written[2]
     assert (
-        "| length | ttft | note | peak_bytes |\n| --- | --- | --- | --- |\n| 1,024 | 0.5123 | a/b | 2 MiB |"
-        in written[-1]
+        "| length | ttft | note | peak_bytes | tflops |\n| --- | --- | --- | --- | --- |\n"
+        "| 1,024 | 0.5123 | a/b | 2 MiB | draft 1.235, target 2 |" in written[-1]
     )
 
 
