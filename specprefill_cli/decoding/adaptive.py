@@ -14,6 +14,7 @@ from statistics import median_low
 
 import numpy as np
 
+from specprefill_cli.decoding.expected_speed import speedup
 from specprefill_cli.decoding.measures import Round
 from specprefill_cli.decoding.proposers import Proposer
 from specprefill_cli.decoding.proposers.draft import DraftProposer
@@ -72,22 +73,6 @@ class FixedPace:
         return Verdict("on")
 
 
-def expected_tokens(acceptance: float, count: int) -> float:
-    """Tokens that a round yields on average when `count` are proposed: equation (1) of arXiv 2211.17192."""
-    if acceptance >= 1:
-        return count + 1.0
-    return (1 - acceptance ** (count + 1)) / (1 - acceptance)
-
-
-def speedup(acceptance: float, count: int, token_passes: float, target_passes: float = 1.0) -> float:
-    """Speed over plain decoding: theorem 3.8 of arXiv 2211.17192, with the true cost of the verifying pass.
-
-    token_passes: cost of one proposed token (the paper's c); target_passes: cost of verifying all of them, which the
-    paper equates with that of one token
-    """
-    return expected_tokens(acceptance, count) / (target_passes + count * token_passes)
-
-
 @dataclass
 class Costs:
     """Costs in target passes: medians of the latest rounds, and guesses where nothing was measured.
@@ -95,16 +80,18 @@ class Costs:
     pass_seconds: the target's pass over one token
     verifying: by number of proposed tokens, the pass that verifies them; drafting: by proposer, one proposed token
     fixed: nothing is learnt, so that the pace, and with it the tokens that a seed draws, repeats
+    sharing: answers whose passes run together; their times say nothing about one of them, so that nothing is learnt
     """
 
     fixed: bool = False
+    sharing: int = 1
     pass_seconds: deque[float] = field(default_factory=partial(deque, maxlen=MEASURES))
     verifying: dict[int, deque[float]] = field(default_factory=lambda: defaultdict(partial(deque, maxlen=MEASURES)))
     drafting: dict[str, deque[float]] = field(default_factory=lambda: defaultdict(partial(deque, maxlen=MEASURES)))
 
     def learn(self, round_: Round) -> None:
         """Add the times of a round."""
-        if self.fixed:
+        if self.fixed or self.sharing > 1:
             return
         if not round_.drafted:
             self.pass_seconds.append(round_.target_seconds)
@@ -146,7 +133,16 @@ class Costs:
         if known[-1] < most:
             costs.append(1 + (costs[-1] - 1) * most / known[-1])
             known.append(most)
-        return np.interp(range(most + 1), [0, *known], [1.0, *costs]).tolist()
+        alone = np.interp(range(most + 1), [0, *known], [1.0, *costs])
+        return (1 + (alone - 1) / self.share((alone[-1] - 1) / most)).tolist()
+
+    def share(self, width: float) -> float:
+        """What one token's pass costs an answer, in passes alone, where answers share it; width: cost of a token more.
+
+        They divide the fixed part of the cost, so that proposed tokens weigh more.
+        """
+        width = min(1.0, max(width, 0.0))
+        return (1 - width) / self.sharing + width
 
     def token(self, proposer: Proposer) -> float:
         """Cost of one proposed token."""

@@ -48,11 +48,11 @@ class Sampler:
 
     def __call__(self, logits: Tensor) -> int:
         """The next token id for logits [V]."""
-        return int(logits.argmax()) if self.greedy else self.draw(self.probabilities(logits))
+        return int(logits.argmax()) if self.greedy else self.draw(self.probabilities(logits).cpu())
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The distribution [..., V] that tokens are drawn from, on the CPU; sorted and cut where the logits are."""
-        return distribution(logits, self.temperature, self.top_k, self.top_p).cpu()
+        """The distribution [..., V] that tokens are drawn from, where the logits are."""
+        return distribution(logits, self.temperature, self.top_k, self.top_p)
 
     def draw(self, probabilities: Tensor) -> int:
         """A token id from weights [V] on the CPU, which need not sum to 1."""

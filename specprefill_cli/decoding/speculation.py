@@ -13,8 +13,10 @@ from specprefill_cli.decoding.proposers.lookup import LookupProposer
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculative import Speculator
+from specprefill_cli.distributed.commands import ReadPrompt, Role
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.request import PrefillRequest
@@ -110,19 +112,29 @@ def draft_proposer(
     def open_reader() -> ModelReader:
         state = ready
         if state is None:
-            _, state = prefill(draft.model, tokens, positions, request.prefill_chunk)
-        return ModelReader(draft.model, state, length)
+            with pair.draft_ranks.together(ReadPrompt(tokens, positions, request.prefill_chunk, length)):
+                _, state = prefill(draft.model, tokens, positions, request.prefill_chunk)
+        return ModelReader(draft.model, state, length, pair.draft_ranks, Role.DRAFT)
 
     small, large = cost_of(draft), cost_of(pair.target)
-    # Ranks divide the target's pass, not the draft's.
-    target_pass = (large.pass_flops(1, length) + large.overhead_flops()) / pair.ranks.size
+    # Ranks divide the target's pass, and the draft's where they share it.
+    share = pair.ranks.size / pair.draft_ranks.size
+    target_pass = large.pass_flops(1, length) + large.overhead_flops()
     return DraftProposer(
         open_reader,
         sampler,
         stop_tokens,
         vocabulary=prefilled.logits.shape[-1],
         longest_answer=draft.context - length,
-        entry_passes=0.0 if ready is not None else small.prefill_with_overhead(len(tokens)) / target_pass,
+        entry_passes=0.0 if ready is not None else share * small.prefill_with_overhead(len(tokens)) / target_pass,
         # Short passes are bound by their number of layers as often as by their arithmetic.
-        token_passes=max(small.layers / large.layers, small.pass_flops(1, length) / large.pass_flops(1, length)),
+        token_passes=max(
+            small.layers / large.layers, share * small.pass_flops(1, length) / large.pass_flops(1, length)
+        ),
     )
+
+
+def draft_reader(pair: LoadedPair, prefilled: PrefillResult, position: int) -> ModelReader:
+    """The draft behind the prompt, or behind nothing where prefill left no cache of it; position: of the next token."""
+    state = prefilled.draft_state or new_state()
+    return ModelReader(pair.loaded_draft.model, state, position, pair.draft_ranks, Role.DRAFT)

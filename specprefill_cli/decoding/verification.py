@@ -59,11 +59,12 @@ def verify(logits: Tensor, proposal: Proposal, sampler: Sampler) -> tuple[int, i
         accepted = leading(chosen[:count] == tokens)
         return accepted, int(chosen[accepted])
     probabilities = sampler.probabilities(logits)
-    target = probabilities[:count].gather(1, tokens[:, None])[:, 0]
+    # All rows would be megabytes to copy: one number of each, and one row, are needed.
+    target = probabilities[:count].gather(1, tokens[:, None].to(logits.device))[:, 0].cpu()
     drawn = proposal.probabilities
     draft = torch.ones(count) if drawn is None else drawn.gather(1, tokens[:, None])[:, 0]
     accepted = leading(sampler.uniform(count) * draft < target)
-    weights = probabilities[accepted]
+    weights = probabilities[accepted].cpu()
     return accepted, sampler.draw(weights if accepted == count else positive_part(weights, proposal, accepted))
 
 

@@ -10,9 +10,8 @@ from specprefill_cli.decoding.adaptive import (
     Costs,
     Record,
     SpeculationState,
-    expected_tokens,
-    speedup,
 )
+from specprefill_cli.decoding.expected_speed import expected_tokens, speedup
 from specprefill_cli.decoding.measures import DecodeSpeed, Round
 from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.sampling import Sampler

@@ -79,7 +79,8 @@ def test_greedy_speculation_matches_plain_decoding(session, mode):
 
 
 def test_the_draft_continues_from_its_prefill_cache(session):
-    stream = session.ask(COLLECTION, "When?", Settings(mode="select", keep=0.5, speculate=3, proposer="draft"))
+    settings = Settings(mode="select", scorer="question", keep=0.5, speculate=3, proposer="draft")
+    stream = session.ask(COLLECTION, "When?", settings)
     state, length = stream.prefilled.draft_state, stream.request.prompt.length
     assert state.positions.tolist() == list(range(length))
     keys = state.cache.layers[0].keys.clone()
@@ -95,7 +96,7 @@ def test_the_draft_continues_from_its_prefill_cache(session):
     ids=lambda settings: next(iter(settings)),
 )
 def test_the_drafts_cache_is_freed_when_unused(random_session, settings):
-    stream, _, _ = ask(random_session, mode="select", **settings)
+    stream, _, _ = ask(random_session, mode="select", scorer="question", **settings)
     assert stream.prefilled.draft_state is None
 
 

@@ -48,7 +48,7 @@ class DraftProposer:
             if self.sampler.greedy:
                 tokens.append(int(logits.argmax()))
             else:
-                rows.append(self.sampler.probabilities(logits))
+                rows.append(self.sampler.probabilities(logits).cpu())
                 tokens.append(self.sampler.draw(rows[-1]))
             unread = tokens[-1:]
         return Proposal(self.name, tuple(tokens), torch.stack(rows) if rows else None, entered)
