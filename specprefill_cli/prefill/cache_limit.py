@@ -21,14 +21,22 @@ SHARE, MOST_IN_MAIN_MEMORY = 0.25, 2 * GIBIBYTE
 def document_cache(setting: str | float, pair: LoadedPair, store: DiskCache | None = None) -> DocumentCache:
     """A cache in the memory that `--memory-cache` allows, divided so that both models have room for the same documents.
 
-    With several ranks the limit is each rank's. store: keeps the draft's KV for later runs
+    With several ranks the limit is each rank's. store: keeps the draft's KV for later runs, where this process has all of it
     """
-    total = automatic_bytes(pair) if setting == AUTO else int(float(setting) * GIBIBYTE)
+    if store is not None and pair.draft_ranks.size > 1:
+        store.warn(f"{store.folder}: not used, because {pair.draft_ranks.size} ranks share the draft and its KV")
+        store = None
+    total = memory_limit(setting, pair)
     draft, target = token_bytes(pair.draft), token_bytes(pair.target)
     of_draft = total * draft // max(1, draft + target)
     return DocumentCache(
         draft=PrefixCache(store, capacity_bytes=of_draft), target=PrefixCache(capacity_bytes=total - of_draft)
     )
+
+
+def memory_limit(setting: str | float, pair: LoadedPair) -> int:
+    """Bytes of KV that `--memory-cache` allows."""
+    return automatic_bytes(pair) if setting == AUTO else int(float(setting) * GIBIBYTE)
 
 
 def automatic_bytes(pair: LoadedPair) -> int:

@@ -7,34 +7,43 @@ import json
 import os
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specprefill_cli.errors import UsageError, first_line
 from specprefill_cli.models.attention_plan import SINKS
 from specprefill_cli.models.cache import layer_tensors, restore_state
 from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.tokenizers import encode_text, fingerprint
 from specprefill_cli.prefill.prefix_cache import CachedPrefix, token_hash
 
 SUFFIX = ".specprefill.safetensors"
 SCRATCH = ".specprefill-partial"
 # A partial file older than this was left by a process that was killed.
 STALE_SECONDS = 3_600
+WORD_BYTES = 8
+# Characters from which reading the tokens of a text from disk pays.
+LONG_TEXT = 100_000
+TOKEN_NAMES = ("ids", "offsets")
+# Part of every identity, so that a file of another format is never read.
+FORMAT = "2"
 
 
 @dataclass
 class DiskCache:
-    """Prefixes in a folder; the least recently used are removed where they exceed `capacity_bytes`.
+    """Prefixes and tokens in a folder; the least recently used are removed where they exceed `capacity_bytes`.
 
-    warn: called with one line for every file that cannot be used or written; the prefix is then computed again
+    warn: called with one line for every file that cannot be used or written; what it held is then computed again
+    texts_found: how often `encode` found the tokens of a text
 
     Raises UsageError when the folder cannot be made.
     """
@@ -43,6 +52,7 @@ class DiskCache:
     capacity_bytes: int
     warn: Callable[[str], None]
     revisions: dict[str, str] = field(default_factory=dict, init=False)
+    texts_found: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.folder = self.folder.expanduser()
@@ -98,9 +108,6 @@ class DiskCache:
 
     def save(self, loaded: LoadedModel, tokens: Tensor, prefix: CachedPrefix, window: int | None) -> None:
         """Write a prefix so that its file is complete at any moment; then remove what exceeds the limit."""
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-
         pairs = [
             (keys.cpu().contiguous(), values.cpu().contiguous())
             for keys, values in layer_tensors(prefix.state, prefix.tokens, prefix.layers)
@@ -113,17 +120,56 @@ class DiskCache:
         header = {"identity": identity, "layers": prefix.layers, "checksum": checksum(pairs)}
         tensors = {f"{n}.keys": keys for n, (keys, _) in enumerate(pairs)}
         tensors |= {f"{n}.values": values for n, (_, values) in enumerate(pairs)}
+        self.write(self.path(identity), tensors, header)
+
+    def write(self, path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+        """Write a file whole, then remove what exceeds the limit; a warning where that fails."""
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
         try:
             handle, scratch = tempfile.mkstemp(dir=self.folder, suffix=SCRATCH)
             os.close(handle)
             try:
                 save_file(tensors, scratch, metadata={"specprefill": json.dumps(header)})
-                os.replace(scratch, self.path(identity))
+                os.replace(scratch, path)
             finally:
                 Path(scratch).unlink(missing_ok=True)
             self.trim()
         except (OSError, SafetensorError) as error:
             self.warn(f"{self.folder}: document state not stored ({reason(error)})")
+
+    def encode(self, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
+        """`encode_text`; the tokens of a long text are read from disk, or written there."""
+        if len(text) < LONG_TEXT:
+            return encode_text(tokenizer, text)
+        path = self.path({"format": FORMAT, "tokenizer": fingerprint(tokenizer), "text": text_hash(text)})
+        stored = self.load_tokens(path)
+        if stored is not None:
+            self.texts_found += 1
+            return stored[0].tolist(), stored[1].numpy()
+        ids, offsets = encode_text(tokenizer, text)
+        pair = torch.tensor(ids), torch.from_numpy(offsets)
+        self.write(path, dict(zip(TOKEN_NAMES, pair, strict=True)), {"checksum": checksum([pair])})
+        return ids, offsets
+
+    def load_tokens(self, path: Path) -> tuple[Tensor, Tensor] | None:
+        """Token ids [n] and character ranges [n, 2] in a file; None where there is none, or it is damaged."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                ids, offsets = (file.get_tensor(name) for name in TOKEN_NAMES)
+                if checksum([(ids, offsets)]) != json.loads((file.metadata() or {})["specprefill"])["checksum"]:
+                    raise ValueError("its checksum differs")
+        except FileNotFoundError:
+            return None
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            self.warn(f"{path}: damaged document tokens ({reason(error)}); they are computed again")
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return ids, offsets
 
     def trim(self) -> None:
         """Remove the least recently used files beyond the limit, and partial files of killed processes."""
@@ -143,6 +189,7 @@ class DiskCache:
         if loaded.name not in self.revisions:
             self.revisions[loaded.name] = revision(loaded.model)
         return {
+            "format": FORMAT,
             "model": loaded.name,
             "revision": self.revisions[loaded.name],
             "dtype": loaded.dtype,
@@ -158,12 +205,22 @@ class DiskCache:
 
 
 def checksum(pairs: Iterable[tuple[Tensor, Tensor]]) -> int:
-    """CRC-32 over the bytes of all tensors: safetensors notices a truncated file, not a changed one."""
+    """The sum of all tensors' bytes as 64-bit words: safetensors notices a truncated file, not a changed one.
+
+    A CRC takes longer than all else that is done with a file of a long document.
+    """
     value = 0
     for pair in pairs:
         for tensor in pair:
-            value = zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy().data, value)
-    return value
+            data = tensor.contiguous().view(-1).view(torch.uint8).numpy()
+            whole = len(data) // WORD_BYTES * WORD_BYTES
+            value += int(data[:whole].view(np.uint64).sum()) + int(data[whole:].sum())
+    return value % 2**64
+
+
+def text_hash(text: str) -> str:
+    """SHA-256 of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def revision(model: PreTrainedModel) -> str:

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.models.adapter import rotation_depends_on_length
-from specprefill_cli.models.cache import PrefillState, new_state, rollback, state_bytes
-from specprefill_cli.models.loading import LoadedModel, ModelOutline
+from specprefill_cli.models.cache import PrefillState, branch, new_state, state_bytes
+from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prompting import Prompt
 
@@ -43,8 +44,8 @@ class CachedPrefix:
 class PrefixCache:
     """The latest prefixes of one model, by the token ids of prefix and document.
 
-    A prefix serves one answer at a time: the next question about the same document rolls back what the answer before
-    it appended. Other ranks find by `name` what they keep beside this one.
+    Any number of answers may share a prefix at the same time: each appends to a branch of its own. Other ranks find by
+    `name` what they keep beside this one.
     """
 
     def __init__(self, store: DiskCache | None = None, capacity_bytes: int = DEFAULT_BYTES) -> None:
@@ -56,7 +57,7 @@ class PrefixCache:
         self.name = uuid.uuid4().hex
 
     def open(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> PrefillState | None:
-        """The state of exactly the prompt's prefix and document in at least `layers` layers, or None.
+        """A state of its own of exactly the prompt's prefix and document in at least `layers` layers, or None.
 
         window: tokens that the model saw back while it read them
         """
@@ -69,8 +70,7 @@ class PrefixCache:
             self.make_room(len(tokens))
             return None
         self.put(key, prefix)
-        rollback(prefix.state, prefix.tokens)
-        return prefix.state
+        return branch(prefix.state, prefix.tokens)
 
     def holds(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> bool:
         """Whether `open` would find a state, in memory or on disk."""
@@ -83,7 +83,7 @@ class PrefixCache:
     def keep(self, loaded: LoadedModel, prompt: Prompt, state: PrefillState, layers: int, window: int | None) -> None:
         """Keep a state that holds prefix and document, whatever stands behind them, in its lowest `layers` layers."""
         tokens = shared_tokens(prompt)
-        prefix = CachedPrefix(state=state, tokens=len(tokens), layers=layers)
+        prefix = CachedPrefix(state=branch(state, len(tokens)), tokens=len(tokens), layers=layers)
         self.put(prefix_key(loaded, tokens, window), prefix)
         if self.store is not None:
             # Written after the answer, so that the first token does not wait for the disk.
@@ -167,12 +167,14 @@ class DocumentCache:
     target: PrefixCache = field(default_factory=PrefixCache)
 
     def __post_init__(self) -> None:
-        self.encode = lru_cache(KEPT_ENCODINGS)(encode_text)
+        store = self.draft.store
+        self.encode = lru_cache(KEPT_ENCODINGS)(encode_text if store is None else store.encode)
 
     @property
     def encodings_reused(self) -> int:
         """How often `encode` was asked for the tokens of a text that it knew."""
-        return self.encode.cache_info().hits
+        store = self.draft.store
+        return self.encode.cache_info().hits + (store.texts_found if store is not None else 0)
 
     def write(self) -> None:
         """Store on disk what is meant to outlive the session."""

@@ -5,12 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.cache import state_bytes
 from specprefill_cli.prefill import cache_limit as module
 from specprefill_cli.prefill.cache_limit import GIBIBYTE, automatic_bytes, document_cache, token_bytes
+from specprefill_cli.prefill.disk_cache import DiskCache
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, TOKENS
 from specprefill_cli.settings import SETTINGS, Settings
 
@@ -82,8 +84,20 @@ def test_zero_keeps_no_state(random_session):
 def test_other_ranks_have_the_same_limit(random_session):
     session = random_session.with_cache(document_cache(0.25, random_session.pair))
     command = session.request(DOCUMENTS[0], "When?", Settings()).command("full")
-    assert command.prefix_cache_bytes == session.cache.target.capacity_bytes
-    assert random_session.request(DOCUMENTS[0], "When?", Settings()).command("full").prefix_cache is None
+    for shared, own in ((command.draft_cache, session.cache.draft), (command.target_cache, session.cache.target)):
+        assert (shared.name, shared.capacity_bytes) == (own.name, own.capacity_bytes)
+    cold = random_session.request(DOCUMENTS[0], "When?", Settings()).command("full")
+    assert cold.draft_cache is cold.target_cache is None
+
+
+def test_a_draft_that_ranks_share_is_not_stored_on_disk(random_session, monkeypatch, tmp_path):
+    warnings = []
+    store = DiskCache(tmp_path, 2**30, warnings.append)
+    assert document_cache(0.25, random_session.pair, store).draft.store is store
+    monkeypatch.setattr(random_session.pair.draft.model, "_tp_size", 2)
+    random_session.pair.ranks = Ranks(0, 2)
+    assert document_cache(0.25, random_session.pair, store).draft.store is None
+    assert "2 ranks share the draft" in warnings[0]
 
 
 def test_the_setting_takes_gibibytes_or_auto():

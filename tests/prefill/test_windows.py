@@ -93,7 +93,7 @@ def test_a_document_that_fits_ranks_alike_in_one_window_and_in_four(tiny_session
         windows = divide(tokens, tokens // 4 + 300, tokens)
         assert len(windows) == 4
         whole = used.score(request)
-        parts = used.scores(request, used.windowed(request, windows))
+        parts = used.scores(request, used.windowed(request, windows).importance())
         correlations.append(rank_correlation(whole.importance, parts.importance))
         if question.startswith("How long"):
             token = int(np.searchsorted(request.prompt.offsets[:, 0], place))
@@ -157,7 +157,8 @@ def test_select_computes_kept_tokens_at_compact_positions(random_session):
     session = with_context(random_session, 600)
     request = request_for(session, scorer="lexical", keep=0.1)
     result = MODES["select"].prefill(request)
-    assert result.compact.end == result.answer_position == 600 - 16
+    kept = result.plan.kept_tokens
+    assert result.compact.end == result.answer_position == min(2 * kept, 600 - 16)
     assert torch.equal(result.state.positions, result.compact.positions)
     assert torch.equal(result.seen_tokens, result.plan.kept_positions())
     plain, _ = sparse_prefill(request.target.model, request.prompt.tokens, result.plan, 64, result.compact)
@@ -166,9 +167,20 @@ def test_select_computes_kept_tokens_at_compact_positions(random_session):
 
 
 def test_original_positions_where_they_fit(random_session):
-    result = MODES["select"].prefill(request_for(random_session, scorer="lexical", keep=0.1, positions="compact"))
+    result = MODES["select"].prefill(request_for(random_session, scorer="lexical", keep=0.1))
     assert result.compact is None
     assert result.answer_position == result.plan.prompt_tokens
+
+
+def test_compact_positions_where_the_original_ones_fit(random_session):
+    result = MODES["select"].prefill(request_for(random_session, scorer="lexical", keep=0.1, positions="compact"))
+    assert result.answer_position == 2 * result.plan.kept_tokens < result.plan.prompt_tokens
+    assert 0 < result.compact.factor < 0.2
+
+
+def test_compact_positions_of_a_document_kept_whole_are_the_original_ones(random_session):
+    result = MODES["select"].prefill(request_for(random_session, scorer="lexical", keep=1.0, positions="compact"))
+    assert torch.equal(result.compact.positions, torch.arange(result.plan.prompt_tokens))
 
 
 def test_keep_is_capped_by_the_targets_context_with_a_warning(random_session):

@@ -13,13 +13,15 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
 from specprefill_cli.models.cache import PrefillState, rollback
 from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import layer_count
-from specprefill_cli.prefill.importance import attention_importance, log_masses, transfer, usable_layers
+from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scorer, Scores
-from specprefill_cli.prefill.scorers.windows import Window, combined, windows_of
+from specprefill_cli.prefill.scorers.window_reading import WindowReading, reads
+from specprefill_cli.prefill.scorers.windows import Window, windows_of
 from specprefill_cli.prompting import Prompt
 
 
@@ -27,10 +29,10 @@ class AttentionScorer(Scorer):
     """Runs the draft over the prompt and scores document tokens by the attention of a few queries.
 
     A subclass says which tokens of the prompt are queries, how many decoded ones join them, and how attention becomes
-    importance. neighbours: as in `Scores`
+    importance. neighbours, spread_limit: as in `Scores`; pools_prompt: whether pooling mixes in what surrounds the document
+    pools_later: whether `reduce_heads` is linear, so that it may come before pooling
 
-    A document beyond the draft's context is read in windows, twice: first for the sums of exponential scores, so that one
-    softmax over all windows gives the importance at the second reading. Only importance outlives a window.
+    A document beyond the draft's context is read in windows (`WindowReading`).
     """
 
     uses_draft = True
@@ -38,6 +40,9 @@ class AttentionScorer(Scorer):
     uses_window = True
     any_length = True
     neighbours = 0.0
+    spread_limit: float | None = None
+    pools_prompt = True
+    pools_later = False
 
     @abstractmethod
     def query_tokens(self, prompt: Prompt) -> Tensor:
@@ -76,10 +81,24 @@ class AttentionScorer(Scorer):
         layers: Sequence[int],
         normalisers: Mapping[int, Tensor] | None = None,
     ) -> Tensor:
-        """Importance [n] of the draft's document tokens, float32 on the CPU; normalisers: of several windows' softmax."""
+        """Importance [n] of the draft's document tokens, float32 on the CPU; normalisers: of several windows' softmax.
+
+        Whoever overrides this overrides `reduce_heads` alike, which windows that are read once use.
+        """
         prompt = request.draft_prompt
         positions = self.query_slots(prompt, capture, layers)
-        return attention_importance(state, capture, positions, prompt.length, prompt.document, layers, normalisers)
+        share = head_share(request.draft.model, request.pair.draft_ranks)
+        return attention_importance(
+            state, capture, positions, prompt.length, prompt.document, layers, normalisers, share
+        )
+
+    def used_heads(self, request: PrefillRequest, layers: Sequence[int]) -> dict[int, Sequence[int]]:
+        """The attention heads of each layer that score, ascending."""
+        return dict.fromkeys(layers, range(cost_of(request.draft).heads))
+
+    def reduce_heads(self, request: PrefillRequest, layers: Sequence[int], attention: Tensor) -> Tensor:
+        """Importance [n] from the attention [heads, Q, n] of `used_heads`, layer by layer; pooled, but for `pools_later`."""
+        return attention.amax(0).mean(0)
 
     def query_slots(self, prompt: Prompt, capture: QueryCapture, layers: Sequence[int]) -> Tensor:
         """Slots [Q] of the captured queries: those of decoded tokens lie behind the prompt."""
@@ -99,7 +118,9 @@ class AttentionScorer(Scorer):
         """Score with one run of the draft. Raises SpecprefillError as `layers`, and for scores that are not finite."""
         windows = self.windows(request)
         if windows:
-            return self.scores(request, self.windowed(request, windows))
+            reading = self.windowed(request, windows)
+            scores = self.scores(request, reading.importance())
+            return replace(scores, reused=(DRAFT_PREFIX,) if any(reading.cached) else ())
         state, capture, cached = self.prefill(request)
         with request.clock.phase("scoring"):
             importance = self.reduce(request, state, capture, self.layers(request))
@@ -115,39 +136,22 @@ class AttentionScorer(Scorer):
             if request.draft_prompt is not request.prompt:
                 importance = transfer(importance, request.draft_prompt.offsets, request.prompt.offsets)
             importance = self.finish(request, importance)
-        return Scores(importance=importance, auto_mass=self.auto_mass(request), neighbours=self.neighbours)
+        return Scores(
+            importance=importance,
+            auto_mass=self.auto_mass(request),
+            neighbours=self.neighbours,
+            spread_limit=self.spread_limit,
+        )
 
     def windows(self, request: PrefillRequest) -> tuple[Window, ...]:
         """The windows in which the document must be read; none where it fits the draft's context."""
         return windows_of(request, self.decoded_queries(request.look_ahead) if self.looks_ahead else 0)
 
-    def windowed(self, request: PrefillRequest, windows: Sequence[Window]) -> Tensor:
-        """Importance [n] of the draft's document tokens, read in windows: one softmax over all of them."""
+    def windowed(self, request: PrefillRequest, windows: Sequence[Window]) -> WindowReading:
+        """The reading of the draft's document in windows. Raises SpecprefillError as `layers`."""
         # The first window lies farthest from the question: the layers that reach it there reach it in all.
         layers = self.layers(windows[0].request(request))
-        normalisers = combined([self.window_masses(request, window, layers) for window in windows])
-        return torch.cat([self.window_importance(request, window, layers, normalisers) for window in windows])
-
-    def window_masses(self, request: PrefillRequest, window: Window, layers: Sequence[int]) -> dict[int, Tensor]:
-        """For each layer [2, heads, Q]: logarithms of the sums of exponential scores over `Window.parts`."""
-        part = window.request(request)
-        state, capture, _ = self.prefill(part)
-        with request.clock.phase("scoring"):
-            prompt = part.draft_prompt
-            slots = self.query_slots(prompt, capture, layers)
-            return log_masses(state, capture, slots, prompt.length, window.parts(prompt), layers)
-
-    def window_importance(
-        self, request: PrefillRequest, window: Window, layers: Sequence[int], normalisers: Mapping[int, Tensor]
-    ) -> Tensor:
-        """Importance [core] of a window's core by the normalisers {layer: [heads, Q]} of all windows."""
-        part = window.request(request)
-        state, capture, _ = self.prefill(part)
-        with request.clock.phase("scoring"):
-            shared = capture.first(normalisers[layers[0]].shape[-1])
-            importance = self.reduce(part, state, shared, layers, normalisers)
-            # A copy, so that the rest of the window is freed.
-            return importance[window.core[0] - window.start : window.core[1] - window.start].clone()
+        return WindowReading(scorer=self, request=request, windows=windows, layers=layers)
 
     def prefill(self, request: PrefillRequest) -> tuple[PrefillState, QueryCapture, bool]:
         """Read the prompt and look ahead: the draft's state, the queries, and whether a cache held the document."""
@@ -176,8 +180,8 @@ class AttentionScorer(Scorer):
             end = prompt.document[1]
             read_keys(
                 model,
-                prompt.tokens[:end],
-                positions[:end],
+                prompt.tokens[state.length : end],
+                positions[state.length : end],
                 request.prefill_chunk,
                 layer_count(model) - 1 if self.reads_all_layers() else last_layer,
                 capture,
@@ -193,11 +197,12 @@ class AttentionScorer(Scorer):
         return None
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
-        """Operations of the draft's run; it runs on every rank, while ranks share the target."""
+        """Operations of the draft's run, on all ranks together: each runs the whole draft unless they share it."""
         windows = self.windows(request)
         if windows:
-            # Windows are of about the same size, and each is read twice.
-            return 2 * len(windows) * self.cost(windows[0].request(request), with_overhead)
+            # Windows are of about the same size.
+            first = windows[0].request(request)
+            return reads(self, request, self.layers(first)) * len(windows) * self.cost(first, with_overhead)
         draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
         cost = cost_of(draft)
         cached = cached_tokens(request.draft_prefixes, draft, prompt, last_layer + 1, request.draft_window)
@@ -210,7 +215,7 @@ class AttentionScorer(Scorer):
             flops += steps * (cost.pass_flops(1, prompt.length) + overhead)
         else:
             flops = cost.reading_flops(prompt.length - cached, last_layer, local, cached) + overhead
-        return flops * request.pair.ranks.size
+        return flops * request.pair.ranks.size / request.pair.draft_ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
         """Layers that see too little, or a question that leaves no room for the document."""
@@ -229,7 +234,8 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: PrefillState, cap
     """Decode up to `steps` tokens greedily, keeping the queries of each; stop where the draft ends its answer."""
     draft = request.draft
     for step in range(steps):
-        token = int(logits.argmax())
+        # Ranks that share the draft must decode the same tokens.
+        token = request.pair.draft_ranks.agree(int(logits.argmax()))
         if token in draft.stop_tokens:
             break
         position = request.draft_prompt.length + step

@@ -23,6 +23,7 @@ class Scores:
 
     auto_mass: share of its sum that `--keep auto` holds; None for the usual share
     neighbours: weight of a chunk's two neighbours in its rank
+    spread_limit: `spread` of chunks above which the evidence is spread over the document; None where it is unknown
     draft_state: the draft's cache of the whole prompt, where the scorer ran the draft and decoding needs it
     reused: work of earlier questions that it rests on, in words
     """
@@ -30,6 +31,7 @@ class Scores:
     importance: Tensor
     auto_mass: float | None = None
     neighbours: float = 0.0
+    spread_limit: float | None = None
     draft_state: PrefillState | None = None
     reused: tuple[str, ...] = ()
 
@@ -67,9 +69,10 @@ class Scorer(ABC):
 def shared_scores(request: PrefillRequest, on_every_rank: bool = False) -> Scores:
     """Rank 0's scores, the same on every rank that prefills this prompt.
 
-    on_every_rank: every rank runs its own draft, because it needs the draft's states too
+    on_every_rank: every rank runs its own draft, because it needs the draft's states too; so it does where ranks share it
     """
     ranks, scorer = request.pair.ranks, SCORERS[request.scorer]
+    on_every_rank |= scorer.uses_draft and request.pair.draft_ranks.size > 1
     own: list[Scores] = []
 
     def score() -> Scores:

@@ -13,6 +13,7 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import usable_layers
@@ -20,7 +21,7 @@ from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import AttentionScorer
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
-from specprefill_cli.prefill.scoring_heads import REMEDY, ScoringHeads, blend, head_importance
+from specprefill_cli.prefill.scoring_heads import REMEDY, Head, ScoringHeads, blend, head_importance
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
 
@@ -31,6 +32,9 @@ class HeadsScorer(AttentionScorer):
     name = "heads"
     looks_ahead = False
     neighbours = NEIGHBOURS
+    pools_prompt = False
+    pools_later = True
+    spread_limit = 0.58
 
     def query_tokens(self, prompt: Prompt) -> Tensor:
         return torch.tensor(sorted({*range(*prompt.question), prompt.length - 1}))
@@ -58,8 +62,17 @@ class HeadsScorer(AttentionScorer):
         layers: Sequence[int],
         normalisers: Mapping[int, Tensor] | None = None,
     ) -> Tensor:
-        heads = tuple(head for head in known_heads(request).heads if head.layer in layers)
-        return head_importance(state, capture, request.draft_prompt.document, heads, normalisers)
+        heads = chosen_heads(request, layers)
+        share = head_share(request.draft.model, request.pair.draft_ranks)
+        return head_importance(state, capture, request.draft_prompt.document, heads, normalisers, share)
+
+    def used_heads(self, request: PrefillRequest, layers: Sequence[int]) -> dict[int, Sequence[int]]:
+        heads = chosen_heads(request, layers)
+        return {layer: [head.head for head in heads if head.layer == layer] for layer in layers}
+
+    def reduce_heads(self, request: PrefillRequest, layers: Sequence[int], attention: Tensor) -> Tensor:
+        weights = torch.tensor([head.weight for head in chosen_heads(request, layers)])
+        return (weights[:, None] * attention.mean(1)).sum(0)
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         weight = known_heads(request).lexical
@@ -73,6 +86,12 @@ class HeadsScorer(AttentionScorer):
         if setting == AUTO:
             return pair.scoring_heads.window if pair.scoring_heads is not None else None
         return super().window(pair, setting)
+
+
+def chosen_heads(request: PrefillRequest, layers: Sequence[int]) -> tuple[Head, ...]:
+    """The scoring heads in some layers, by layer and number."""
+    heads = (head for head in known_heads(request).heads if head.layer in layers)
+    return tuple(sorted(heads, key=lambda head: (head.layer, head.head)))
 
 
 def known_heads(request: PrefillRequest) -> ScoringHeads:

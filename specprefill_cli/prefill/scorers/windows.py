@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -45,9 +45,9 @@ class Window:
         )
 
     def request(self, whole: PrefillRequest) -> PrefillRequest:
-        """The request to score this window; caches of the whole document do not serve it."""
+        """The request to score this window. Its KV does not depend on the question, nor on the gap before it."""
         prompt = self.prompt(whole.draft_prompt)
-        return replace(whole, draft_prompt=prompt, draft_gap=self.gap, draft_prefixes=None, keep_draft_state=False)
+        return replace(whole, draft_prompt=prompt, draft_gap=self.gap, keep_draft_state=False)
 
     def parts(self, prompt: Prompt) -> tuple[Tensor, Tensor]:
         """Key indices in the window's prompt: of the core, and of prefix and suffix, which every window holds."""
@@ -91,7 +91,7 @@ def windows_of(request: PrefillRequest, look_ahead: int) -> tuple[Window, ...]:
     return divide(end - start, size, size if rotation_depends_on_length(draft.config) else room)
 
 
-def combined(masses: Sequence[dict[int, Tensor]]) -> dict[int, Tensor]:
+def combined(masses: Sequence[Mapping[int, Tensor]]) -> dict[int, Tensor]:
     """Normalisers {layer: [heads, Q]} of one softmax over the cores of all windows, prefix and suffix.
 
     masses: of each window {layer: [2, heads, Q]}, logarithms for the parts of `Window.parts`. A window may have fewer

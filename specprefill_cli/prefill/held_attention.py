@@ -1,0 +1,87 @@
+"""Attention of one window of a document, held in bfloat16 until the softmax over all windows is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.prefill.importance import POOL_KERNEL, group_scores, pool, query_slices
+
+# float16 would lose what unimportant tokens get: all of it where another token of the window gets nearly everything.
+HELD_DTYPE = torch.bfloat16
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldAttention:
+    """What the queries of a window's prompt give to the tokens of its core, on the CPU.
+
+    weights: {layer: [heads, Q, held]} of HELD_DTYPE, exponential scores over the largest of each query, pooled or not
+    core: the core's tokens among those held
+    scales: {layer: [heads, Q]} the scores whose exponentials were divided out
+    masses: {layer: [2, heads, Q]} as `log_masses` returns them, for the held heads alone
+    """
+
+    weights: Mapping[int, Tensor]
+    scales: Mapping[int, Tensor]
+    masses: Mapping[int, Tensor]
+    core: slice
+
+    def attention(self, normalisers: Mapping[int, Tensor]) -> Tensor:
+        """Attention [heads of all layers, Q, held] in float32 by the normalisers {layer: [heads, Q]} of all windows."""
+        queries = min(divisors.shape[-1] for divisors in normalisers.values())
+        return torch.cat(
+            [
+                held[:, :queries].float() * (self.scales[layer][:, :queries] - normalisers[layer]).exp()[..., None]
+                for layer, held in self.weights.items()
+            ]
+        )
+
+
+def hold_attention(
+    state: PrefillState,
+    capture: QueryCapture,
+    positions: Tensor,
+    prompt_tokens: int,
+    parts: tuple[Tensor, Tensor],
+    pooled: tuple[int, int],
+    heads: Mapping[int, Sequence[int]],
+    pool_later: bool = False,
+) -> HeldAttention:
+    """The attention of a window's queries, pooled over neighbouring tokens.
+
+    positions: [Q] of the captured queries; parts: key indices of the core, consecutive, and of prefix and suffix
+    pooled: range of key indices inside which tokens are neighbours; heads: {layer: attention heads, ascending}
+    pool_later: hold the core with its neighbours instead, for reductions that commute with pooling
+    """
+    rows, core = len(positions), slice(int(parts[0][0]), int(parts[0][-1]) + 1)
+    margin = POOL_KERNEL // 2
+    held = slice(max(pooled[0], core.start - margin), min(pooled[1], core.stop + margin)) if pool_later else core
+    size = held.stop - held.start
+    weights = {layer: torch.empty(len(numbers), rows, size, dtype=HELD_DTYPE) for layer, numbers in heads.items()}
+    scales = {layer: torch.empty(len(numbers), rows) for layer, numbers in heads.items()}
+    masses = {layer: torch.empty(2, len(numbers), rows) for layer, numbers in heads.items()}
+    for part in query_slices(state, capture, prompt_tokens, next(iter(heads))):
+        for layer, numbers in heads.items():
+            for group, all_scores in group_scores(state, capture, layer, part, positions, prompt_tokens):
+                places = [place for place, head in enumerate(numbers) if group.start <= head < group.stop]
+                if not places:
+                    continue
+                scores = all_scores[[numbers[place] - group.start for place in places]]
+                shared = scores.index_select(-1, parts[1].to(scores.device))
+                for number, keys in enumerate((scores[..., core], shared)):
+                    masses[layer][number, places, part] = keys.logsumexp(-1).cpu()
+                largest = scores.amax(-1, keepdim=True)
+                if pool_later:
+                    weighted = (scores[..., held] - largest).exp_()
+                else:
+                    neighbours = (scores[..., slice(*pooled)] - largest).exp_()
+                    weighted = pool(neighbours)[..., core.start - pooled[0] : core.stop - pooled[0]]
+                weights[layer][places, part] = weighted.to(HELD_DTYPE).cpu()
+                scales[layer][places, part] = largest[..., 0].cpu()
+    inner = slice(core.start - held.start, core.stop - held.start)
+    return HeldAttention(weights=weights, scales=scales, masses=masses, core=inner)

@@ -1,0 +1,118 @@
+"""Questions about a document read in windows: each window is read once, and later questions find its KV."""
+
+import pytest
+import torch
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.models.cache import state_bytes
+from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.prefill.disk_cache import LONG_TEXT, SUFFIX, DiskCache
+from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TOKENS, DocumentCache, PrefixCache
+from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.scorers import window_reading
+from specprefill_cli.settings import Settings
+from tests.prefill.test_windows import request_for, with_context
+
+# No two windows are alike.
+TEXT = " ".join(
+    f"Gate {number} opens at nine. The keeper of house {2 * number} lives by the mill." for number in range(90)
+)
+COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+SETTINGS = Settings(mode="select", scorer="heads", keep=0.1, max_new_tokens=4)
+QUESTIONS = ("When does it open?", "What do tickets cost, and where does the keeper live?", "Who?")
+
+
+def cached(session, store=None, capacity=2**30):
+    return session.with_cache(DocumentCache(draft=PrefixCache(store, capacity_bytes=capacity)))
+
+
+def disk(folder, capacity=2**30):
+    return DiskCache(folder, capacity, pytest.fail)
+
+
+@pytest.mark.parametrize("scorer", ["heads", "question", "paper"])
+def test_reading_once_gives_what_reading_twice_gives(random_session, scorer, monkeypatch):
+    request = request_for(with_context(random_session, 400), TEXT, scorer=scorer)
+    used = SCORERS[scorer]
+    windows = used.windows(request)
+    once = used.windowed(request, windows)
+    importance = once.importance()
+    assert len(once.cached) == len(windows)
+    cost = used.cost(request)
+    monkeypatch.setattr(window_reading, "HELD_BYTES", 0)
+    twice = used.windowed(request, windows)
+    torch.testing.assert_close(importance, twice.importance(), rtol=0.01, atol=1e-8)
+    assert len(twice.cached) == 2 * len(windows)
+    assert used.cost(request) == pytest.approx(2 * cost)
+
+
+@pytest.mark.parametrize("scorer", ["heads", "question"])
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_later_questions_find_the_windows_and_get_the_same_answers(random_session, tmp_path, scorer, place):
+    cold = with_context(random_session, 400)
+    settings = SETTINGS.varied(scorer=scorer)
+    shared = cached(cold)
+    for number, question in enumerate(QUESTIONS):
+        if place == "disk":
+            shared = cached(cold, disk(tmp_path), capacity=0)
+        first, second = (session.ask(COLLECTION, question, settings) for session in (cold, shared))
+        importances = first.prefilled.importance, second.prefilled.importance
+        torch.testing.assert_close(*importances, rtol=1e-3, atol=1e-6)
+        assert first.finished().answer == (answer := second.finished()).answer
+        tokens = [TOKENS] if place == "memory" else []
+        assert answer.reused == ([*tokens, DRAFT_PREFIX] if number else [])
+
+
+def test_windows_that_only_the_disk_keeps_are_written_while_the_document_is_read(random_session, tmp_path):
+    session = cached(with_context(random_session, 400), disk(tmp_path), capacity=0)
+    stream = session.ask(COLLECTION, "When?", SETTINGS)
+    windows = SCORERS["heads"].windows(stream.request)
+    assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == len(windows) > 2
+    assert not session.cache.draft.prefixes
+
+
+def test_tokens_of_long_texts_are_read_from_disk_and_checked(random_session, tmp_path):
+    text = COLLECTION.text * (LONG_TEXT // len(COLLECTION.text) + 1)
+    tokenizer = random_session.pair.target.tokenizer
+    expected = encode_text(tokenizer, text)
+    warnings = []
+    for number in range(2):
+        store = DiskCache(tmp_path, 2**30, warnings.append)
+        ids, offsets = DocumentCache(draft=PrefixCache(store)).encode(tokenizer, text)
+        assert (ids, offsets.tolist()) == (expected[0], expected[1].tolist())
+        assert store.texts_found == number
+    (path,) = tmp_path.glob(f"*{SUFFIX}")
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    assert DiskCache(tmp_path, 2**30, warnings.append).encode(tokenizer, text)[0] == expected[0]
+    assert len(warnings) == 1
+    assert "damaged document tokens" in warnings[0]
+    DiskCache(tmp_path / "other", 2**30, pytest.fail).encode(tokenizer, "Short.")
+    assert not list((tmp_path / "other").iterdir())
+
+
+def test_a_document_larger_than_the_memory_does_not_evict_its_own_windows(random_session):
+    roomy = cached(with_context(random_session, 400))
+    roomy.ask(COLLECTION, "When?", SETTINGS).finished()
+    states = [prefix.state for prefix in roomy.cache.draft.prefixes.values()]
+    limit = 3 * max(map(state_bytes, states))
+    assert len(states) > 4
+    session = cached(with_context(random_session, 400), capacity=limit)
+    for number in range(3):
+        answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
+        assert (DRAFT_PREFIX in answer.reused) == bool(number)
+        assert sum(state_bytes(prefix.state) for prefix in session.cache.draft.prefixes.values()) <= limit
+
+
+def test_a_document_larger_than_the_disk_limit_keeps_its_first_windows(random_session, tmp_path):
+    whole = cached(with_context(random_session, 400), disk(tmp_path / "whole"), capacity=0)
+    whole.ask(COLLECTION, "When?", SETTINGS).finished()
+    files = sorted((tmp_path / "whole").glob(f"*{SUFFIX}"))
+    limit = sum(path.stat().st_size for path in files) // 2
+    for number in range(2):
+        session = cached(whole, disk(tmp_path / "half", limit), capacity=0)
+        answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
+        assert (DRAFT_PREFIX in answer.reused) == bool(number)
+        assert 0 < len(list((tmp_path / "half").glob(f"*{SUFFIX}"))) < len(files)
