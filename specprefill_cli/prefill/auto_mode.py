@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specprefill_cli.errors import PromptTooLong
-from specprefill_cli.models.loading import LoadedModel, ModelOutline
+from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.prefill.positions import ORIGINAL, answer_room
+from specprefill_cli.prefill.projection import pair_verdicts
 from specprefill_cli.prefill.registry import BASELINE, MODES, SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.verdict import DraftKvVerdict
 from specprefill_cli.settings import AUTO
 
 # Expected speedup over `full` from which `auto` takes another mode.
@@ -17,9 +20,10 @@ SMALLEST_SPEEDUP = 1.2
 SHORTEN = "give fewer or shorter documents, or a pair with a longer context"
 
 
-def automatic_modes() -> tuple[str, ...]:
-    """The modes that `auto` chooses from; `full` comes first."""
-    return (BASELINE, *(name for name, mode in MODES.items() if mode.automatic))
+def automatic_modes(request: PrefillRequest | None = None) -> tuple[str, ...]:
+    """The modes that `auto` chooses from by cost; `full` comes first. request: also those that it may prefer for it."""
+    preferred = (verdict.mode for verdict in usable_verdicts(request)) if request is not None else ()
+    return (BASELINE, *(name for name, mode in MODES.items() if mode.automatic), *preferred)
 
 
 def runs_draft(mode: str, scorer: str) -> bool:
@@ -39,7 +43,13 @@ def choose_mode(mode: str, request: PrefillRequest) -> tuple[str, str | None]:
 
 
 def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
-    """The mode in which this prompt costs least, and the reason in words; what earlier questions left costs nothing."""
+    """The mode in which this prompt costs least, and the reason in words; what earlier questions left costs nothing.
+
+    Before it comes draft KV where calibration found that it answers better than `select` in the same time.
+    """
+    preferred = preferred_mode(request)
+    if preferred is not None:
+        return preferred
     full_cost = MODES[BASELINE].cost(request) or 0.0
     best, best_speedup, obstacle = BASELINE, 0.0, None
     for name in automatic_modes()[1:]:
@@ -56,6 +66,29 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
     if best_speedup >= SMALLEST_SPEEDUP:
         return best, f"auto: {best} promises {best_speedup:.1f}x {situation}"
     return BASELINE, f"auto: {best} promises only {best_speedup:.1f}x {situation} ({SMALLEST_SPEEDUP}x is worth it)"
+
+
+def preferred_mode(request: PrefillRequest) -> tuple[str, str] | None:
+    """A mode with draft KV that beat `select` on this pair with these settings, and the reason; None where none did."""
+    for verdict in usable_verdicts(request):
+        try:
+            check_fits(request, verdict.mode)
+        except PromptTooLong:
+            continue
+        speedup = expected_speedup(verdict.mode, request) or 0.0
+        if speedup >= SMALLEST_SPEEDUP:
+            situation = f"at {request.prompt.length:,} tokens"
+            return (
+                verdict.mode,
+                f"auto: {verdict.mode} promises {speedup:.1f}x {situation} and calibrated {verdict.evidence}",
+            )
+    return None
+
+
+def usable_verdicts(request: PrefillRequest) -> list[DraftKvVerdict]:
+    """The modes that beat `select` on the pair with the settings of a request, and that can prefill it."""
+    verdicts = (verdict for verdict in pair_verdicts(request.pair) if verdict.wins and verdict.holds_for(request))
+    return [verdict for verdict in verdicts if MODES[verdict.mode].obstacle(request) is None]
 
 
 def too_long_for_full(request: PrefillRequest, best: str) -> tuple[str, str]:

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError
 
-from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.loading import LoadedPair
 
 if TYPE_CHECKING:
     from specprefill_cli.prefill.projection import KvCalibration
     from specprefill_cli.prefill.scoring_heads import ScoringHeads
+    from specprefill_cli.prefill.verdict import DraftKvVerdict
 
-SCHEMA = 1
+# Version 2: maps of draft KV may read the target's embedding.
+SCHEMA = 2
 Content = TypeVar("Content")
 
 
@@ -27,16 +28,18 @@ class CalibratedPair(LoadedPair):
     """A loaded pair with what calibration found out about it.
 
     scoring_heads: the draft's heads that point at answers; kv_calibration: maps from the draft's states to the
-    target's keys and values, loaded when a mode first needs them
+    target's keys and values, loaded when a mode first needs them; verdicts: modes with
+    draft KV that beat `select`, None before they are read
     """
 
     scoring_heads: ScoringHeads | None = None
     kv_calibration: KvCalibration | None = None
+    verdicts: tuple[DraftKvVerdict, ...] | None = None
 
 
-def with_calibration(pair: LoadedPair, ranks: Ranks = ALONE) -> CalibratedPair:
-    """The pair, with room for its calibration. ranks: the processes that share the target."""
-    return CalibratedPair(pair=pair.pair, target=pair.target, draft=pair.draft, ranks=ranks)
+def with_calibration(pair: LoadedPair) -> CalibratedPair:
+    """The pair, with room for its calibration."""
+    return CalibratedPair(pair=pair.pair, target=pair.target, draft=pair.draft, ranks=pair.ranks)
 
 
 def read_description(path: Path, what: str, remedy: str, parse: Callable[[dict[str, Any]], Content]) -> Content | None:
@@ -50,7 +53,8 @@ def read_description(path: Path, what: str, remedy: str, parse: Callable[[dict[s
         return None
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        values.pop("schema")
+        if (version := values.pop("schema")) > SCHEMA:
+            raise ValueError(f"version {version}; this specprefill reads versions up to {SCHEMA}")
         return parse(values)
     except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
         raise SpecprefillError(f"{path}: not a file of {what} ({error}); recreate it with {remedy}") from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from specprefill_cli.prefill.checkpoint_signals import KV_ERROR, SIGNALS
 from specprefill_cli.settings import OFF
@@ -17,6 +18,7 @@ class Gate:
     `full` stays within `target` (nats); 0 where there is none, and nothing can be accepted
     n: prompts that it rests on; auroc: probability that the signal ranks a prompt with a KL above the target over
     another one, None where too few prompts were of one kind
+    smallest_risks: by budget (share of the prompt recomputed, as text), the smallest remaining risk of any prompt
     """
 
     signal: str
@@ -24,10 +26,19 @@ class Gate:
     target: float
     n: int
     auroc: float | None
+    smallest_risks: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.signal not in SIGNALS or not 0 <= self.threshold < math.inf:
             raise ValueError(f"gate with signal {self.signal} and threshold {self.threshold}")
+
+    def smallest_risk(self, share: float) -> float:
+        """The smallest remaining risk that any prompt of calibration had with at least `share` of it recomputed; 0 if unknown.
+
+        Risk falls with the budget, so that the next larger one that was tried tells.
+        """
+        larger = [(float(budget), risk) for budget, risk in self.smallest_risks.items() if float(budget) >= share]
+        return min(larger)[1] if larger else 0.0
 
     @property
     def evidence(self) -> str:
@@ -42,14 +53,14 @@ class RiskLimit:
     signal: what it is made of; threshold: infinite for any risk; source: where the threshold comes from, in words
     chosen: whether the user gave the threshold: then no more is recomputed than brings the risk down to it. A calibrated
     threshold holds on average over prompts recomputed up to a budget, not for prompts brought just below it
-    hopeless: whether calibration found that nothing can be accepted
+    hopeless: why nothing can be accepted, by calibration and whatever the prompt; empty where it can
     """
 
     signal: str
     threshold: float = math.inf
     source: str = "any that can be accepted"
     chosen: bool = False
-    hopeless: bool = False
+    hopeless: str = ""
 
     def verdict(self, risk: float | None) -> GateVerdict:
         """The decision about a remaining risk; None: none was estimated, because nothing can be accepted."""
@@ -61,12 +72,9 @@ class RiskLimit:
         """Why a risk was not accepted."""
         return f"a risk of {risk:.3g} would remain, above {self.source}"
 
-    def hopeless_reason(self, mode: str) -> str:
+    def substituted(self, mode: str) -> str:
         """Why nothing was accepted, and which mode prefilled instead."""
-        return (
-            f"prefilled in mode {mode}: calibration found no draft KV of this pair that could be accepted "
-            f"({self.source}); --accept-risk off accepts it all the same"
-        )
+        return f"prefilled in mode {mode}: {self.hopeless}; --accept-risk off accepts it all the same"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +95,28 @@ def signal_of(gate: Gate | None) -> str:
     return gate.signal if gate is not None else KV_ERROR
 
 
-def risk_limit(accept_risk: float | str, gate: Gate | None) -> RiskLimit:
-    """The limit that a setting asks for; `auto` is the calibrated gate where there is one, else any risk."""
+def risk_limit(accept_risk: float | str, gate: Gate | None, share: float | None = None) -> RiskLimit:
+    """The limit that a setting asks for; `auto` is the calibrated gate where there is one, else any risk.
+
+    share: of the prompt that is recomputed; None where that is not known yet
+    """
     signal = signal_of(gate)
     if isinstance(accept_risk, float | int):
         return RiskLimit(signal=signal, threshold=accept_risk, source=f"--accept-risk {accept_risk:g}", chosen=True)
     if accept_risk == OFF or gate is None:
         return RiskLimit(signal=signal)
-    if not gate.threshold:
-        return RiskLimit(signal=signal, threshold=0.0, source=gate.evidence, hopeless=True)
     source = f"the calibrated {gate.threshold:.3g} ({gate.evidence}); --accept-risk off accepts any"
-    return RiskLimit(signal=signal, threshold=gate.threshold, source=source)
+    return RiskLimit(signal=signal, threshold=gate.threshold, source=source, hopeless=hopeless_reason(gate, share))
+
+
+def hopeless_reason(gate: Gate, share: float | None) -> str:
+    """Why a gate accepts nothing whatever the prompt, with a share of it recomputed (None: not known); empty if it may."""
+    if not gate.threshold:
+        return f"calibration found no draft KV of this pair that could be accepted ({gate.evidence})"
+    smallest = gate.smallest_risk(share) if share is not None else 0.0
+    if smallest <= gate.threshold:
+        return ""
+    return (
+        f"with {share:.0%} recomputed, no prompt of the calibration had a risk below {smallest:.3g}, and at most "
+        f"{gate.threshold:.3g} may remain ({gate.evidence})"
+    )

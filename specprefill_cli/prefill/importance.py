@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cache import PrefillState, layer_keys
+from specprefill_cli.models.head_division import HeadShare
 from specprefill_cli.models.query_capture import QueryCapture
 
 POOL_KERNEL = 13
@@ -27,6 +28,7 @@ def attention_importance(
     document: tuple[int, int],
     layers: Sequence[int],
     normalisers: Mapping[int, Tensor] | None = None,
+    share: HeadShare | None = None,
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU (SpecPrefill, arXiv 2502.02789, section 3).
 
@@ -37,12 +39,14 @@ def attention_importance(
 
     positions: [Q] of the captured queries; those of decoded tokens lie behind the prompt
     normalisers: {layer: [heads, Q]} logarithms of what divides the exponential scores; None: their own sums
+    share: the heads that this rank holds, where ranks share the draft: a softmax belongs to one head, so that only the
+        maximum over heads needs the others
 
     Raises SpecprefillError when a score is NaN or infinite.
     """
     rows = capture.layer(layers[0]).shape[1]
     total = torch.zeros(document[1] - document[0])
-    for part in query_slices(state, capture, prompt_tokens, layers[0]):
+    for part in query_slices(state, capture, prompt_tokens, layers[0], share):
         best: Tensor | None = None
         for layer in layers:
             for group, scores in group_scores(state, capture, layer, part, positions, prompt_tokens):
@@ -50,6 +54,7 @@ def attention_importance(
                 pooled = pool(probabilities(scores, divisors))[..., document[0] : document[1]].amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         if best is not None:
+            best = best if share is None else share.ranks.maximum(best)
             total += best.sum(0).cpu()
     return check_finite(total / rows)
 
@@ -70,11 +75,14 @@ def group_scores(
         yield group, (queries[group] @ head_keys.float().T).masked_fill_(hidden, float("-inf"))
 
 
-def query_slices(state: PrefillState, capture: QueryCapture, prompt_tokens: int, layer: int) -> Iterator[slice]:
-    """The captured queries, as many at a time as may be scored together."""
+def query_slices(
+    state: PrefillState, capture: QueryCapture, prompt_tokens: int, layer: int, share: HeadShare | None = None
+) -> Iterator[slice]:
+    """The captured queries, as many at a time as may be scored together; the same on every rank."""
     heads, rows, _ = capture.layer(layer).shape
     keys = layer_keys(state, layer)
-    block = query_block(prompt_tokens * heads // len(keys), keys.device)
+    group = heads // len(keys) if share is None else share.group
+    block = query_block(prompt_tokens * group, keys.device)
     return (slice(first, first + block) for first in range(0, rows, block))
 
 

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from specprefill_cli.models.adapter import read_keys, recompute, window_layers
 from specprefill_cli.models.cache import PrefillState, device_of, new_state
+from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import (
     StateCapture,
@@ -41,18 +42,20 @@ def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int,
     """
     model, tokens = request.target.model, request.prompt.tokens
     positions = torch.arange(len(tokens))
-    edge = None
+    embedded = embedded_states(model, tokens)
+    own = [embedded] if kv_map.embedding else []
     # Filled layer by layer, so that no second copy of the cache exists.
     state = new_state(len(tokens))
     if kv_map.exact_layers:
         with StateCapture(model, [kv_map.exact_layers]) as capture:
             read_keys(model, tokens, positions, request.prefill_chunk, kv_map.exact_layers, None, state)
-        edge = capture.states(kv_map.exact_layers, len(tokens))
+        own.append(capture.states(kv_map.exact_layers, len(tokens)))
     else:
-        keys, values = raw_keys_values(model, 0, embedded_states(model, tokens))
+        keys, values = raw_keys_values(model, 0, embedded)
         fill_layer(model, state, 0, keys, values, positions)
+    own_states = torch.cat([part.to(own[0].device) for part in own], dim=-1) if own else None
     for layer in range(kv_map.exact_layers + 1, layer_count(model)):
-        keys, values = kv_map.apply(layer, draft_states, edge, own_columns(model, layer, request.pair.ranks.rank))
+        keys, values = kv_map.apply(layer, draft_states, own_states, own_columns(model, layer, request.pair.ranks.rank))
         device, dtype = device_of(model.get_decoder().layers[layer]), model.dtype
         fill_layer(model, state, layer, keys.to(device, dtype), values.to(device, dtype), positions)
     state.positions = positions
@@ -95,7 +98,7 @@ def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, si
     capture = QueryCapture(suffix if signal == KV_ERROR else torch.cat([checkpoints, suffix]))
     layers = range(layer_count(model) if signal == HIDDEN_STATE else 0)
     with StateCapture(model, layers, residual=True) as residual:
-        recompute(model, prompt.tokens[slots], slots, state, capture, logits=False)
+        recompute_parts(request, state, slots, capture)
     rows = torch.isin(slots, checkpoints)
     seen = CheckpointPass(
         mapped=before,
@@ -107,20 +110,40 @@ def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, si
     # Tokens just computed hold the target's own values.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
     mass = attention_mass(state, capture.at(suffix), prompt.document, window_layers(model.config))
-    # Every rank has as many heads as the others.
-    mass = ranks.summed(mass) / ranks.size
+    # A rank may have more heads than another.
+    heads = torch.tensor(float(len(head_share(model, ranks).queries)))
+    mass = ranks.summed(mass * heads) / ranks.summed(heads)
     return Inspection(*ranks.agree((mass, errors)), slots)
 
 
 @torch.inference_mode()
-def repair(request: PrefillRequest, state: PrefillState, slots: Tensor) -> Tensor:
-    """Recompute slots [N], ascending, then the suffix on the repaired cache; logits [V] of the last token."""
-    model, prompt = request.target.model, request.prompt
-    for first in range(0, len(slots), request.prefill_chunk):
-        part = slots[first : first + request.prefill_chunk]
-        recompute(model, prompt.tokens[state.positions[part]], part, state, logits=False)
+def repair(request: PrefillRequest, state: PrefillState, slots: Tensor, depths: Tensor | None = None) -> Tensor:
+    """Recompute slots [N], ascending, then the suffix on the repaired cache; logits [V] of the last token.
+
+    depths: as in `recompute_parts`
+    """
+    prompt = request.prompt
+    recompute_parts(request, state, slots, depths=depths)
     suffix = torch.arange(state.length - (prompt.length - prompt.document[1]), state.length)
-    return recompute(model, prompt.tokens[state.positions[suffix]], suffix, state)
+    return recompute(request.target.model, prompt.tokens[state.positions[suffix]], suffix, state)
+
+
+def recompute_parts(
+    request: PrefillRequest,
+    state: PrefillState,
+    slots: Tensor,
+    capture: QueryCapture | None = None,
+    depths: Tensor | None = None,
+) -> None:
+    """Recompute slots [N], ascending, in passes of the request's size: no token sees one that comes in a later pass.
+
+    depths: [N] for each slot in how many of the lower layers (None: in all)
+    """
+    for first in range(0, len(slots), request.prefill_chunk):
+        rows = slice(first, first + request.prefill_chunk)
+        part, part_depths = slots[rows], None if depths is None else depths[rows]
+        tokens = request.prompt.tokens[state.positions[part]]
+        recompute(request.target.model, tokens, part, state, capture, logits=False, depths=part_depths)
 
 
 def without_slots(state: PrefillState, kept: Tensor) -> PrefillState:

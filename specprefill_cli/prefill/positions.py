@@ -1,4 +1,4 @@
-"""Where the target computes kept tokens: at their original positions, or with gaps shortened so that all fit its context."""
+"""Where the target computes kept tokens: at their original positions, or with the gaps between them shortened."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from torch import Tensor
 
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.settings import AUTO
 
 ORIGINAL, COMPACT = "original", "compact"
+# Positions that shortened gaps take together, for each kept token: text in which most positions are missing reads badly.
+GAP_SHARE = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +54,12 @@ def answer_room(request: PrefillRequest) -> int:
 
 
 def compact_positions(request: PrefillRequest, plan: Plan) -> CompactPositions | None:
-    """The compact positions of a plan's kept tokens; None where the original ones fit the target's context."""
+    """The compact positions of a plan's kept tokens; None where they stay at the original ones.
+
+    They do so with `--positions original`, and with `auto` where these fit the target's context.
+    """
     room = answer_room(request)
-    if request.positions == ORIGINAL or plan.prompt_tokens <= room:
+    if request.positions == ORIGINAL or (request.positions == AUTO and plan.prompt_tokens <= room):
         return None
-    return shorten_gaps(plan.kept_positions(), plan.prompt_tokens, room)
+    kept = plan.kept_positions()
+    return shorten_gaps(kept, plan.prompt_tokens, min(room, len(kept) + GAP_SHARE * len(kept)))

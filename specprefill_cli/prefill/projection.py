@@ -6,7 +6,8 @@ layer at the edge); outputs are the target's keys before norm and rotary embeddi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.calibration import calibration_folder, pair_options, weights_fingerprint
 from specprefill_cli.prefill.calibration import check_identity, read_description
 from specprefill_cli.prefill.gate import Gate
+from specprefill_cli.prefill.verdict import DraftKvVerdict, stored_verdicts
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
@@ -43,6 +46,7 @@ class KvMap:
     """A fitted map. weights: per target layer [inputs + 1, 2 * kv_heads * head_size], the last row being the offset.
 
     exact_layers: target layers that are computed exactly for all tokens; the state at the next one is an input too
+    embedding: whether the target's embedding, as its first layer's attention gets it, is an input
     gate: how much risk may remain in KV that it has mapped, where that was calibrated
     placed: copies of the weights on the devices that used them
     """
@@ -51,6 +55,7 @@ class KvMap:
     fits: tuple[LayerFit, ...]
     weights: Mapping[int, Tensor]
     gate: Gate | None = None
+    embedding: bool = False
     placed: dict[tuple[int, torch.device], Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -63,22 +68,37 @@ class KvMap:
         return tuple(sorted({layer for fit in self.fits for layer in fit.draft_layers}))
 
     def apply(
-        self, layer: int, states: Mapping[int, Tensor], edge: Tensor | None, columns: slice = ALL_COLUMNS
+        self, layer: int, states: Mapping[int, Tensor], own: Tensor | None, columns: slice = ALL_COLUMNS
     ) -> tuple[Tensor, Tensor]:
         """Raw keys and values of a target layer: [N, kv_heads * head_size] each, or the given columns of them.
 
-        states: per draft layer [N, draft_hidden]; edge: [N, target_hidden] where the first target layers were computed
+        states: per draft layer [N, draft_hidden]
+        own: the target's own states [N, k * target_hidden] that the map reads: embedding, then the last exact layer's
         """
         fit = next(fit for fit in self.fits if fit.layer == layer)
-        inputs = ([] if edge is None else [edge]) + [states[number] for number in fit.draft_layers]
+        inputs = ([] if own is None else [own]) + [states[number] for number in fit.draft_layers]
         # Draft and target may differ in device and dtype.
         joined = torch.cat([part.to(inputs[0].device, torch.float32) for part in inputs], dim=-1)
         place = (layer, joined.device)
         if place not in self.placed:
             self.placed[place] = self.weights[layer].to(joined.device)
         weights = (part[:, columns].to(joined) for part in self.placed[place].chunk(2, dim=-1))
-        keys, values = (joined @ weight[:-1] + weight[-1] for weight in weights)
+        with tensor_cores(joined.device):
+            keys, values = (joined @ weight[:-1] + weight[-1] for weight in weights)
         return keys, values
+
+
+@contextmanager
+def tensor_cores(device: torch.device) -> Iterator[None]:
+    """On a CUDA device, multiply float32 matrices in TF32, whose ten bits of fraction are far more than a map is exact to."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
@@ -86,12 +106,14 @@ class KvCalibration:
     """The maps of one pair, and what identifies the pair.
 
     window: tokens that the draft saw back in the text they were fitted on, and must see when they are used; None: all
+    verdicts: how modes with these maps answered, compared with `select`
     """
 
     identity: Mapping[str, str | int]
     rows: int
     maps: Mapping[str, KvMap] = field(default_factory=dict)
     window: int | None = None
+    verdicts: tuple[DraftKvVerdict, ...] = ()
 
 
 def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
@@ -121,8 +143,9 @@ def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
             weights = {fit.layer: tensors[f"{name}.{fit.layer}"] for fit in fits}
             # Without a gate any risk is accepted.
             gate = Gate(**stored["gate"]) if stored.get("gate") else None
-            maps[name] = KvMap(stored["exact_layers"], fits, weights, gate)
-        return KvCalibration(values["identity"], values["rows"], maps, values["window"])
+            # Maps of version 1 do not read the embedding.
+            maps[name] = KvMap(stored["exact_layers"], fits, weights, gate, stored.get("embedding", False))
+        return KvCalibration(values["identity"], values["rows"], maps, values["window"], stored_verdicts(values))
 
     path = folder / DESCRIPTION
     calibration = read_description(path, "draft-KV maps", remedy(pair), parse)
@@ -136,6 +159,24 @@ def pair_calibration(pair: CalibratedPair) -> KvCalibration | None:
     if pair.kv_calibration is None:
         pair.kv_calibration = load_calibration(calibration_folder(pair.pair), pair)
     return pair.kv_calibration
+
+
+def pair_verdicts(pair: CalibratedPair) -> tuple[DraftKvVerdict, ...]:
+    """What was stored with the pair's maps about modes that beat `select`, read the first time.
+
+    None where no mode did, where the maps cannot be used (modes that need them say why), and for a target that several
+    ranks share: its identity can be checked by all of them together only.
+    """
+    if pair.verdicts is None:
+        pair.verdicts = ()
+        path = calibration_folder(pair.pair) / DESCRIPTION
+        try:
+            stored = read_description(path, "draft-KV maps", remedy(pair), stored_verdicts) or ()
+            if any(verdict.wins for verdict in stored) and pair.ranks.size == 1 and pair_calibration(pair) is not None:
+                pair.verdicts = tuple(verdict for verdict in stored if verdict.wins)
+        except SpecprefillError:
+            pass
+    return pair.verdicts
 
 
 def choose_map(maps: Sequence[KvMap], exact_layers: int) -> KvMap | None:

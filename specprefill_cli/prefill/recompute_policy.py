@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from specprefill_cli.models.raw_kv import layer_count
 from specprefill_cli.prefill.fates import Fate, Plan
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import fate_spans, rank
@@ -55,16 +57,31 @@ def remaining_risk(risks: Tensor, fates: Tensor) -> float:
     return float(risks[fates == ACCEPT].sum())
 
 
-def plan_of(request: PrefillRequest, fates: Tensor, risks: Tensor, computed: Tensor) -> Plan:
+def plan_of(
+    request: PrefillRequest, fates: Tensor, risks: Tensor, computed: Tensor, depths: Tensor | None = None
+) -> Plan:
     """The plan of chunk fates [chunks] with their risks; computed tokens outside recomputed chunks are checkpoints.
 
-    computed: prompt tokens that the target has computed already
+    computed: prompt tokens that the target has computed already; depths: [chunks] how many of its lower layers the
+    target computes, None for all in recomputed chunks and those that are exact for all tokens in accepted ones
     """
     prompt, size = request.prompt, request.chunk_size
     start, end = prompt.document
     inside = computed[(computed >= start) & (computed < end)]
     checkpoints = int((fates[(inside - start) // size] != RECOMPUTE).sum())
-    return Plan(prompt.length, prompt.document, fate_spans(fates, FATES, risks, size, prompt.document), checkpoints)
+    if depths is None:
+        depths = fate_depths(fates, request.exact_layers + 1, layer_count(request.target.model))
+    # Chunks of one span have one fate and one depth.
+    kinds, numbers = torch.unique(torch.stack([fates, depths], dim=1), dim=0, return_inverse=True)
+    names = [FATES[fate] for fate, _ in kinds.tolist()]
+    spans = fate_spans(numbers, names, risks, size, prompt.document)
+    layered = (replace(span, layers=int(depths[(span.start - start) // size])) for span in spans)
+    return Plan(prompt.length, prompt.document, tuple(layered), checkpoints)
+
+
+def fate_depths(fates: Tensor, first: int, layers: int) -> Tensor:
+    """How many lower layers the target computes of each chunk [chunks], by its fate; first: of accepted ones."""
+    return torch.tensor([layers, first, 0])[fates]
 
 
 def chunk_tokens(chunks: Tensor, chunk_size: int, document: tuple[int, int]) -> Tensor:

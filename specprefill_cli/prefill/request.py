@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from specprefill_cli.distributed.commands import Prefill
+from specprefill_cli.distributed.commands import Prefill, SharedCache
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.prefill.calibration import CalibratedPair
@@ -24,7 +24,9 @@ class PrefillRequest:
     prefill_chunk: tokens of one forward pass
     draft_window: tokens that the draft sees back while it reads the document; None: all of them
     draft_gap: positions left free between document and suffix of the draft's prompt, where that is a window
-    recompute: largest share of the prompt that draft KV recomputes; accept_risk: risk that may remain, `off` for any,
+    recompute: largest share of the prompt that draft KV recomputes; recompute_by: `span` for all layers of a chunk,
+        `layer` for as many of its lower layers as pay most
+    accept_risk: risk that may remain, `off` for any,
         `auto` for that of the map's calibration
     exact_layers: lowest target layers that draft KV computes for all tokens
     positions: where the target computes kept tokens: `original`, `compact` or `auto`
@@ -47,6 +49,7 @@ class PrefillRequest:
     prefill_chunk: int
     draft_window: int | None
     recompute: float
+    recompute_by: str
     accept_risk: float | str
     exact_layers: int
     seed: int
@@ -92,13 +95,15 @@ class PrefillRequest:
         """The request without what earlier questions left: everything is computed."""
         return replace(self, draft_prefixes=None, target_prefixes=None)
 
+    def portable(self) -> PrefillRequest:
+        """The request without what belongs to this process: another rank fills in its own pair and clock."""
+        return replace(self.cold(), pair=None, clock=None)  # type: ignore[arg-type]
+
     def command(self, mode: str) -> Prefill:
-        """The command that makes other ranks prefill this prompt: without what belongs to this process."""
-        # The receiving rank fills in its own pair and clock.
-        portable = replace(self.cold(), pair=None, clock=None)  # type: ignore[arg-type]
-        prefixes = self.target_prefixes
-        if prefixes is None:
-            return Prefill(mode=mode, request=portable, prefix_cache=None)
-        return Prefill(
-            mode=mode, request=portable, prefix_cache=prefixes.name, prefix_cache_bytes=prefixes.capacity_bytes
+        """The command that makes other ranks prefill this prompt."""
+        caches = (
+            None if prefixes is None else SharedCache(prefixes.name, prefixes.capacity_bytes)
+            for prefixes in (self.draft_prefixes, self.target_prefixes)
         )
+        draft_cache, target_cache = caches
+        return Prefill(mode=mode, request=self.portable(), draft_cache=draft_cache, target_cache=target_cache)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.models.head_division import HeadShare
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import check_identity, read_description
@@ -42,7 +45,7 @@ class ScoringHeads:
     lexical: weight of BM25, against 1 for the heads
     auto_mass: share of the importance that `--keep auto` holds with these heads
     window: tokens that the draft must see back while it reads, for these heads to work as well; None: all of them
-    default: whether they found the passage better than the scorer `question` on held-out rows
+    default: whether they found the passage better than the scorers that need no calibration on held-out rows
     evidence: figures of the search
     """
 
@@ -91,20 +94,23 @@ def head_importance(
     document: tuple[int, int],
     heads: tuple[Head, ...],
     normalisers: Mapping[int, Tensor] | None = None,
+    share: HeadShare | None = None,
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU: the weighted attention of the chosen heads.
 
-    Pooled over neighbouring tokens, mean over the captured queries; normalisers: as in `attention_importance`
+    Pooled over neighbouring tokens, mean over the captured queries; normalisers, share: as in `attention_importance`
     """
     total = torch.zeros(document[1] - document[0])
-    for layer in sorted({head.layer for head in heads}):
-        chosen = [head for head in heads if head.layer == layer]
+    own = [head for head in heads if share is None or head.head in share.queries]
+    first = 0 if share is None else share.queries.start
+    for layer in sorted({head.layer for head in own}):
+        chosen = [head for head in own if head.layer == layer]
         divisors = normalisers[layer] if normalisers is not None else None
-        numbers = [head.head for head in chosen]
+        numbers = [head.head - first for head in chosen]
         attention = layer_attention(state, capture, layer, numbers, document, normalisers=divisors)
         weights = torch.tensor([head.weight for head in chosen])
         total += (weights[:, None] * attention).sum(0)
-    return check_finite(total)
+    return check_finite(total if share is None else share.ranks.summed(total))
 
 
 def blend(importance: Scored, lexical: Scored, weight: float) -> Scored:
@@ -141,10 +147,12 @@ def layer_attention(
     for first in range(0, rows, block):
         distance = positions[first : first + block, None] - torch.arange(total, device=keys.device)
         hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-        for head_sum, head in zip(summed, heads, strict=True):
-            scaled = queries[head, first : first + block].float() * capture.scaling[layer]
-            scores = scaled @ keys[head // group].float().T
-            divisors = None if normalisers is None else normalisers[head, first : first + block]
-            weights = probabilities(scores.masked_fill_(hidden, float("-inf")), divisors)
-            head_sum += weights[:, document[0] : document[1]].sum(0)
+        # Heads that share keys follow each other, so that these are converted once.
+        for number, sharing in groupby(sorted(enumerate(heads), key=itemgetter(1)), lambda item: item[1] // group):
+            head_keys = keys[number].float().T
+            for place, head in sharing:
+                scaled = queries[head, first : first + block].float() * capture.scaling[layer]
+                divisors = None if normalisers is None else normalisers[head, first : first + block]
+                weights = probabilities((scaled @ head_keys).masked_fill_(hidden, float("-inf")), divisors)
+                summed[place] += weights[:, document[0] : document[1]].sum(0)
     return pool((summed / rows)[:, None])[:, 0].cpu()

@@ -183,16 +183,52 @@ def test_fitted_map_beats_the_mean_and_survives_saving(random_pair, random_sessi
     assert max(fit.value_error for fit in calibration.maps["exact-1"].fits) < 0.9
     save_maps(calibration, tmp_path)
     loaded = load_calibration(tmp_path, random_pair)
+    assert all(kv_map.embedding for kv_map in loaded.maps.values())
     torch.testing.assert_close(
         loaded.maps["exact-1"].weights[2].float(), calibration.maps["exact-1"].weights[2], atol=1e-2, rtol=1e-2
     )
     random_pair.kv_calibration = loaded
     request = request_for(random_session)
-    edge_map = loaded.maps["exact-1"]
-    state = mapped_state(request, edge_map, {})
+    state = mapped_state(request, loaded.maps["exact-1"], {})
     _, native = prefill(random_pair.target.model, request.prompt.tokens, torch.arange(request.prompt.length), 10_000)
     for layer in (0, 1):
         torch.testing.assert_close(layer_keys(state, layer), layer_keys(native, layer), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("random_pair", ARCHITECTURES, indirect=True)
+def test_maps_read_the_embedding(random_session):
+    """A map whose weights are the first layer's own projections gives the second layer the first one's raw KV."""
+    pair, request = random_session.pair, request_for(random_session)
+    model, kv_map = pair.target.model, pair.kv_calibration.maps["exact-0-draft"]
+    size = pair.target.config.get_text_config().hidden_size
+    draft_size = len(kv_map.weights[1]) - 1
+    own = torch.cat(raw_keys_values(model, 0, torch.eye(size)), dim=-1)
+    weights = {
+        layer: torch.cat([own if layer == 1 else torch.zeros_like(own), torch.zeros(draft_size + 1, own.shape[1])])
+        for layer in kv_map.weights
+    }
+    reading = dataclasses.replace(kv_map, weights=weights, embedding=True, placed={})
+    count = request.prompt.length
+    states = {layer: torch.randn(count, draft_size // 2) for layer in kv_map.draft_layers}
+    keys, values = raw_keys_values(model, 0, embedded_states(model, request.prompt.tokens))
+    state = mapped_state(request, reading, states)
+    expected = finished_keys(model, 1, keys, torch.arange(count))
+    torch.testing.assert_close(layer_keys(state, 1), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        state.layers[1].values[0], split_heads(values, *key_value_size(model, 1)), atol=1e-4, rtol=1e-4
+    )
+
+
+def test_reads_maps_of_version_1_and_rejects_newer_ones(random_pair, tmp_path):
+    save_maps(random_pair.kv_calibration, tmp_path)
+    description = json.loads((tmp_path / "kv_map.json").read_text())
+    for kv_map in description["maps"].values():
+        del kv_map["embedding"]
+    (tmp_path / "kv_map.json").write_text(json.dumps(description | {"schema": 1}))
+    assert not load_calibration(tmp_path, random_pair).maps["exact-0-draft"].embedding
+    (tmp_path / "kv_map.json").write_text(json.dumps(description | {"schema": 3}))
+    with pytest.raises(SpecprefillError, match=r"version 3; this specprefill reads versions up to 2.*recreate it with"):
+        load_calibration(tmp_path, random_pair)
 
 
 def test_rejects_too_little_calibration_text(random_pair, monkeypatch):
@@ -247,7 +283,7 @@ def test_ridge_regression_recovers_a_linear_map_and_its_draft_layer():
     fitted, held_out = Gram.empty(24, {4: 6}), Gram.empty(24, {4: 6})
     fitted.add(inputs[:400], {4: outputs[4][:400]})
     held_out.add(inputs[400:], {4: outputs[4][400:]})
-    kv_map = fit_map(fitted, held_out, candidates=[1, 5, 7], draft_size=8, edge_size=0, exact_layers=0)
+    kv_map = fit_map(fitted, held_out, candidates=[1, 5, 7], draft_size=8, own_size=0, exact_layers=0)
     assert kv_map.fits[0].draft_layers == (5,)
     assert kv_map.fits[0].key_error < 1e-4
     keys, values = kv_map.apply(4, {5: inputs[:10, 8:16]}, None)

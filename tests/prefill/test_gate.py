@@ -145,6 +145,54 @@ def test_where_nothing_can_be_accepted_nothing_is_mapped(random_session, mode, s
     assert prefilled(random_session, mode, accept_risk="off").gate.risk is not None
 
 
+@pytest.fixture
+def draft_passes(random_session):
+    """Counts the draft's passes."""
+    passes = []
+    random_session.pair.draft.model.model.register_forward_hook(lambda *_: passes.append(1))
+    return passes
+
+
+@pytest.mark.parametrize(("mode", "substitute"), [("draft-kv", "full"), ("hybrid", "select")])
+def test_a_budget_at_which_no_prompt_of_calibration_passed_is_refused_before_anything_is_mapped(
+    random_session, mode, substitute, draft_passes, monkeypatch
+):
+    stored = replace(gate(0.3), smallest_risks={"0.05": 0.9, "0.3": 0.4, "0.5": 0.2})
+    set_map(random_session, gate=stored)
+    expected = prefilled(random_session, substitute, keep=0.15)
+    scored = len(draft_passes)
+    del draft_passes[:]
+    with monkeypatch.context() as patch:
+        patch.setattr(draft_kv, "map_prompt", None)
+        ours = prefilled(random_session, mode)
+        # Between two budgets the larger one tells.
+        prefilled(random_session, mode, **{next(iter(BUDGETED[mode])): 0.3})
+    assert len(draft_passes) == 2 * scored
+    assert scored == 0 if substitute == "full" else scored > 0
+    assert torch.equal(ours.logits, expected.logits)
+    assert ours.warnings[-1].startswith(
+        f"prefilled in mode {substitute}: with 15% recomputed, no prompt of the calibration had a risk below 0.4, and at "
+        "most 0.3 may remain (signal kv_error"
+    )
+    assert (ours.gate.threshold, ours.gate.risk, ours.gate.accepted) == (0.3, None, False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings"),
+    [
+        ("draft-kv", {"recompute": 0.4}),
+        ("draft-kv", {"recompute": 0.6}),
+        ("draft-kv", {"accept_risk": "off"}),
+        ("draft-kv", {"accept_risk": 0.3}),
+        ("hybrid", {"keep": None}),
+        ("hybrid", {"keep": 0.5}),
+    ],
+)
+def test_where_a_prompt_might_pass_the_gate_the_draft_runs_and_its_kv_is_judged(random_session, mode, settings):
+    set_map(random_session, gate=replace(gate(0.3), smallest_risks={"0.05": 0.9, "0.3": 0.4, "0.5": 0.2}))
+    assert prefilled(random_session, mode, **settings).gate.risk is not None
+
+
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_a_target_that_is_its_own_draft_passes_the_tightest_gate_and_a_corrupted_map_does_not(own_draft, signal):
     """A gate that passes native KV must not pass zeros, noise, or KV at the wrong scale."""
@@ -185,13 +233,13 @@ def test_kv_of_another_document_does_not_pass_a_gate_that_native_kv_passes(own_d
 
 
 def test_the_bundled_gate_refuses_zeros_and_another_documents_kv(tiny_session, monkeypatch):
-    right = prefilled(tiny_session, "draft-kv", recompute=0.3)
+    right = prefilled(tiny_session, "draft-kv", recompute=0.5)
     assert (right.gate.signal, right.gate.threshold is not None) == (ATTENTION_OUTPUT, True)
     wrong = partial(spliced, foreign_kv(tiny_session))
     for contents in (zeroed, wrong):
         with monkeypatch.context() as patch:
             replace_mapped_kv(patch, contents)
-            corrupted = prefilled(tiny_session, "draft-kv", recompute=0.3)
+            corrupted = prefilled(tiny_session, "draft-kv", recompute=0.5)
         assert not corrupted.gate.accepted
         assert corrupted.gate.risk > 1.5 * right.gate.risk
         assert "fell back to full prefill" in corrupted.warnings[-1]

@@ -18,7 +18,7 @@ from specprefill_cli.lab.calibration.head_search import Sighting, gold_rank, sea
 from specprefill_cli.lab.calibration.heads import calibrate_heads
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity, load_heads
 from specprefill_cli.settings import Settings
 
@@ -70,13 +70,32 @@ def test_the_draft_runs_only_the_layers_below_its_scoring_heads(random_session):
 
 def test_auto_uses_heads_only_when_calibrated_as_default(random_session):
     pair = random_session.pair
-    pair.scoring_heads = None
-    assert resolve_scorer("auto", random_session.pair) == "question"
-    pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0), default=False)
-    assert resolve_scorer("auto", random_session.pair) == "question"
+    for uncalibrated in (None, heads_of(pair.draft, (0, 1, 1.0), default=False)):
+        pair.scoring_heads = uncalibrated
+        chosen = {mode: resolve_scorer("auto", pair, mode) for mode in ("auto", "select", "draft-kv", "hybrid")}
+        assert chosen == {"auto": "lexical", "select": "lexical", "draft-kv": "question", "hybrid": "question"}
     pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0))
-    assert resolve_scorer("auto", random_session.pair) == "heads"
-    assert resolve_scorer("paper", random_session.pair) == "paper"
+    assert {resolve_scorer("auto", pair, mode) for mode in ("auto", "select", "draft-kv")} == {"heads"}
+    assert resolve_scorer("paper", pair, "select") == "paper"
+
+
+def test_an_uncalibrated_pair_scores_without_a_pass_of_the_draft_and_auto_knows_that_it_costs_nothing(random_session):
+    pair = random_session.pair
+    pair.scoring_heads = None
+    passes = []
+    pair.draft.model.model.register_forward_hook(lambda *_: passes.append(1))
+    collection = Collection((one_page_document("doc", TEXT, "text/plain"),))
+    settings = {
+        scorer: Settings(mode="select", scorer=scorer, keep=0.2, speculate="off", max_new_tokens=2)
+        for scorer in ("auto", "question")
+    }
+    costs, scorers = {}, {}
+    for name, chosen in settings.items():
+        costs[name] = MODES["select"].cost(random_session.request(collection, "When does the gate open?", chosen))
+        scorers[name] = random_session.ask(collection, "When does the gate open?", chosen).finished().scorer
+        assert bool(passes) == (name == "question")
+    assert costs["auto"] < costs["question"]
+    assert scorers["auto"] == "lexical"
 
 
 def test_rejects_missing_heads_and_names_the_calibration_command(random_session):

@@ -56,9 +56,10 @@ class Mode(ABC):
     """A way to prefill a prompt, registered by `name` in `prefill/registry.py` or by a plugin.
 
     uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
-    uses_draft_kv: whether it maps draft KV, and so obeys `--recompute`, `--accept-risk` and `--exact-layers`
+    uses_draft_kv: whether it maps draft KV, and so obeys `--recompute`, `--accept-risk` and the like
     any_length: whether it takes prompts longer than the target's context
-    automatic: whether `--mode auto` may take it where `cost` promises a gain over `full`
+    automatic: whether `--mode auto` may take it where `cost` promises a gain over `full`; modes with draft KV need a
+        verdict of calibration instead
     """
 
     name: ClassVar[str]

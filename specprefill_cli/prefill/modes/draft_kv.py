@@ -9,16 +9,18 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.passes import run_at_once
 from specprefill_cli.models.raw_kv import StateCapture
 from specprefill_cli.prefill.checkpoints import chunk_risks
+from specprefill_cli.prefill.draft_kv_cost import calibrated_window, draft_kv_cost, draft_request, find_map
 from specprefill_cli.prefill.gate import GateVerdict, RiskLimit, risk_limit, signal_of
+from specprefill_cli.prefill.grid import LAYER, grid_by_risk
 from specprefill_cli.prefill.mapped_cache import Inspection, inspect, mapped_state, repair, without_slots
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
 from specprefill_cli.prefill.modes.full import FullMode
 from specprefill_cli.prefill.modes.select import SelectMode
-from specprefill_cli.prefill.projection import KvMap, choose_map, pair_calibration, remedy
+from specprefill_cli.prefill.projection import KvMap
 from specprefill_cli.prefill.recompute_policy import (
     ACCEPT,
     DROP,
@@ -32,7 +34,7 @@ from specprefill_cli.prefill.recompute_policy import (
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
-from specprefill_cli.prefill.selection import chunk_scores, select_scored
+from specprefill_cli.prefill.selection import chunk_scores, expected_tokens, select_scored
 
 # In `hybrid`, mapped KV with a relative error above this is worse than none.
 USELESS_ERROR = 1.0
@@ -55,11 +57,13 @@ class MappedPrompt:
 class Fates:
     """The fate of every chunk [chunks], what the gate says about them, and warnings about them.
 
+    depths: [chunks] in how many of its lower layers each is recomputed; None: in all or none, by its fate
     usable: whether the prompt may be prefilled so; if not, it is prefilled in full
     """
 
     chunks: Tensor
     gate: GateVerdict
+    depths: Tensor | None = None
     usable: bool = True
     warnings: tuple[str, ...] = ()
 
@@ -75,10 +79,11 @@ class DraftKvMode(Mode):
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
         kv_map = find_map(request, self.name)
-        limit = risk_limit(request.accept_risk, kv_map.gate)
+        limit = risk_limit(request.accept_risk, kv_map.gate, self.share(request))
         if limit.hopeless:
+            # Before the draft runs: a refusal after mapping would cost more than the prefill that takes its place.
             result = self.substitute.prefill(request)
-            warnings = (*result.warnings, limit.hopeless_reason(self.substitute.name))
+            warnings = (*result.warnings, limit.substituted(self.substitute.name))
             return replace(result, warnings=warnings, gate=limit.verdict(None))
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):
@@ -90,19 +95,47 @@ class DraftKvMode(Mode):
             return fall_back(request, scores, fates)
         return recompute_chunks(request, mapped, fates)
 
+    def cost(self, request: PrefillRequest) -> float | None:
+        if self.obstacle(request) is not None:
+            return None
+        kv_map = find_map(request, self.name)
+        if risk_limit(request.accept_risk, kv_map.gate, self.share(request)).hopeless:
+            return self.substitute.cost(request)
+        return draft_kv_cost(request, kv_map, self.computed_tokens(request))
+
+    def obstacle(self, request: PrefillRequest) -> str | None:
+        try:
+            find_map(request, self.name)
+        except SpecprefillError as error:
+            return str(error)
+        return SCORERS[request.scorer].obstacle(request)
+
+    def computed_tokens(self, request: PrefillRequest) -> int:
+        """Prompt tokens that the target is expected to compute, checkpoint tokens aside."""
+        outside = request.prompt.length - request.document_tokens
+        return min(request.prompt.length, outside + int(request.recompute * request.prompt.length))
+
+    def share(self, request: PrefillRequest) -> float | None:
+        """The share of the prompt that is recomputed at most; None where scores decide."""
+        return request.recompute
+
     def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap, limit: RiskLimit) -> Fates:
         """Recompute the riskiest chunks within the budget, accept the others if their risk is within the limit."""
-        chunks = fates_by_risk(
-            mapped.risks,
-            prompt_tokens=request.prompt.length,
-            chunk_size=request.chunk_size,
-            share=request.recompute,
-            accept_risk=limit.threshold if limit.chosen else None,
-        )
-        risk = remaining_risk(mapped.risks, chunks)
+        depths, accept_risk = None, limit.threshold if limit.chosen else None
+        if request.recompute_by == LAYER:
+            depths, chunks, risk = grid_by_risk(request, mapped.inspection, accept_risk)
+        else:
+            chunks = fates_by_risk(
+                mapped.risks,
+                prompt_tokens=request.prompt.length,
+                chunk_size=request.chunk_size,
+                share=request.recompute,
+                accept_risk=accept_risk,
+            )
+            risk = remaining_risk(mapped.risks, chunks)
         gate = limit.verdict(risk)
         if gate.accepted:
-            return Fates(chunks=chunks, gate=gate)
+            return Fates(chunks=chunks, depths=depths, gate=gate)
         computed = float((chunks == RECOMPUTE).float().mean())
         reason = f"fell back to full prefill: with {computed:.0%} of the chunks recomputed {limit.reason(risk)}"
         return Fates(chunks=chunks, gate=gate, usable=False, warnings=(reason,))
@@ -114,6 +147,12 @@ class HybridMode(DraftKvMode):
     name = "hybrid"
     uses_keep = True
     substitute: ClassVar[Mode] = SelectMode()
+
+    def share(self, request: PrefillRequest) -> float | None:
+        return request.keep
+
+    def computed_tokens(self, request: PrefillRequest) -> int:
+        return expected_tokens(request)
 
     def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap, limit: RiskLimit) -> Fates:
         """Recompute what `select` would keep; accept the others, or drop them by their error and down to the limit."""
@@ -148,20 +187,11 @@ def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
 
 def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, PrefillState]:
     """Score with the draft, and fill a target cache from the draft's states."""
-    with StateCapture(request.draft.model, kv_map.draft_layers) as capture:
-        # The map needs states of all tokens, read with the window that it was fitted with: the draft starts cold.
-        last_layer, window = max(kv_map.draft_layers, default=0), calibrated_window(request)
-        cold = replace(request.cold(), last_draft_layer=last_layer, draft_window=window)
-        scores = shared_scores(cold, on_every_rank=True)
-    with request.clock.phase("mapping"):
+    with run_at_once(), StateCapture(request.draft.model, kv_map.draft_layers) as capture:
+        scores = shared_scores(draft_request(request, kv_map), on_every_rank=True)
+    with run_at_once(), request.clock.phase("mapping"):
         states = {layer: capture.states(layer, request.prompt.length) for layer in kv_map.draft_layers}
         return scores, mapped_state(request, kv_map, states)
-
-
-def calibrated_window(request: PrefillRequest) -> int | None:
-    """The window with which the pair's maps were fitted."""
-    calibration = pair_calibration(request.pair)
-    return calibration.window if calibration is not None else None
 
 
 def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates) -> PrefillResult:
@@ -174,12 +204,14 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
         kept[mapped.inspection.computed] = True
         if not kept.all():
             state = without_slots(state, kept.nonzero()[:, 0])
-        positions = chunk_tokens(fates.chunks == RECOMPUTE, size, prompt.document)
-        logits = repair(request, state, torch.searchsorted(state.positions, positions))
+        recomputed = fates.chunks == RECOMPUTE if fates.depths is None else fates.depths > request.exact_layers + 1
+        positions = chunk_tokens(recomputed, size, prompt.document)
+        depths = None if fates.depths is None else fates.depths[(positions - prompt.document[0]) // size]
+        logits = repair(request, state, torch.searchsorted(state.positions, positions), depths)
     return PrefillResult(
         logits=logits,
         state=state,
-        plan=plan_of(request, fates.chunks, mapped.risks, mapped.inspection.computed),
+        plan=plan_of(request, fates.chunks, mapped.risks, mapped.inspection.computed, fates.depths),
         importance=mapped.scores.importance,
         neighbours=mapped.scores.neighbours,
         draft_state=mapped.scores.draft_state,
@@ -201,32 +233,3 @@ def fall_back(request: PrefillRequest, scores: Scores, fates: Fates) -> PrefillR
         warnings=(*result.warnings, *fates.warnings),
         gate=fates.gate,
     )
-
-
-def find_map(request: PrefillRequest, mode: str) -> KvMap:
-    """The pair's map for the number of exact layers.
-
-    Raises SpecprefillError, with the reason and the remedy, where draft KV is not possible.
-    """
-    pair = request.pair
-    if not SCORERS[request.scorer].uses_draft:
-        raise SpecprefillError(f"--mode {mode} needs a scorer that runs the draft, not --scorer {request.scorer}")
-    if not pair.same_tokenizer:
-        raise SpecprefillError(
-            f"--mode {mode}: {request.draft.name} and {pair.target.name} have different tokenizers, so that one's KV "
-            "cannot stand for the other's; use --mode select"
-        )
-    if rotation_depends_on_length(pair.target.config):
-        raise SpecprefillError(
-            f"--mode {mode}: {pair.target.name} rotates its keys by the length of the prompt, so that mapped KV would not "
-            "fit; use --mode select"
-        )
-    calibration = pair_calibration(pair)
-    kv_map = choose_map(list(calibration.maps.values()), request.exact_layers) if calibration is not None else None
-    if kv_map is None:
-        which = f"with --exact-layers {request.exact_layers} " if calibration is not None else ""
-        raise SpecprefillError(
-            f"--mode {mode}: this pair has no map of draft KV {which}yet; make it with "
-            f"{remedy(pair, request.exact_layers)}"
-        )
-    return kv_map

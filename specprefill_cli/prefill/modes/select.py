@@ -15,6 +15,7 @@ from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import shared_scores
 from specprefill_cli.prefill.selection import expected_tokens, select_scored
+from specprefill_cli.prefill.spread import spread_warnings
 
 
 class SelectMode(Mode):
@@ -46,7 +47,7 @@ class SelectMode(Mode):
             draft_window=request.draft_window if SCORERS[request.scorer].uses_draft else None,
             compact=compact,
             reused=scores.reused,
-            warnings=selection.warnings,
+            warnings=(*selection.warnings, *spread_warnings(request, scores, selection)),
         )
 
     def cost(self, request: PrefillRequest) -> float:
