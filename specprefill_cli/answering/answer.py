@@ -18,6 +18,7 @@ from specprefill_cli.prompting import Prompt
 class SpanRecord:
     """A span of prompt tokens [start, end) with its fate, its pages, and its risk where one was estimated.
 
+    layers: how many of its lower layers the target computed for the span, None in modes without draft KV
     pages: numbers alone, of all documents; documents: the same by document
     """
 
@@ -27,6 +28,7 @@ class SpanRecord:
     pages: list[int]
     risk: float | None
     documents: list[DocumentPages] = field(default_factory=list)
+    layers: int | None = None
 
 
 def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
@@ -43,6 +45,7 @@ def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[Spa
                 pages=collection.pages(start, end),
                 risk=span.risk,
                 documents=collection.pages_by_document(start, end),
+                layers=span.layers,
             )
         )
     return records

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specprefill_cli.prefill.fates import Fate, Plan
+from specprefill_cli.prefill.fates import Fate, Plan, Span
 from specprefill_cli.prefill.selection import chunk_scores, rank, with_neighbours
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Cell:
 
     tokens: how many it has
     importance: mean over the chunk's tokens; place: 1 for the most important chunk; both None where nothing was scored
-    level: its shading, from 0 to `LEVELS`
+    level: its shading, from 0 to `LEVELS`; layers: as in `Span`
     """
 
     start: int
@@ -40,6 +40,7 @@ class Cell:
     importance: float | None
     place: int | None
     level: int
+    layers: int | None = None
 
 
 def stream_cells(stream: AnswerStream) -> list[Cell]:
@@ -73,14 +74,14 @@ def document_cells(
         return []
     scores, places = _ranked_chunks(importance, chunk_size, neighbours)
     largest = max(scores, default=0.0)
-    fates = {span.start - first: span.fate for span in plan.spans}
-    edges = sorted({*range(0, count, chunk_size), *fates, count})
+    spans = {span.start - first: span for span in plan.spans}
+    edges = sorted({*range(0, count, chunk_size), *spans, count})
     # The bytes of one character may be two tokens with the same range, so starts are made ascending.
     starts = np.maximum.accumulate(offsets[:, 0])
     characters = [0, *(int(starts[edge]) for edge in edges[1:-1]), len(collection.text)]
-    cells, fate = [], Fate.RECOMPUTE
+    cells, span = [], Span(first, first + count, Fate.RECOMPUTE)
     for (low, high), (start, end) in zip(pairwise(edges), pairwise(characters), strict=True):
-        fate = fates.get(low, fate)
+        span = spans.get(low, span)
         chunk = low // chunk_size
         score = scores[chunk] if scores else None
         cells.append(
@@ -88,10 +89,11 @@ def document_cells(
                 start=start,
                 end=end,
                 tokens=high - low,
-                fate=fate,
+                fate=span.fate,
                 importance=score,
                 place=places.get(chunk),
                 level=_level(score, largest),
+                layers=span.layers,
             )
         )
     return cells

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from specprefill_cli.answering.answer import SpanRecord, span_records
 from specprefill_cli.answering.cells import Cell, document_cells
-from specprefill_cli.answering.session import WARM_UP_TEXT, Session
+from specprefill_cli.answering.session import Session
+from specprefill_cli.answering.warm_up import SHORT_TEXT
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
@@ -19,6 +20,7 @@ from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import select_scored, tokens_at
+from specprefill_cli.prefill.spread import spread_warnings
 from specprefill_cli.settings import Settings
 
 KEEP_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -84,15 +86,15 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     settings = settings.varied(mode=PLANNED_MODE)
     # The estimates rest on the draft's time for the whole prompt, so that the draft starts cold.
     session = session.with_cache(None)
-    warm_up = Collection((one_page_document("warm-up", WARM_UP_TEXT, "text/plain"),))
+    warm_up = Collection((one_page_document("warm-up", SHORT_TEXT, "text/plain"),))
     request = session.request(warm_up, "When?", settings)
     scorer = SCORERS[request.scorer]
-    scorer.score(request)
+    session.score(request)
     measure_passes(session.pair, request.prefill_chunk)
     question = clean_question(question)
     request = session.request(collection, question, settings)
     check_fits(request, PLANNED_MODE)
-    scores = scorer.score(request)
+    scores = session.score(request)
     with request.clock.phase("selection"):
         selection = select_scored(request, scores)
     draft = session.pair.draft if scorer.uses_draft else None
@@ -118,7 +120,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         full_seconds=full_seconds,
         full_fits=fits_target(request),
         pass_costs=pass_costs(session.pair),
-        warnings=[*collection.warnings, *selection.warnings],
+        warnings=[*collection.warnings, *selection.warnings, *spread_warnings(request, scores, selection)],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.sentences import sentence_ranges
-from specprefill_cli.prefill.bm25 import bm25
+from specprefill_cli.prefill.bm25 import KEPT_TEXTS, bm25
 from specprefill_cli.prefill.selection import with_neighbours
 
 # Tokens over which importance is averaged, so that a single token lifts no sentence.
@@ -74,13 +75,21 @@ class Sentences:
         return float(self.relevance.max(initial=0.0))
 
 
+@lru_cache(KEPT_TEXTS)
+def ranges_of(text: str) -> np.ndarray:
+    """The character ranges [n, 2] of a text's sentences; read-only, because all questions about it share them."""
+    ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
+    ranges.setflags(write=False)
+    return ranges
+
+
 def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, importance: Tensor | None) -> Sentences:
     """Score every sentence by the importance of its tokens, by BM25 of the question's words, and by the kind of answer.
 
     offsets: [n, 2] character range of each document token; importance: [n], or None where nothing was scored
     """
     text = collection.text
-    ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
+    ranges = ranges_of(text)
     if not len(ranges) or not len(offsets):
         return Sentences(ranges=ranges, relevance=np.zeros(len(ranges)))
     signals = [bm25(question, text, ranges[:, 0], len(text), normalise=content_stem)]

@@ -12,9 +12,11 @@ from specprefill_cli.models.adapter import longrope_threshold
 from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup, runs_draft
 from specprefill_cli.prefill.pass_size import pass_size
 from specprefill_cli.prefill.prefix_cache import TOKENS
+from specprefill_cli.prefill.projection import pair_verdicts
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
+from specprefill_cli.prefill.scorers.lexical import LexicalScorer
 from specprefill_cli.prefill.scorers.question import QuestionScorer
 from specprefill_cli.settings import AUTO, OFF, Settings
 
@@ -96,17 +98,24 @@ class Prepared:
         return self.resolved.mode
 
 
-def resolve_scorer(scorer: str, pair: CalibratedPair) -> str:
-    """The scorer behind a setting: `auto` is `heads` where calibration found heads that beat `question`."""
+def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str) -> str:
+    """The scorer behind a setting of a mode (or `auto`).
+
+    `auto` is `heads` where calibration found heads that beat the scorers which need no calibration, else `lexical`, the
+    best of these by how often it keeps the answer, and where draft KV needs the draft's states `question`.
+    """
     if scorer != AUTO:
         return scorer
     heads = pair.scoring_heads
-    return HeadsScorer.name if heads is not None and heads.default else QuestionScorer.name
+    if heads is not None and heads.default:
+        return HeadsScorer.name
+    needs_states = bool(pair_verdicts(pair)) if mode == AUTO else MODES[mode].uses_draft_kv
+    return QuestionScorer.name if needs_states else LexicalScorer.name
 
 
 def needs_draft_prompt(settings: Settings, pair: CalibratedPair) -> bool:
     """Whether the prompt is also needed in the draft's own tokens."""
-    runs = runs_draft(settings.mode, resolve_scorer(settings.scorer, pair))
+    runs = runs_draft(settings.mode, resolve_scorer(settings.scorer, pair, settings.mode))
     return pair.draft is not None and runs and not pair.same_tokenizer
 
 
@@ -120,7 +129,7 @@ def resolve_request(
     """The request of a prompt. cache: work of earlier questions about the same documents."""
     prompt, draft_prompt = encoded.prompt, encoded.draft_prompt
     start, end = prompt.document
-    scorer = resolve_scorer(settings.scorer, pair)
+    scorer = resolve_scorer(settings.scorer, pair, settings.mode)
     return PrefillRequest(
         pair=pair,
         prompt=prompt,
@@ -135,6 +144,7 @@ def resolve_request(
         prefill_chunk=pass_size(settings.prefill_chunk, pair, max(prompt.length, draft_prompt.length)),
         draft_window=SCORERS[scorer].window(pair, settings.draft_window),
         recompute=settings.recompute,
+        recompute_by=settings.recompute_by,
         accept_risk=settings.accept_risk,
         exact_layers=settings.exact_layers,
         seed=settings.seed,
@@ -148,9 +158,13 @@ def resolve_request(
     )
 
 
-def resolve(settings: Settings, request: PrefillRequest) -> Resolved:
-    """Mode and decoding options of a prompt. Raises PromptTooLong for one that does not fit the pair."""
-    mode, reason = choose_mode(settings.mode, request)
+def resolve(settings: Settings, request: PrefillRequest, cold_choice: bool = False) -> Resolved:
+    """Mode and decoding options of a prompt. Raises PromptTooLong for one that does not fit the pair.
+
+    cold_choice: choose the mode as if nothing were cached
+    """
+    costed = request.cold() if cold_choice else request
+    mode, reason = choose_mode(settings.mode, costed)
     max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
     decoding = settings.varied(max_new_tokens=max_new_tokens)
     return Resolved(
@@ -159,7 +173,7 @@ def resolve(settings: Settings, request: PrefillRequest) -> Resolved:
         mode_reason=reason,
         decoding=decoding,
         warnings=warnings,
-        expected_speedup=expected_speedup(mode, request),
+        expected_speedup=expected_speedup(mode, costed),
     )
 
 

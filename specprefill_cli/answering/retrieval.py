@@ -42,10 +42,9 @@ def retrieve(
     """
     question = clean_question(question)
     request = session.request(collection, question, settings)
-    scorer = SCORERS[request.scorer]
-    if scorer.uses_draft:
+    if SCORERS[request.scorer].uses_draft:
         check_draft_fits(request)
-    scores = scorer.score(request)
+    scores = session.score(request)
     sentences = rank_sentences(collection, question, request.prompt.offsets, scores.importance)
     warnings = list(collection.warnings)
     if top is not None:

@@ -17,45 +17,43 @@ from specprefill_cli.answering.resolve import (
     resolve_request,
 )
 from specprefill_cli.answering.stream import AnswerStream
+from specprefill_cli.answering.warm_up import warm_up, warm_up_long
 from specprefill_cli.decoding.adaptive import SpeculationState
-from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.decoding.speculation import adapts, check_proposer, draft_may_propose, proposer_warnings
-from specprefill_cli.distributed.commands import OpenPair
+from specprefill_cli.decoding.speculation import (
+    check_proposer,
+    proposer_warnings,
+)
+from specprefill_cli.distributed.commands import OpenPair, Score
 from specprefill_cli.distributed.launch import ranks_for
 from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import Document, one_page_document
+from specprefill_cli.documents.document import Document
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.calibration import calibration_folder
 from specprefill_cli.models.loading import load_pair
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.pairs import BUNDLED, find_pair
-from specprefill_cli.models.pass_costs import measure_passes
 from specprefill_cli.models.placement import choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.auto_mode import automatic_modes
 from specprefill_cli.prefill.calibration import CalibratedPair, with_calibration
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
-from specprefill_cli.settings import AUTO, Settings, prompt_folder
-
-WARM_UP_TEXT = "The gate is open from nine to five. " * 8
-WARM_UP_LOOK_AHEAD = 8
+from specprefill_cli.settings import Settings, prompt_folder
 
 
-def check_settings(settings: Settings) -> None:
-    """Raises SpecprefillError for settings that no session could be opened with, whatever the models are."""
+def check_settings(settings: Settings) -> Template:
+    """The template. Raises SpecprefillError for settings that no session could be opened with, whatever the models are."""
     check_names(settings)
     pair = find_pair(settings.pair, settings.draft, settings.target)
-    load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
+    return load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
 
 
 def open_session(
@@ -69,7 +67,7 @@ def open_session(
 
     draft: overrides whether the draft is loaded; target_weights: without them, the session can only plan
     calibrated: whether stored calibrations of the pair are used
-    ranks: the processes that share the target; None: those that the settings or torchrun ask for, of which this is rank 0
+    ranks: the processes that share the models; None: those that the settings or torchrun ask for, of which this is rank 0
 
     Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
     """
@@ -82,10 +80,10 @@ def open_session(
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
     with ranks.together(OpenPair(settings, with_draft, calibrated)):
-        pair = with_calibration(load_pair(named, placement, settings, with_draft, target_weights), ranks)
+        pair = with_calibration(load_pair(named, placement, settings, with_draft, target_weights, ranks))
         if pair.draft is not None and calibrated:
             pair.scoring_heads = load_heads(calibration_folder(named), pair.draft)
-        # On every rank: the fingerprint of a divided target needs all of them.
+        # On every rank: the fingerprint of a divided model needs all of them.
         confidence = (
             load_confidence(calibration_folder(named), pair.loaded_target)
             if calibrated and pair.target.devices
@@ -99,12 +97,12 @@ class Session:
     """Answers questions with one loaded pair and one template.
 
     settings: those of a question that brings none of its own
-    cache: what a question leaves for the next one about the same documents; None: every question starts cold. With a
-        cache, an answer must have ended before the next question
+    cache: what a question leaves for others about the same documents; None: every question starts cold
     startup_seconds: time from the program's start until the session was ready; set by whoever measures it
     speculation: what earlier answers showed about acceptance and costs
-    warmed: modes that have run
+    warmed: modes that have run; warmed_long: on a GPU, modes that have run a prompt of the documents' length
     confidence: tells how likely an answer is right, where the pair was calibrated for it
+    cold_choice: whether `auto` takes the mode that it would take without the cache, which then only saves work
     """
 
     pair: CalibratedPair
@@ -114,7 +112,9 @@ class Session:
     startup_seconds: float = 0.0
     speculation: SpeculationState = field(default_factory=SpeculationState)
     warmed: set[str] = field(default_factory=set)
+    warmed_long: set[str] = field(default_factory=set)
     confidence: ConfidenceModel | None = None
+    cold_choice: bool = False
 
     def with_cache(self, cache: DocumentCache | None) -> Session:
         """This session with another cache; models, warm-up and speculation stay shared."""
@@ -140,6 +140,7 @@ class Session:
         collection = documents if isinstance(documents, Collection) else Collection(tuple(documents))
         check_proposer(settings, self.pair)
         self.warm_up(settings)
+        warm_up_long(self, settings, len(collection.text))
         prepared = self.prepare(collection, question, settings, identifier, opening)
         return self.answer(prepared, self.prefill(prepared))
 
@@ -154,7 +155,7 @@ class Session:
             collection=collection,
             question=question,
             identifier=identifier,
-            resolved=resolve(settings, request),
+            resolved=resolve(settings, request, self.cold_choice),
             memory=memory,
         )
 
@@ -187,6 +188,11 @@ class Session:
         """Prefill a request in a mode, on every rank."""
         with self.pair.ranks.together(request.command(mode)):
             return MODES[mode].prefill(request)
+
+    def score(self, request: PrefillRequest) -> Scores:
+        """Score a prompt and prefill nothing, on every rank; the request has no caches."""
+        with self.pair.ranks.together(Score(request.portable())):
+            return shared_scores(request)
 
     def answer(self, prepared: Prepared, result: PrefillResult) -> AnswerStream:
         """The stream that decodes the answer behind a prefilled prompt; its first token is chosen here.
@@ -224,25 +230,5 @@ class Session:
         )
 
     def warm_up(self, settings: Settings) -> None:
-        """Run the pair once in this mode on a short prompt, so that no first question pays for lazy initialisation.
-
-        This measures what `auto` needs: on a GPU the fixed cost of a pass, and where speculation adapts the cost of verifying.
-        """
-        if settings.mode in self.warmed:
-            return
-        modes = automatic_modes() if settings.mode == AUTO else (settings.mode,)
-        self.warmed |= {settings.mode, *modes}
-        document = Collection((one_page_document("warm-up", WARM_UP_TEXT, "text/plain"),))
-        request = self.with_cache(None).request(document, "When?", settings)
-        request = replace(request, look_ahead=min(request.look_ahead, WARM_UP_LOOK_AHEAD), max_new_tokens=0)
-        for mode in modes:
-            result = self.run_mode(mode, request)
-        if settings.mode == AUTO:
-            measure_passes(self.pair, request.prefill_chunk)
-        if adapts(settings):
-            length = request.prompt.length
-            draft = None
-            if draft_may_propose(settings, self.pair):
-                draft = ModelReader(self.pair.loaded_draft.model, result.draft_state or new_state(), length)
-            target = ModelReader(self.pair.loaded_target.model, result.state, length, self.pair.ranks)
-            self.speculation.costs.measure(target, draft, int(request.prompt.tokens[-1]))
+        """Run the pair once in this mode on a short prompt, and measure what `auto` and speculation need."""
+        warm_up(self, settings)

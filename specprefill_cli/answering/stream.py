@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 
 from specprefill_cli.answering.answer import Answer, span_records
+from specprefill_cli.answering.cells import Cell, stream_cells
 from specprefill_cli.answering.citations import Citation, cite
 from specprefill_cli.answering.confidence import ConfidenceModel, Signals, answer_signals
 from specprefill_cli.answering.overview import OVERVIEW_PASSAGES, overview_text
@@ -66,7 +67,7 @@ class AnswerStream:
         """The prompt and how it was prefilled."""
         return self.resolved.request
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Generator[str, None, None]:
         """Pieces of text as they are decoded; interrupting it (Ctrl-C) keeps what came so far."""
         text = TextStream(self.request.pair.target.tokenizer)
         try:
@@ -156,6 +157,11 @@ class AnswerStream:
     def places(self, citations: Sequence[Citation]) -> list[int]:
         """The characters of the collection's text at which citations begin."""
         return [self.collection.starts[source.number] + source.start for source in citations]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The documents by fate and importance, for a page."""
+        return stream_cells(self)
 
     def signals(self, text: str, citations: Sequence[Citation]) -> Signals | None:
         """What tells whether the answer is right; None where it is no quote of the target's."""

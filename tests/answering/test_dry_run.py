@@ -11,7 +11,7 @@ from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import loading
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.loading import ModelOutline
+from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.reporting.dry_run_report import plan_facts, plan_record
@@ -41,7 +41,12 @@ def test_plan_equals_that_of_select(planner, tiny_session):
 def test_target_weights_are_not_loaded(monkeypatch):
     loaded = []
     original = loading.load_model
-    monkeypatch.setattr(loading, "load_model", lambda name, *rest: loaded.append(name) or original(name, *rest))
+
+    def load(name, *others, **options):
+        loaded.append(name)
+        return original(name, *others, **options)
+
+    monkeypatch.setattr(loading, "load_model", load)
     session = open_session(Settings(), True, target_weights=False)
     assert loaded == ["tiny:draft"]
     assert isinstance(session.pair.target, ModelOutline)

@@ -202,7 +202,7 @@ def test_select_works_across_tokenizers(two_tokenizers, random_session):
     target, draft = two_tokenizers
     session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
     assert not session.pair.same_tokenizer
-    stream, _, answer = ask(session, mode="select", keep=0.4)
+    stream, _, answer = ask(session, mode="select", scorer="question", keep=0.4)
     assert stream.request.draft_prompt.length > stream.request.prompt.length
     assert len(stream.prefilled.importance) == len(stream.request.prompt.offsets)
     assert answer.kept_ratio < 0.5
@@ -212,9 +212,9 @@ def test_importance_transfers_between_tokenizers(two_tokenizers, random_session)
     """The most important target token covers text that the draft, scoring in its own tokens, also ranks highly."""
     target, draft = two_tokenizers
     session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
-    stream, _, _ = ask(session, mode="select", keep=0.4)
+    stream, _, _ = ask(session, mode="select", scorer="question", keep=0.4)
     alone = Session(pair=CalibratedPair(random_session.pair.pair, draft, draft), template=random_session.template)
-    own, _, _ = ask(alone, mode="select", keep=0.4)
+    own, _, _ = ask(alone, mode="select", scorer="question", keep=0.4)
     best = int(stream.prefilled.importance.argmax())
     start, end = stream.request.prompt.offsets[best]
     own_scores = own.prefilled.importance[start:end]
