@@ -42,10 +42,11 @@ def read_collection(
     stdin: BinaryIO | None = None,
     limits: Limits | None = None,
     tell: Callable[[str], None] = lambda _text: None,
+    step: Callable[[str], None] = lambda _text: None,
 ) -> Collection:
     """Read the documents of `read_documents` as one collection, which also tells what was skipped.
 
-    tell: shows what is being waited for
+    tell: shows what is being waited for; step: shows how far a reader came, page by page
     """
     limits = limits or Limits()
     documents: dict[str, Document] = {}
@@ -62,7 +63,7 @@ def read_collection(
         for path in expansion.files:
             real_path = os.path.normcase(os.path.realpath(path))
             try:
-                documents[real_path] = documents.get(real_path) or _read_file(path, limits, tell)
+                documents[real_path] = documents.get(real_path) or _read_file(path, limits, tell, step)
             except DocumentError as error:
                 if strict or expansion.named:
                     raise
@@ -82,7 +83,7 @@ def _read_standard_input(stdin: BinaryIO | None, limits: Limits) -> Document:
     return read_document(data, "stdin", limits)
 
 
-def _read_file(path: Path, limits: Limits, tell: Callable[[str], None]) -> Document:
+def _read_file(path: Path, limits: Limits, tell: Callable[[str], None], step: Callable[[str], None]) -> Document:
     name = path.as_posix()
     try:
         with _open(path, f"waiting for a writer to {one_line(name)} ...", tell) as stream:
@@ -93,7 +94,7 @@ def _read_file(path: Path, limits: Limits, tell: Callable[[str], None]) -> Docum
         raise document_error(name, "permission denied", "check the file's permissions") from error
     except OSError as error:
         raise document_error(name, f"cannot be read: {error.strerror or error}", "check the file") from error
-    return read_document(data, name, limits)
+    return read_document(data, name, limits, step)
 
 
 def _open(path: Path, waiting: str, tell: Callable[[str], None]) -> BinaryIO:

@@ -32,6 +32,7 @@ class SourceFile:
 
     name: as messages and the document give it
     stop: set when nobody waits for the text any more
+    step: shows how far the reader came, where it knows the number of pages
     page_count: of all pages, where the reader knows it beforehand; else 0
     texts: of the pages read so far, and their characters
     warnings: sentences about text that may be missing or wrong
@@ -41,6 +42,7 @@ class SourceFile:
     name: str
     limits: Limits
     stop: threading.Event = field(default_factory=threading.Event)
+    step: Callable[[str], None] = lambda _text: None
     page_count: int = 0
     texts: list[str] = field(default_factory=list)
     characters: int = 0
@@ -65,6 +67,8 @@ class SourceFile:
             raise self.error(f"more than {self.limits.max_pages:,} pages, which is the limit", "split it")
         self.texts.append(text)
         self.characters += len(text)
+        if self.page_count:
+            self.step(f"reading {self.name}: page {len(self.texts):,} of {self.page_count:,}")
 
     def check(self, more: int) -> None:
         """Raise Abandoned once `stop` is set, DocumentError for `more` characters than the limits leave."""

@@ -1,6 +1,7 @@
 """The one list of readers, and the choice among them: content first, suffix second."""
 
 import warnings
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import PurePath
 
@@ -18,8 +19,12 @@ READERS = (pdf.READER, text.MARKDOWN, html.READER, text.TEXT, csv.READER, *OFFIC
 KNOWN_SUFFIXES: tuple[str, ...] = tuple(suffix for reader in READERS for suffix in reader.suffixes)
 
 
-def read_document(data: bytes, name: str, limits: Limits | None = None) -> Document:
+def read_document(
+    data: bytes, name: str, limits: Limits | None = None, step: Callable[[str], None] = lambda _text: None
+) -> Document:
     """Read a document with the reader that its content asks for, or else the suffix of `name`.
+
+    step: shows how far the reader came, page by page
 
     Raises DocumentError, and nothing else, for a file that is empty, too large, binary, damaged, or slow to read.
     """
@@ -28,7 +33,7 @@ def read_document(data: bytes, name: str, limits: Limits | None = None) -> Docum
         raise document_error(name, "the file is empty", "give a file with text in it")
     if len(data) > limits.max_bytes:
         raise document_error(name, f"larger than {limits.max_bytes:,} bytes", "split it into smaller files")
-    file = SourceFile(data, name, limits)
+    file = SourceFile(data, name, limits, step=step)
     try:
         reader = choose_reader(data, name)
         with warnings.catch_warnings():

@@ -301,3 +301,9 @@ def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception)
         return extract(page, **options)
 
     monkeypatch.setattr(pypdf.PageObject, "extract_text", fail)
+
+
+def test_pages_are_counted_while_they_are_read(make_pdf) -> None:
+    steps: list[str] = []
+    read_document(make_pdf(["One.", "Two.", "Three."]), "a.pdf", step=steps.append)
+    assert steps == [f"reading a.pdf: page {page} of 3" for page in (1, 2, 3)]
