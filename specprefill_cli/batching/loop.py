@@ -1,19 +1,36 @@
-"""The loop of a batch: a line in, a row out, nothing kept."""
+"""The loop of a batch: lines in, rows out in their order, and no more kept than the workers need."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
+from specprefill_cli.batching.arrivals import Source, arriving
+from specprefill_cli.batching.dispatch import Dispatcher
+from specprefill_cli.batching.executor import (
+    Answerer,
+    DeviceFailure,
+    Event,
+    Executor,
+    Inbox,
+    InProcess,
+    Line,
+    Task,
+    Tell,
+)
 from specprefill_cli.batching.output import Finished
 from specprefill_cli.batching.rows import BadRow, Row, key_of, parse_line
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.reporting.jsonl import SCHEMA
 from specprefill_cli.signals import deferred_signals
 
-Answerer = Callable[[Row], dict[str, Any]]
+# Seconds after which the main thread looks for signals while it waits.
+SLICE_SECONDS = 0.2
 
 
 @dataclass
@@ -38,21 +55,113 @@ def run_batch(
     """Answer each line as it arrives, in order; a row that fails becomes an error row and the next one follows.
 
     answer: returns a row's record; what it raises goes into the error row
-    finished: rows of earlier runs, which are skipped; what is left of it at the end is not in the input
-    count: kept up to date; step: called after every row
 
     An exception of `write` and KeyboardInterrupt end the batch and abandon the current row, and so does a failed device.
+    Other arguments: see `run_rows`.
     """
-    for number, line in enumerate(lines, 1):
-        row = parse_line(line, number, has_documents)
-        if row is None or skip(row, finished, count):
-            continue
-        record = record_of(row, answer)
+    executor = InProcess(partial(record_of, answer=answer))
+    run_rows(arriving(lines), has_documents, executor, write, finished, count, step)
+
+
+def run_rows(
+    source: Source,
+    has_documents: bool,
+    executor: Executor,
+    write: Callable[[dict[str, Any]], None],
+    finished: Finished,
+    count: Count,
+    step: Callable[[], None] = lambda: None,
+    tell: Tell = lambda _text: None,
+    ordered: bool = True,
+) -> None:
+    """Let an executor's workers answer the lines of a source, and write their records.
+
+    ordered: in the order of the lines; otherwise as soon as they are there
+    finished: rows of earlier runs, which are skipped; what is left of it at the end is not in the input
+    count: kept up to date; step: called after every row; tell: shows the user what workers tell, and that one was lost
+
+    Raises SpecprefillError where the workers cannot go on; rows that are not written are then not answered.
+    """
+    inbox: Inbox = SimpleQueue()
+    request = source(inbox)
+    dispatcher = Dispatcher(executor, inbox, tell)
+    output = Output(write, count, step, ordered)
+    number, requested, ended = 0, False, False
+    while not ended or output.pending:
+        if not (ended or requested) and output.pending < executor.window:
+            requested = True
+            request()
+        if inbox.empty():
+            dispatcher.assign()
+        event = next_event(inbox)
+        if isinstance(event, Line):
+            number, requested, ended = number + 1, False, not event.text
+            row = parse_line(event.text, number, has_documents)
+            if row is None or skip(row, finished, count):
+                continue
+            ticket = output.add(row)
+            if isinstance(row, BadRow):
+                output.finish(ticket, row.error)
+            else:
+                dispatcher.add(Task(ticket, row))
+        else:
+            for ticket, outcome in dispatcher.handle(event).items():
+                output.finish(ticket, outcome)
+
+
+def next_event(inbox: Inbox) -> Event:
+    """Wait for the next event, and for Ctrl-C, which a single wait would miss if it came just before."""
+    while True:
+        with suppress(Empty):
+            return inbox.get(timeout=SLICE_SECONDS)
+
+
+class Output:
+    """Writes the records of rows: in the order of the rows, so that a record that is early waits, or as they come.
+
+    pending: rows that are not written
+    """
+
+    def __init__(
+        self, write: Callable[[dict[str, Any]], None], count: Count, step: Callable[[], None], ordered: bool = True
+    ) -> None:
+        self.write, self.count, self.step, self.ordered = write, count, step, ordered
+        # The oldest row first; a record, once there is one.
+        self.rows: dict[int, tuple[Row | BadRow, dict[str, Any] | None]] = {}
+        self.tickets = 0
+
+    @property
+    def pending(self) -> int:
+        return len(self.rows)
+
+    def add(self, row: Row | BadRow) -> int:
+        """Take the next row; its ticket."""
+        self.rows[self.tickets] = row, None
+        self.tickets += 1
+        return self.tickets - 1
+
+    def finish(self, ticket: int, outcome: dict[str, Any] | SpecprefillError) -> None:
+        """Take the record of a row, or why it has none, and write what can be written."""
+        row, _ = self.rows[ticket]
+        record = outcome if isinstance(outcome, dict) else error_record(outcome, identity_of(row))
+        if not self.ordered:
+            self.put(ticket, record)
+            return
+        self.rows[ticket] = row, record
+        while self.rows:
+            oldest, (_, early) = next(iter(self.rows.items()))
+            if early is None:
+                return
+            self.put(oldest, early)
+
+    def put(self, ticket: int, record: dict[str, Any]) -> None:
+        """Write the record of a row, which is then done."""
         with deferred_signals(insistent=True):
-            write(record)
-            count.answered += 1
-            count.failed += "error" in record
-        step()
+            self.write(record)
+            self.count.answered += 1
+            self.count.failed += "error" in record
+        del self.rows[ticket]
+        self.step()
 
 
 def skip(row: Row | BadRow, finished: Finished, count: Count) -> bool:
@@ -68,22 +177,23 @@ def skip(row: Row | BadRow, finished: Finished, count: Count) -> bool:
 
 
 def record_of(row: Row | BadRow, answer: Answerer) -> dict[str, Any]:
-    """The row's record, or an error record; a row without an identifier of its own is found again by `row_hash`.
+    """The row's record, or an error record.
 
-    Raises SpecprefillError where the device has failed, which is no fault of the row.
+    Raises DeviceFailure where the device has failed, which is no fault of the row.
     """
-    identity = {"id": row.identifier} | ({"row_hash": row.content_hash} if row.content_hash else {})
     if isinstance(row, BadRow):
-        return error_record(row.error, identity)
+        return error_record(row.error, identity_of(row))
     try:
-        return {**answer(row), **identity}
+        return {**answer(row), **identity_of(row)}
     except Exception as error:
         if is_device_failure(error):
-            raise SpecprefillError(
-                f"the device failed ({first_line(error)}), and this process can answer nothing more; run the same command "
-                "with --out and --resume to go on in a new one"
-            ) from error
-        return error_record(error, identity)
+            raise DeviceFailure(first_line(error)) from error
+        return error_record(error, identity_of(row))
+
+
+def identity_of(row: Row | BadRow) -> dict[str, Any]:
+    """The keys that tell whose record it is; a row without an identifier of its own is found again by `row_hash`."""
+    return {"id": row.identifier} | ({"row_hash": row.content_hash} if row.content_hash else {})
 
 
 def is_device_failure(error: Exception) -> bool:

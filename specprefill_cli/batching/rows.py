@@ -82,6 +82,17 @@ def keys_in(stream: BinaryIO, has_documents: bool) -> list[str | int] | None:
     return keys
 
 
+def documents_in(stream: BinaryIO, has_documents: bool) -> tuple[str, ...]:
+    """The documents that the rows of a file name, which is left where it was; none for a pipe."""
+    if not stream.seekable():
+        return ()
+    start = stream.tell()
+    rows = (parse_line(line, number, has_documents) for number, line in enumerate(stream, 1))
+    names = dict.fromkeys(name for row in rows if isinstance(row, Row) for name in row.documents)
+    stream.seek(start)
+    return tuple(names)
+
+
 def plain_question(text: str, has_documents: bool) -> object:
     """The question of a line that is plain text or a JSON string. Raises RowError for an array."""
     if not has_documents:

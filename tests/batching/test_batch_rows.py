@@ -334,7 +334,7 @@ def test_a_second_ctrl_c_ends_a_write_that_blocks():
 @pytest.mark.slow
 def test_thirty_kills_lose_nothing_and_repeat_nothing(tmp_path):
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    rows = 600
+    rows, kills = 1_200, 0
     source.write_bytes(b"".join(jsonl(*({"id": f"q{n}", "question": f"question {n}"} for n in range(rows)))))
     generator = random.Random(0)
     command = [sys.executable, str(STUB), str(source), str(out)]
@@ -345,7 +345,9 @@ def test_thirty_kills_lose_nothing_and_repeat_nothing(tmp_path):
         while process.poll() is None and not (out.exists() and out.stat().st_size >= enough):
             pass
         process.kill()
-        assert process.wait() == -signal.SIGKILL
+        # On a busy machine a run may get to its end before it is killed.
+        kills += process.wait() == -signal.SIGKILL
+    assert kills >= 10
     assert subprocess.run(command).returncode == 0
     rows_written = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert [row["id"] for row in rows_written] == [f"q{n}" for n in range(rows)]
