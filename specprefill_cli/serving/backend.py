@@ -1,0 +1,176 @@
+"""What the HTTP endpoints share: questions to the engine, limits, and errors as responses."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from specprefill_cli.errors import PromptTooLong, SpecprefillError
+from specprefill_cli.serving.engine import AskJob, Cancelled, Engine, QueueFull
+from specprefill_cli.serving.guard import ApiError, log_line
+from specprefill_cli.serving.messages import Failed, Finished, Payload, Piece
+from specprefill_cli.serving.submission import QueueTimeout, Submission
+from specprefill_cli.serving.views import request_session
+
+if TYPE_CHECKING:
+    from specprefill_cli.answering.session import Session
+    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.prompting import Template
+    from specprefill_cli.serving.metrics import Metrics
+    from specprefill_cli.settings import Settings
+
+# Seconds after which a client that was turned away may ask again.
+RETRY_SECONDS = 5
+# Documents that are read at a time, beside the engine's work.
+READERS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """body_bytes: of a request; queue: questions that may wait; queue_seconds: how long one may."""
+
+    body_bytes: int
+    queue: int
+    queue_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """Answers for the HTTP endpoints.
+
+    own: the server's documents, for questions that bring none; log_requests: whether questions are logged
+    addresses: where it listens; hosted: whether this process is the host's child; started: seconds since 1970
+    """
+
+    engine: Engine
+    session: Session
+    own: Collection | None
+    limits: Limits
+    metrics: Metrics
+    pair_name: str
+    addresses: tuple[str, ...] = ()
+    hosted: bool = False
+    log_requests: bool = False
+    started: float = field(default_factory=time.time)
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
+
+    def submit(
+        self,
+        collection: Collection,
+        question: str,
+        settings: Settings,
+        identifier: str,
+        template: Template | None = None,
+    ) -> Submission:
+        """Put a question into the queue. Raises ApiError where it is full."""
+        if self.log_requests:
+            log_line(f"question {question!r} about {[document.name for document in collection.documents]}")
+        job = AskJob(
+            session=request_session(self.session, template),
+            collection=collection,
+            question=question,
+            settings=settings,
+            identifier=identifier,
+        )
+        try:
+            return Submission(self.engine, job, self.limits.queue, self.limits.queue_seconds)
+        except QueueFull:
+            raise ApiError(
+                429, f"{self.limits.queue} questions wait already; ask again later", "rate_limit_error", RETRY_SECONDS
+            ) from None
+
+
+async def pieces_of(submission: Submission) -> AsyncIterator[Payload]:
+    """The payloads of a question. Raises ApiError where it fails."""
+    try:
+        async for payload in submission:
+            if isinstance(payload, Failed):
+                raise refusal(payload.error)
+            yield payload
+    except QueueTimeout:
+        raise ApiError(
+            503, f"the question waited for {submission.patience:g} s; ask again later", "overloaded", RETRY_SECONDS
+        ) from None
+
+
+def refusal(error: Exception) -> ApiError:
+    """The response to a question that failed; what no user can mend is told by its type alone."""
+    if isinstance(error, PromptTooLong):
+        return ApiError(400, str(error), "prompt_too_long")
+    if isinstance(error, SpecprefillError):
+        return ApiError(400, str(error))
+    if isinstance(error, Cancelled):
+        return ApiError(499, "the client has gone")
+    log_line(f"a question failed with {type(error).__name__}")
+    return ApiError(500, f"the server failed with {type(error).__name__}", "server_error")
+
+
+async def whole_answer(submission: Submission) -> Finished:
+    """Wait for an answer's end. Raises ApiError."""
+    async with submission:
+        async for payload in pieces_of(submission):
+            if isinstance(payload, Finished):
+                return payload
+    raise ApiError(500, "the answer has no end", "server_error")
+
+
+async def while_connected(request: Request, work: Awaitable[Any]) -> Any:
+    """The outcome of the work, which is cancelled when the client goes away first."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ApiError(499, "the client has gone")
+    finally:
+        for pending in (task, gone):
+            pending.cancel()
+
+
+async def disconnected(request: Request) -> None:
+    """Wait until the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def text_pieces(submission: Submission, first: Payload) -> AsyncIterator[Piece | Finished]:
+    """The pieces of an answer's text and its end, from its first payload on; leaving early cancels it."""
+    async with submission:
+        if isinstance(first, Piece | Finished):
+            yield first
+        async for payload in pieces_of(submission):
+            if isinstance(payload, Piece | Finished):
+                yield payload
+
+
+async def first_payload(submission: Submission) -> Payload:
+    """Wait for the first token, so that a question that fails has a status of its own. Raises ApiError."""
+    try:
+        async for payload in pieces_of(submission):
+            return payload
+    except BaseException:
+        submission.cancel()
+        raise
+    raise ApiError(500, "the answer has no end", "server_error")
+
+
+def with_errors(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint whose refusals become responses; one bad request harms no other."""
+
+    async def answered(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ApiError as error:
+            if error.status not in (400, 499):
+                log_line(f"refused with {error.status}: {error}")
+            return error.response()
+        except SpecprefillError as error:
+            return refusal(error).response()
+
+    return answered

@@ -1,0 +1,202 @@
+"""OpenAI's chat API: `POST /v1/chat/completions` and `GET /v1/models`.
+
+System messages and the last user message are computed; earlier turns, and text before the last paragraph, are the
+document that is thinned where that pays.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from specprefill_cli.answering.answer import Answer
+from specprefill_cli.documents.cleaning import clean_characters
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.prompting import Template
+from specprefill_cli.serving.backend import Backend, first_payload, text_pieces, while_connected, whole_answer
+from specprefill_cli.serving.body import json_body, overridden
+from specprefill_cli.serving.guard import ApiError
+from specprefill_cli.serving.messages import Payload, Piece
+from specprefill_cli.serving.submission import Submission
+
+ROLES = ("system", "developer", "user", "assistant")
+# Fields that ask for something else than text, with the values that ask for nothing.
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "tools": (None, []),
+    "functions": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "function_call": (None, "none", "auto"),
+    "response_format": (None, {"type": "text"}),
+    "logprobs": (None, False),
+    "top_logprobs": (None, 0),
+    "audio": (None,),
+    "modalities": (None, ["text"]),
+    "stop": (None, []),
+    "logit_bias": (None, {}),
+    "n": (None, 1),
+    "frequency_penalty": (None, 0),
+    "presence_penalty": (None, 0),
+}
+PARAGRAPH = "\n\n"
+NAME = "conversation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chat:
+    """A conversation as a prompt. document: what may be thinned, empty where the conversation has one short message."""
+
+    system: str
+    document: str
+    question: str
+
+
+async def complete(request: Request, backend: Backend) -> Response:
+    """The next message of a conversation."""
+    values = await json_body(request, backend.limits.body_bytes)
+    check_model(values.get("model"), backend)
+    check_fields(values)
+    chat = chat_of(values.get("messages"))
+    settings = overridden(backend.session.settings, with_own_names(values))
+    template = chat_template(chat, backend.session.template)
+    collection = Collection((one_page_document(NAME, clean_characters(chat.document), "text/plain"),))
+    submission = backend.submit(collection, chat.question, settings, "", template)
+    heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": backend.pair_name}
+    if values.get("stream") is not True:
+        finished = await while_connected(request, whole_answer(submission))
+        return JSONResponse(completion(heading, finished.answer))
+    first = await while_connected(request, first_payload(submission))
+    with_usage = bool((values.get("stream_options") or {}).get("include_usage"))
+    return StreamingResponse(
+        chunks(submission, first, heading, with_usage),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def list_models(request: Request, backend: Backend) -> Response:
+    """The one pair that is loaded."""
+    model = {"id": backend.pair_name, "object": "model", "created": int(backend.started), "owned_by": "specprefill"}
+    return JSONResponse({"object": "list", "data": [model]})
+
+
+def check_model(model: object, backend: Backend) -> None:
+    """Raises ApiError for another model than the loaded pair, by its name or the target's."""
+    known = (backend.pair_name, backend.session.pair.target.name)
+    if model is not None and model not in known:
+        raise ApiError(404, f"model {model!r}: not loaded; this server has {known[0]}", "model_not_found")
+
+
+def check_fields(values: Mapping[str, Any]) -> None:
+    """Raises ApiError for a field that asks for what this server has not."""
+    for name, harmless in REFUSED.items():
+        if values.get(name) not in harmless:
+            raise ApiError(400, f"{name}: not supported; this server answers with text, and calls no tools")
+
+
+def with_own_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request that are settings, under the names that they have here."""
+    longest = values.get("max_completion_tokens") or values.get("max_tokens")
+    return {**values, "max_new_tokens": values.get("max_new_tokens") or longest}
+
+
+def chat_of(messages: object) -> Chat:
+    """The conversation as a prompt. Raises ApiError for messages that are not text."""
+    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
+        raise ApiError(400, "messages must be a list of objects with role and content")
+    turns = [(role_of(message, number), text_of(message, number)) for number, message in enumerate(messages)]
+    system = PARAGRAPH.join(text for role, text in turns if role in ("system", "developer"))
+    spoken = [(role, text) for role, text in turns if role in ("user", "assistant")]
+    if not spoken or spoken[-1][0] != "user" or not spoken[-1][1].strip():
+        raise ApiError(400, "the last message must be the user's, and not empty")
+    earlier = [f"{role.capitalize()}: {text.strip()}" for role, text in spoken[:-1]]
+    before, _, question = spoken[-1][1].strip().rpartition(PARAGRAPH)
+    return Chat(system=system, document=PARAGRAPH.join([*earlier, *filter(None, [before])]), question=question)
+
+
+def role_of(message: Mapping[str, Any], number: int) -> str:
+    """A message's role. Raises ApiError for a tool's, and for one that is unknown."""
+    role = message.get("role")
+    if role in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
+        raise ApiError(400, f"messages[{number}]: tool calls are not supported")
+    if role not in ROLES:
+        raise ApiError(400, f"messages[{number}]: role must be one of {', '.join(ROLES)}")
+    return str(role)
+
+
+def text_of(message: Mapping[str, Any], number: int) -> str:
+    """A message's text. Raises ApiError for images and other content."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [None]
+    for part in parts:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, dict) else "nothing"
+            raise ApiError(400, f"messages[{number}]: content must be text; {kind} is not supported")
+    return "\n".join(part["text"] for part in parts if part)
+
+
+def chat_template(chat: Chat, own: Template) -> Template:
+    """The template that puts a conversation into a prompt; a pair without a chat format keeps its own.
+
+    own: the template of the server's questions
+    """
+    between = PARAGRAPH if chat.document else ""
+    if own.text is None:
+        return Template("chat", None, chat.system or None, f"$document{between}$question")
+    system = chat.system.replace("$", "$$") + PARAGRAPH if chat.system else ""
+    return Template("chat", system + own.text, None, None)
+
+
+def completion(heading: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
+    """The answer as OpenAI's API writes it."""
+    message = {"role": "assistant", "content": answer.answer, "refusal": None}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.stopped}
+    return {**heading, "object": "chat.completion", "choices": [choice], "usage": usage(answer)}
+
+
+def usage(answer: Answer) -> dict[str, Any]:
+    """Tokens of prompt and answer; `kept_tokens` are those that the target computed."""
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.generated_tokens,
+        "total_tokens": answer.prompt_tokens + answer.generated_tokens,
+        "prompt_tokens_details": {"kept_tokens": answer.kept_tokens},
+    }
+
+
+async def chunks(
+    submission: Submission, first: Payload, heading: Mapping[str, Any], with_usage: bool
+) -> AsyncIterator[str]:
+    """The answer as server-sent events of OpenAI's API."""
+
+    def chunk(delta: Mapping[str, Any], reason: str | None = None) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return data({**heading, "object": "chat.completion.chunk", "choices": [choice]})
+
+    yield chunk({"role": "assistant", "content": ""})
+    try:
+        async for payload in text_pieces(submission, first):
+            if isinstance(payload, Piece):
+                yield chunk({"content": payload.text})
+                continue
+            yield chunk({}, payload.answer.stopped)
+            if with_usage:
+                counted = {"object": "chat.completion.chunk", "choices": [], "usage": usage(payload.answer)}
+                yield data({**heading, **counted})
+    except ApiError as error:
+        yield data(error.body)
+    yield "data: [DONE]\n\n"
+
+
+def data(values: Mapping[str, Any]) -> str:
+    """One server-sent event without a name."""
+    return f"data: {json.dumps(values)}\n\n"

@@ -1,0 +1,195 @@
+"""Listening sockets, and the lock that lets one server run at a time."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.serving.places import (
+    COMMAND_SOCKET,
+    HAS_UNIX_SOCKETS,
+    HTTP_SOCKET,
+    LOCK,
+    TAKES_COMMANDS,
+    TOKEN,
+    is_private,
+    runtime_folder,
+)
+
+BACKLOG = 128
+# The longest path of a Unix socket, which the system's address structure bounds.
+LONGEST_PATH = 103
+TOKEN_BYTES = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listeners:
+    """Listening sockets. token: of the address; addresses: all, in words."""
+
+    command: socket.socket | None
+    unix: socket.socket | None
+    http: socket.socket | None
+    token: str | None
+    addresses: tuple[str, ...]
+
+
+def private_folder() -> Path:
+    """The runtime folder, made where it is missing. Raises SpecprefillError where others may enter it."""
+    folder = runtime_folder()
+    with suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    if not is_private(folder):
+        raise SpecprefillError(
+            f"{folder}: must be a folder of your own that nobody else may enter; remove it, or set XDG_RUNTIME_DIR"
+        )
+    return Path(folder)
+
+
+def sole_server(folder: Path) -> int | None:
+    """The descriptor of the lock of this user's one server; None while another has it.
+
+    The lock ends when the descriptor is closed in every process that has it, however they end.
+    """
+    from filelock import lock_descriptor
+
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    if lock_descriptor(descriptor, blocking=False):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def unix_listener(path: Path) -> socket.socket:
+    """Listen on a Unix socket that only this user may open; one that a dead server left is replaced.
+
+    Raises SpecprefillError where that is impossible.
+    """
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise SpecprefillError(f"{path}: too long for a socket; set XDG_RUNTIME_DIR to a shorter folder")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(os.fspath(path))
+    except OSError as error:
+        raise SpecprefillError(f"{path}: cannot listen there ({error.strerror}); check the folder") from error
+    finally:
+        os.umask(mask)
+    listener.listen(BACKLOG)
+    return listener
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `--http`. Raises UsageError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"--http {text}: give an address and a port, such as 127.0.0.1:8777")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def http_listener(host: str, port: int) -> socket.socket:
+    """Listen on an address. Raises SpecprefillError where that is impossible."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise SpecprefillError(
+            f"--http {host}:{port}: cannot listen there ({error.strerror}); give another port"
+        ) from error
+
+
+def stored_token(folder: Path) -> tuple[str, Path, bool]:
+    """The token of this user's servers, its file, and whether it is new."""
+    path = folder / TOKEN
+    with suppress(OSError):
+        return read_token(path), path, False
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as stream:
+            stream.write(token + "\n")
+    except OSError as error:
+        raise SpecprefillError(f"{path}: cannot be written ({error.strerror}); give --token-file") from error
+    return token, path, True
+
+
+def read_token(path: Path) -> str:
+    """The token in a file. Raises OSError, or UsageError for a file that others may read or that holds none."""
+    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise UsageError(f"{path}: others may read this token; run `chmod 600 {path}`")
+    token = path.read_text(encoding="ascii", errors="replace").strip()
+    if len(token) < 16 or not token.isprintable() or " " in token:
+        raise UsageError(f"{path}: no token; write 16 or more letters and digits into it")
+    return token
+
+
+def token_folder() -> Path:
+    """Where a system without a runtime folder keeps the token and the lock."""
+    import platformdirs
+
+    folder = Path(platformdirs.user_state_dir("specprefill"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def listen(
+    folder: Path, http_address: str | None, token_file: Path | None, stack: ExitStack, tell: Callable[[str], None]
+) -> Listeners:
+    """Open all sockets; those in the folder are removed again when the stack is left.
+
+    http_address, token_file: the options `--http` and `--token-file`
+    """
+    command = unix = http = token = None
+    addresses: list[str] = []
+    if http_address is not None:
+        host, port = parse_address(http_address)
+        token = choose_token(folder, host, token_file, tell)
+        http = stack.enter_context(http_listener(host, port))
+        addresses.append(f"http://{f'[{host}]' if ':' in host else host}:{http.getsockname()[1]}")
+    if HAS_UNIX_SOCKETS:
+        unix = stack.enter_context(unix_listener(folder / HTTP_SOCKET))
+        stack.callback((folder / HTTP_SOCKET).unlink, missing_ok=True)
+        addresses.append(str(folder / HTTP_SOCKET))
+    if TAKES_COMMANDS:
+        command = stack.enter_context(unix_listener(folder / COMMAND_SOCKET))
+        stack.callback((folder / COMMAND_SOCKET).unlink, missing_ok=True)
+    return Listeners(command=command, unix=unix, http=http, token=token, addresses=tuple(addresses))
+
+
+def choose_token(folder: Path, host: str, token_file: Path | None, tell: Callable[[str], None]) -> str:
+    """The token of an address; a new one is shown once. Raises UsageError for an open address without a token file."""
+    if token_file is not None:
+        try:
+            token = read_token(token_file)
+        except OSError as error:
+            raise UsageError(f"--token-file {token_file}: cannot be read ({error.strerror})") from error
+    elif not is_loopback(host):
+        raise UsageError(
+            f"--http {host}: other machines reach this address; give --token-file, and put a proxy with TLS before it"
+        )
+    else:
+        token, path, is_new = stored_token(folder)
+        tell(f"token: {token} (kept in {path}, and not shown again)" if is_new else f"token: in {path}")
+    if not is_loopback(host):
+        tell(
+            f"{host}: whoever reaches it and has the token can ask questions, and reads answers unencrypted on the way"
+        )
+    return token

@@ -1,0 +1,84 @@
+"""Figures for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from specprefill_cli.models.cache import state_bytes
+from specprefill_cli.serving.engine import Engine, Event
+from specprefill_cli.serving.messages import Finished, Piece, Prefilled
+
+if TYPE_CHECKING:
+    from specprefill_cli.prefill.prefix_cache import DocumentCache
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+RATIOS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
+KNOWN_PATHS = ("/healthz", "/metrics", "/v1/ask", "/v1/chat/completions", "/v1/models")
+
+
+class Metrics:
+    """Counts requests and measures answers."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "specprefill_requests", "HTTP responses by path and status.", ["path", "status"], registry=self.registry
+        )
+        self.answers = Counter("specprefill_answers", "Finished answers, of commands too.", registry=self.registry)
+        self.tokens = Counter("specprefill_generated_tokens", "Tokens of answers.", registry=self.registry)
+        self.ttft = Histogram(
+            "specprefill_ttft_seconds",
+            "From a question's arrival to its first token, waiting included.",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.gaps = Histogram(
+            "specprefill_inter_token_seconds",
+            "Between two pieces of an answer, which are mostly tokens.",
+            buckets=(0.001, 0.0025, 0.005, *SECONDS),
+            registry=self.registry,
+        )
+        self.kept = Histogram(
+            "specprefill_kept_ratio", "Tokens computed over prompt tokens.", buckets=RATIOS, registry=self.registry
+        )
+        self.latest: dict[int, float] = {}
+
+    def watch(self, engine: Engine, cache: DocumentCache) -> None:
+        """Measure queue and cache whenever they are asked for."""
+        queue = Gauge("specprefill_queue", "Questions that wait.", registry=self.registry)
+        queue.set_function(lambda: engine.queued)
+        size = Gauge("specprefill_cache_bytes", "Memory of documents' KV between questions.", registry=self.registry)
+        size.set_function(lambda: cache_bytes(cache))
+
+    def count(self, path: str, status: int) -> None:
+        """Count a response; unknown paths count as one."""
+        self.requests.labels(path if path in KNOWN_PATHS else "other", str(status)).inc()
+
+    def observe(self, event: Event) -> None:
+        """Measure what happened to a question."""
+        now, number, payload = time.perf_counter(), event.ticket.number, event.payload
+        if isinstance(payload, Prefilled):
+            self.ttft.observe(now - event.ticket.submitted)
+            self.latest[number] = now
+        elif isinstance(payload, Piece):
+            self.gaps.observe(now - self.latest.get(number, now))
+            self.latest[number] = now
+        else:
+            self.latest.pop(number, None)
+        if isinstance(payload, Finished):
+            self.answers.inc()
+            self.tokens.inc(payload.answer.generated_tokens)
+            self.kept.observe(payload.answer.kept_ratio)
+
+    def text(self) -> bytes:
+        """All figures in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+
+def cache_bytes(cache: DocumentCache) -> int:
+    """Bytes of KV that a cache holds; the engine may be changing it meanwhile."""
+    kept = [prefix for prefixes in (cache.draft, cache.target) for prefix in list(prefixes.prefixes.values())]
+    return sum(state_bytes(prefix.state) for prefix in kept)

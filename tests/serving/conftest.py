@@ -1,0 +1,86 @@
+"""A real server for tests, in a runtime folder of its own, and the command line that uses it."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_network():
+    """These tests talk to sockets on this machine, which the other tests may not."""
+
+
+@dataclass
+class RunningServer:
+    process: subprocess.Popen
+    folder: Path
+    announced: list[str]
+
+    @property
+    def environment(self):
+        own = {name: value for name, value in os.environ.items() if name != "SPECPREFILL_SERVER"}
+        return {**own, "XDG_RUNTIME_DIR": str(self.folder)}
+
+    @property
+    def token(self):
+        return (self.folder / "specprefill" / "token").read_text().strip()
+
+    @property
+    def address(self):
+        return re.search(r"http://[^,;]+", self.announced[-1])[0]
+
+    def over_socket(self):
+        transport = httpx.HTTPTransport(uds=str(self.folder / "specprefill" / "http.sock"))
+        return httpx.Client(transport=transport, base_url="http://localhost", timeout=60)
+
+    def over_http(self):
+        return httpx.Client(
+            base_url=self.address, headers={"Authorization": f"Bearer {self.token}"}, timeout=60, trust_env=False
+        )
+
+    def answers(self):
+        with self.over_socket() as client:
+            return float(re.search(r"^specprefill_answers_total (\S+)", client.get("/metrics").text, re.MULTILINE)[1])
+
+    def run(self, *arguments, stdin=b"", **more):
+        command = [sys.executable, "-m", "specprefill_cli", *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, env=self.environment | more, timeout=120)
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@contextlib.contextmanager
+def running_server(*options):
+    """A server with these options; sockets need short paths."""
+    folder = Path(tempfile.mkdtemp(prefix="sp"))
+    command = [sys.executable, "-m", "specprefill_cli", "serve", *options]
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, start_new_session=True)
+    try:
+        announced = []
+        while not announced or not announced[-1].startswith("ready: "):
+            line = process.stderr.readline().decode()
+            assert line, f"the server ended: {announced}"
+            announced.append(line)
+        yield RunningServer(process, folder, announced)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def server():
+    with running_server("--http", "127.0.0.1:0") as running:
+        yield running

@@ -1,0 +1,78 @@
+"""Conversations as prompts: what is always computed, and what may be thinned."""
+
+import pytest
+
+from specprefill_cli.prompting import Template, chat_parts
+from specprefill_cli.serving.chat import Chat, chat_of, chat_template, check_fields
+from specprefill_cli.serving.guard import ApiError
+
+REPORT = "The gate is green.\n\nIt opens at nine."
+
+
+class EchoTokenizer:
+    """A chat template that marks each message with its role."""
+
+    chat_template = "given"
+    name_or_path = "echo"
+
+    def apply_chat_template(self, messages, **_):
+        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+
+
+def test_earlier_turns_and_text_before_the_last_paragraph_are_the_document():
+    chat = chat_of(
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "content": "Hi."},
+            {"role": "user", "content": [{"type": "text", "text": f"{REPORT}\n\nWhen does it open?"}]},
+        ]
+    )
+    assert chat.system == "Be brief."
+    assert chat.document == f"User: Hello\n\nAssistant: Hi.\n\n{REPORT}"
+    assert chat.question == "When does it open?"
+
+
+def test_a_short_message_has_no_document():
+    assert chat_of([{"role": "user", "content": "Who?"}]) == Chat(system="", document="", question="Who?")
+
+
+@pytest.mark.parametrize("document", ["", REPORT])
+def test_chat_models_get_system_and_question_whole(document):
+    chat = Chat(system="Costs $5.", document=document, question="Who?")
+    template = chat_template(chat, Template("ask", None, "unused", "$document $question"))
+    prefix, between, suffix = chat_parts(template, EchoTokenizer())
+    assert prefix == "<system>Costs $5.<user>"
+    assert between == ("\n\n" if document else "")
+    assert suffix == "<assistant>"
+
+
+def test_a_pair_without_chat_format_keeps_its_template():
+    own = Template("tiny", "Read this.\n\n$document\n\nQuestion: $question", None, None)
+    template = chat_template(Chat(system="Costs $5.", document="d", question="q"), own)
+    assert template.text_parts() == ("Costs $5.\n\nRead this.\n\n", "\n\nQuestion: ", "")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        None,
+        [],
+        ["Who?"],
+        [{"role": "user", "content": " "}],
+        [{"role": "robot", "content": "Who?"}],
+        [{"role": "user", "content": None}],
+        [{"role": "user", "content": [{"type": "input_audio"}]}],
+        [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "", "tool_calls": [{}]}],
+    ],
+)
+def test_what_is_no_text_is_refused(messages):
+    with pytest.raises(ApiError) as refused:
+        chat_of(messages)
+    assert refused.value.status == 400
+
+
+def test_fields_that_ask_for_nothing_are_accepted():
+    check_fields({"n": 1, "tools": [], "frequency_penalty": 0.0, "response_format": {"type": "text"}, "user": "me"})
+    with pytest.raises(ApiError, match="response_format"):
+        check_fields({"response_format": {"type": "json_object"}})

@@ -1,0 +1,288 @@
+"""Limits of the HTTP server: slow, large and foreign requests, with a small application and no model."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import tempfile
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from specprefill_cli.batching.scheduler import Scheduler
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.serving import guard
+from specprefill_cli.serving.api import application
+from specprefill_cli.serving.backend import Backend, Limits
+from specprefill_cli.serving.body import json_body
+from specprefill_cli.serving.engine import Engine
+from specprefill_cli.serving.guard import ApiError, Guard, http_server, is_own_host
+from specprefill_cli.serving.listening import parse_address, private_folder, read_token, unix_listener
+from specprefill_cli.serving.messages import Finished
+from specprefill_cli.serving.metrics import Metrics
+from specprefill_cli.serving.places import HAS_UNIX_SOCKETS
+
+POSIX = pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets")
+
+
+async def echo(request: Request):
+    try:
+        return PlainTextResponse(json.dumps(await json_body(request, 1000)))
+    except ApiError as error:
+        return error.response()
+
+
+@contextlib.asynccontextmanager
+async def serving(listener):
+    """The small application on a listening socket."""
+    routes = [Route("/", echo, methods=["POST"]), Route("/healthz", lambda _: PlainTextResponse("ok"))]
+    server = http_server(Guard(Starlette(routes=routes), None, lambda *_: None))
+    task = asyncio.create_task(server.serve([listener]))
+    while not server.started:
+        await asyncio.sleep(0)
+    try:
+        yield listener.getsockname()
+    finally:
+        server.should_exit = True
+        await task
+
+
+def served(check):
+    """Run a check against the small application on loopback."""
+
+    async def run():
+        async with serving(socket.create_server(("127.0.0.1", 0))) as (host, port):
+            await check(host, port)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_slow_headers_are_cut_off_and_others_are_served(monkeypatch, capfd):
+    monkeypatch.setattr(guard, "HEADER_SECONDS", 0.2)
+
+    async def check(host, port):
+        slow = [await asyncio.open_connection(host, port) for _ in range(20)]
+        for _, writer in slow:
+            writer.write(b"POST / HTTP/1.1\r\nHost: local")
+        async with httpx.AsyncClient(trust_env=False) as client:
+            assert (await client.post(f"http://{host}:{port}/", json={"a": 1})).json() == {"a": 1}
+        for reader, _ in slow:
+            assert await reader.read() == b""
+
+    served(check)
+    assert "no whole request within" in capfd.readouterr().err
+
+
+def test_header_flood_is_refused():
+    async def check(host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\n" + b"X-Flood: " + b"a" * 100_000)
+        assert (await reader.read()).startswith(b"HTTP/1.1 400")
+
+    served(check)
+
+
+def test_large_bodies_are_refused_with_and_without_a_length():
+    async def chunks():
+        for _ in range(20):
+            yield b"x" * 100
+
+    async def check(host, port):
+        async with httpx.AsyncClient(trust_env=False) as client:
+            for content in (b"x" * 2000, chunks()):
+                assert (await client.post(f"http://{host}:{port}/", content=content)).status_code == 413
+
+    served(check)
+
+
+def test_connections_have_a_limit(monkeypatch):
+    monkeypatch.setattr(guard, "MOST_CONNECTIONS", 3)
+
+    async def check(host, port):
+        open_ones = [await asyncio.open_connection(host, port) for _ in range(3)]
+        reader, _ = await asyncio.open_connection(host, port)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        open_ones[0][1].write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await open_ones[0][0].readline()).startswith(b"HTTP/1.1 200")
+
+    served(check)
+
+
+@POSIX
+def test_another_user_is_refused_on_the_socket(monkeypatch):
+    answers = []
+
+    async def check():
+        with tempfile.TemporaryDirectory(prefix="sp") as folder:
+            path = Path(folder) / "http.sock"
+            async with serving(unix_listener(path)):
+                for same in (True, False):
+                    monkeypatch.setattr(guard, "same_user", lambda _, same=same: same)
+                    reader, writer = await asyncio.open_unix_connection(path)
+                    writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                    with contextlib.suppress(ConnectionError):
+                        answers.append(await reader.read())
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+    assert answers[0].startswith(b"HTTP/1.1 200")
+    assert answers[1:] in ([], [b""])
+
+
+@POSIX
+def test_the_socket_of_a_dead_server_is_replaced():
+    with tempfile.TemporaryDirectory(prefix="sp") as folder:
+        path = Path(folder) / "command.sock"
+        unix_listener(path).close()
+        assert path.exists()
+        with unix_listener(path), socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        ("127.0.0.1:8777", True),
+        ("localhost", True),
+        ("[::1]:8777", True),
+        ("192.168.1.4", True),
+        ("attacker.example", False),
+        ("127.0.0.1.nip.io:8777", False),
+        ("localhost.attacker.example", False),
+        ("", False),
+    ],
+)
+def test_only_names_of_this_machine_are_hosts(host, own):
+    assert is_own_host(host) == own
+
+
+@POSIX
+def test_folder_and_token_must_be_private(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = private_folder()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
+    with pytest.raises(SpecprefillError, match="nobody else may enter"):
+        private_folder()
+    token = tmp_path / "token"
+    token.write_text("a-token-that-is-long-enough")
+    token.chmod(0o644)
+    with pytest.raises(UsageError, match="others may read"):
+        read_token(token)
+    token.chmod(0o600)
+    assert read_token(token) == "a-token-that-is-long-enough"
+    token.write_text("short")
+    with pytest.raises(UsageError, match="no token"):
+        read_token(token)
+
+
+def test_addresses_are_parsed():
+    assert parse_address("127.0.0.1:8777") == ("127.0.0.1", 8777)
+    assert parse_address("[::1]:80") == ("::1", 80)
+    for wrong in ("8777", "localhost", ":8777", "localhost:http", "localhost:99999"):
+        with pytest.raises(UsageError, match="give an address and a port"):
+            parse_address(wrong)
+
+
+def test_open_addresses_need_a_token_file(call, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    code, _, err = call("serve", "--http", "0.0.0.0:0")
+    assert (code, "other machines reach this address" in err) == (2, True)
+
+
+@POSIX
+@pytest.mark.parametrize("idle", ["soon", "0m", "-1s", "5"])
+def test_idle_is_a_duration(call, monkeypatch, tmp_path, idle):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    code, _, err = call("serve", "--idle", idle)
+    assert (code, "such as 30m" in err) == (2, True)
+
+
+def ask_often(backend, count):
+    """The statuses of questions to a backend whose engine does not run."""
+
+    async def run():
+        transport = httpx.ASGITransport(application(backend, None))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            body = {"question": "Who?", "documents": [{"text": "The gate is green."}]}
+            return await asyncio.gather(*(client.post("/v1/ask", json=body) for _ in range(count)))
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("log_requests", [False, True])
+def test_full_queue_and_long_waits_say_when_to_come_back(random_session, log_requests, capfd):
+    session = random_session
+    limits = Limits(body_bytes=10_000, queue=1, queue_seconds=0.2)
+    engine = Engine(Scheduler(session))
+    backend = Backend(
+        engine=engine,
+        session=session,
+        own=None,
+        limits=limits,
+        metrics=Metrics(),
+        pair_name="random",
+        log_requests=log_requests,
+    )
+    responses = ask_often(backend, 2)
+    assert sorted(response.status_code for response in responses) == [429, 503]
+    assert all(int(response.headers["retry-after"]) > 0 for response in responses)
+    # Whoever was turned away has left the queue.
+    assert not engine.busy
+    logged = capfd.readouterr().err
+    assert "refused with 429" in logged
+    assert ("Who?" in logged) == log_requests
+    assert "green" not in logged
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_ends_its_answer(random_session, monkeypatch, stream):
+    monkeypatch.setattr(random_session.pair.target, "stop_tokens", frozenset())
+    limits = Limits(body_bytes=10_000, queue=1, queue_seconds=60)
+    whole, metrics = [], Metrics()
+
+    def observe(event):
+        if isinstance(event.payload, Finished) and event.payload.answer.stopped != "interrupt":
+            whole.append(event)
+
+    engine = Engine(Scheduler(random_session), observe=observe)
+    backend = Backend(
+        engine=engine, session=random_session, own=None, limits=limits, metrics=metrics, pair_name="random"
+    )
+    body = {"question": "Who?", "documents": [{"text": "The gate is green."}], "stream": stream}
+    body = json.dumps(body | {"mode": "full", "max_new_tokens": 3_000}).encode()
+
+    async def check():
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = http_server(application(backend, None))
+        task = asyncio.create_task(server.serve([listener]))
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        head = f"POST /v1/ask HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        if stream:
+            await reader.readuntil(b"event: piece")
+        else:
+            while not engine.busy:
+                await asyncio.sleep(0)
+        writer.close()
+        while engine.busy:
+            await asyncio.sleep(0)
+        assert not whole
+        server.should_exit = True
+        await task
+
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    try:
+        asyncio.run(asyncio.wait_for(check(), 60))
+    finally:
+        engine.close()
+        thread.join(10)
+    assert not thread.is_alive()

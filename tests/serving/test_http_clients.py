@@ -1,0 +1,151 @@
+"""Real clients: httpx over the socket, curl and the openai package over loopback."""
+
+import base64
+import json
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+
+from specprefill_cli.resources import packaged_folder
+from specprefill_cli.serving.places import HAS_UNIX_SOCKETS
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="the tests' server needs a runtime folder"),
+]
+HANDBOOK = packaged_folder("sample_docs") / "harbour-handbook.pdf"
+QUESTION = "What mileage allowance does the company pay if you use your own car?"
+GATE = {"text": "The gate of the farm is dark green. " * 20, "name": "gate.txt"}
+
+
+def test_ask_over_the_socket_reads_paths_text_and_bytes(server):
+    encoded = {"base64": base64.b64encode(HANDBOOK.read_bytes()).decode(), "name": "handbook.pdf"}
+    with server.over_socket() as client:
+        for document, name in (({"path": str(HANDBOOK)}, str(HANDBOOK)), (encoded, "handbook.pdf")):
+            record = client.post("/v1/ask", json={"id": "a", "question": QUESTION, "documents": [document]}).json()
+            assert (record["id"], record["answer"]) == ("a", "42 pence")
+            assert record["citations"][0]["document"] == name
+        record = client.post("/v1/ask", json={"question": "Which color?", "documents": [GATE], "kep": 1}).json()
+        assert "'kep'" in record["warnings"][-1]
+
+
+def test_stream_has_the_pieces_and_then_the_record(server):
+    body = {"question": QUESTION, "documents": [{"path": str(HANDBOOK)}], "stream": True}
+    with server.over_socket() as client, client.stream("POST", "/v1/ask", json=body) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = [block.split("\n") for block in response.read().decode().strip().split("\n\n")]
+    names = [event[0].removeprefix("event: ") for event in events]
+    values = [json.loads(event[1].removeprefix("data: ")) for event in events]
+    assert names == ["piece"] * (len(names) - 1) + ["answer"]
+    assert "".join(value["text"] for value in values[:-1]).strip() == values[-1]["answer"] == "42 pence"
+
+
+def test_clients_that_ask_at_once_get_the_answers_of_one(server):
+    wages = "When are wages paid?"
+    bodies = [
+        {"question": question, "documents": [document], "mode": mode, "max_new_tokens": 16}
+        for question in (QUESTION, wages, "Who signs for the keys?", "Which color?")
+        for document in ({"path": str(HANDBOOK)}, GATE)
+        for mode in ("auto", "select")
+    ]
+
+    def ask(body):
+        with server.over_socket() as client:
+            return client.post("/v1/ask", json=body).json()["answer"]
+
+    expected = [ask(body) for body in bodies]
+    with ThreadPoolExecutor(len(bodies)) as clients:
+        for _ in range(2):
+            assert list(clients.map(ask, bodies)) == expected
+
+
+def test_one_bad_request_harms_no_other(server):
+    with server.over_http() as client:
+        bad = [
+            client.post(
+                "/v1/ask", json={"question": "Who?", "documents": [{"base64": "JVBERi0xLjQK", "name": "a.pdf"}]}
+            ),
+            client.post("/v1/ask", json={"question": "Who?", "documents": [GATE], "keep": 7}),
+            client.post("/v1/ask", json={"question": "Who?", "documents": [GATE], "pair": "tiny"}),
+            client.post("/v1/ask", json={"question": "Who?"}),
+            client.post("/v1/ask", content=b"{"),
+            client.post("/v1/ask", json={"question": "Who?", "documents": [{"text": "x y " * 40_000}], "mode": "full"}),
+        ]
+        assert [response.status_code for response in bad] == [400] * len(bad)
+        assert all(response.json()["error"]["message"] for response in bad)
+        assert bad[-1].json()["error"]["type"] == "prompt_too_long"
+        refused = client.post("/v1/ask", json={"question": "Who?", "documents": [{"path": str(HANDBOOK)}]})
+        assert refused.status_code == 403
+        assert client.post("/v1/ask", json={"question": "Which color?", "documents": [GATE]}).status_code == 200
+
+
+def test_token_and_host_are_checked(server):
+    with server.over_http() as client:
+        assert client.get("/v1/models").status_code == 200
+        rebound = client.get("/v1/models", headers={"Host": "attacker.example:8777"})
+        assert rebound.status_code == 403
+        assert client.get("/healthz", headers={"Host": "attacker.example"}).status_code == 403
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {server.token}"}):
+        assert httpx.get(f"{server.address}/v1/models", headers=headers, trust_env=False).status_code == 401
+    state = httpx.get(f"{server.address}/healthz", trust_env=False)
+    assert state.json() == {"status": "ok"}
+
+
+def test_curl_with_the_token(server):
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    body = json.dumps({"question": "Which color is the gate?", "documents": [GATE]})
+    command = ["curl", "-sS", "--noproxy", "*", "-H", f"Authorization: Bearer {server.token}", "-d", body]
+    done = subprocess.run([*command, f"{server.address}/v1/ask"], capture_output=True, text=True)
+    assert json.loads(done.stdout)["answer"]
+
+
+@pytest.fixture
+def chat(server):
+    client = httpx.Client(trust_env=False, timeout=60)
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key=server.token, http_client=client, max_retries=0) as ai:
+        yield ai
+
+
+def test_openai_completion_and_stream_agree(chat):
+    from specprefill_cli.documents import read_documents
+
+    (document,) = read_documents([str(HANDBOOK)])
+    assert [model.id for model in chat.models.list()] == ["tiny"]
+    messages = [{"role": "user", "content": f"{document.text}\n\n{QUESTION}"}]
+    whole = chat.chat.completions.create(model="tiny", messages=messages, extra_body={"mode": "select", "keep": 0.2})
+    assert "42 pence" in whole.choices[0].message.content
+    assert whole.choices[0].finish_reason == "stop"
+    assert whole.usage.prompt_tokens_details.kept_tokens < 0.25 * whole.usage.prompt_tokens
+    stream = chat.chat.completions.create(
+        model="tiny",
+        messages=messages,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"mode": "select", "keep": 0.2},
+    )
+    chunks = list(stream)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == whole.choices[0].message.content
+    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+
+
+def test_openai_errors_are_clear(chat):
+    said = [{"role": "user", "content": "Who?"}]
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    for values, words in (
+        ({"messages": image}, "image_url is not supported"),
+        ({"messages": said, "tools": tools}, "tools: not supported"),
+        ({"messages": said, "n": 2}, "n: not supported"),
+        ({"messages": [*said, {"role": "tool", "content": "x", "tool_call_id": "1"}]}, "tool calls"),
+        ({"messages": [{"role": "assistant", "content": "Hello"}]}, "the last message must be the user's"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=words):
+            chat.chat.completions.create(model="tiny", **values)
+    with pytest.raises(openai.NotFoundError, match="not loaded"):
+        chat.chat.completions.create(model="gpt-5", messages=said)
+    assert chat.chat.completions.create(model="tiny", messages=said, max_tokens=4).usage.completion_tokens <= 4

@@ -1,0 +1,201 @@
+"""Commands with a server: the command line's own tests, and runs with and without it side by side."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from specprefill_cli.resources import packaged_folder
+from specprefill_cli.serving.places import TAKES_COMMANDS
+from tests.cli.test_batch import (  # noqa: F401
+    test_failed_rows_become_error_rows_and_overrides_apply,
+    test_rejects_bad_calls_in_one_line,
+    test_row_fails_alone_if_its_draft_is_not_loaded,
+)
+from tests.cli.test_command_line import (  # noqa: F401
+    bad_inputs,
+    test_answer_goes_to_stdout_and_table_to_stderr,
+    test_bad_input_is_one_line_with_its_exit_code,
+    test_batch_never_overwrites_its_questions,
+    test_json_has_the_documented_keys,
+    test_quiet_prints_only_the_answer,
+    test_reads_document_from_standard_input,
+    test_streamed_answer_equals_collected_answer,
+)
+from tests.cli.test_passages import (  # noqa: F401
+    test_best_passages_hold_the_answer_in_document_order,
+    test_keep_ratio_bounds_the_text_and_ends_at_sentences,
+    test_lexical_passages_need_no_draft,
+)
+from tests.cli.test_plan import (  # noqa: F401
+    test_pages_of_ask_and_plan_are_written,
+    test_plan_json_is_one_object,
+    test_plan_shows_one_speedup_of_its_keep_ratio,
+)
+from tests.serving.conftest import running_server
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not TAKES_COMMANDS, reason="commands are handed over on Linux alone"),
+]
+ALONE = re.compile(r"^specprefill: .*; running without it\n", re.MULTILINE)
+HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
+QUESTION = "What mileage allowance does the company pay if you use your own car?"
+# Times, memory and speeds, and how far a table's columns are apart for them.
+MEASURED = re.compile(r"[\d,.]+ (ms|s|MiB|tokens/s)\b|about [\d.]+ m?s")
+MEASURED_KEYS = {
+    "ttft_seconds",
+    "startup_seconds",
+    "phases",
+    "tokens_per_second",
+    "peak_memory_bytes",
+    "speculation",
+    "full_seconds",
+    "estimates",
+    "reused",
+}
+
+
+@pytest.fixture
+def call(server):
+    """Run `specprefill ARGUMENTS` with the server: exit code, standard output, standard error.
+
+    The line that says why a command runs without it is left out: no run without a server has it.
+    """
+
+    def run(*arguments, stdin=b""):
+        code, out, err = server.run(*arguments, stdin=stdin)
+        return code, out, ALONE.sub("", err)
+
+    return run
+
+
+def rounded(number):
+    return f"{float(number):.4g}"
+
+
+def unmeasured(text):
+    """An output without what differs from run to run; numbers up to rounding, which depends on rows that share a pass."""
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("{"):
+            record = json.loads(line, parse_float=rounded)
+            lines.append(json.dumps({key: value for key, value in record.items() if key not in MEASURED_KEYS}))
+        elif not line.startswith(("reused", "TTFT", "  ")):
+            lines.append(re.sub(r"\s+", " ", MEASURED.sub("#", line)))
+    return lines
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ask", HANDBOOK, QUESTION, "--verbose"),
+        ("ask", HANDBOOK, "Who signs for the keys?", "--json", "--mode", "full"),
+        ("passages", HANDBOOK, QUESTION, "--json"),
+        ("plan", HANDBOOK, QUESTION, "--keep", "0.2"),
+        ("batch", "-", "--document", HANDBOOK, "--max-new-tokens", "8", "--quiet"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_output_is_that_of_a_run_without_server(server, arguments):
+    rows = f"{QUESTION}\nWhen are wages paid?\n".encode()
+    # How many tokens are proposed depends on measured times.
+    plain = {"SPECPREFILL_SPECULATE": "off"}
+    # Twice, because the second one finds the document's KV.
+    for _ in range(2):
+        served = server.run(*arguments, stdin=rows, **plain)
+    alone = server.run(*arguments, "--no-server", stdin=rows, **plain)
+    assert served[0] == alone[0] == 0
+    assert unmeasured(served[1]) == unmeasured(alone[1])
+    assert unmeasured(served[2]) == unmeasured(alone[2])
+
+
+def test_the_server_answers_the_command(server):
+    before = server.answers()
+    assert server.run("ask", HANDBOOK, QUESTION, "--quiet")[1] == "42 pence\n"
+    assert server.answers() == before + 1
+
+
+def test_client_imports_no_torch_and_no_typer(server):
+    script = (
+        "import sys; sys.argv = ['specprefill', 'passages', *sys.argv[1:]]\n"
+        "from specprefill_cli.__main__ import main\n"
+        "try: main()\nexcept SystemExit as ended: code = ended.code\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'typer', 'rich', 'asyncio'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    command = [sys.executable, "-c", script, HANDBOOK, QUESTION, "--top", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, env=server.environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "42 pence" in done.stdout
+
+
+def test_paths_streams_and_variables_are_the_callers(server, tmp_path, monkeypatch):
+    (tmp_path / "gate.md").write_text("The gate of the farm is dark green. " * 20)
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = server.run("ask", "gate.md", "Which color is the gate?", "--json", SPECPREFILL_MAX_NEW_TOKENS="2")
+    record = json.loads(out)
+    assert (code, record["generated_tokens"]) == (0, 2)
+    assert record["citations"] == [] or record["citations"][0]["document"] == "gate.md"
+
+
+def test_another_session_is_loaded_where_the_servers_does_not_suit(server):
+    arguments = ("passages", HANDBOOK, QUESTION, "--dtype", "bfloat16", "--scorer", "lexical", "--top", "1")
+    code, out, err = server.run(*arguments)
+    assert (code, "42 pence" in out) == (0, True)
+    assert err == "specprefill: the running server has --dtype auto; running without it\n"
+
+
+def test_ctrl_c_reaches_the_command(server):
+    command = [sys.executable, "-m", "specprefill_cli", "batch", "--document", HANDBOOK]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, env=server.environment, **pipes) as batch:
+        batch.stdin.write(b"When are wages paid?\n")
+        batch.stdin.flush()
+        assert json.loads(batch.stdout.readline())["id"] == 1
+        batch.send_signal(signal.SIGINT)
+        assert batch.wait(60) == 130
+        assert b"interrupted after 1 rows" in batch.stderr.read()
+
+
+def test_batch_goes_on_alone_when_the_server_is_killed(tmp_path):
+    with running_server() as server:
+        command = [sys.executable, "-m", "specprefill_cli", "batch", "--document", HANDBOOK, "--max-new-tokens", "8"]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with subprocess.Popen(command, env=server.environment, **pipes) as batch:
+            batch.stdin.write(b"When are wages paid?\n")
+            batch.stdin.flush()
+            first = json.loads(batch.stdout.readline())
+            os.kill(server.process.pid, signal.SIGKILL)
+            server.process.wait()
+            out, err = batch.communicate(b"Who signs for the keys?\nWhen are wages paid?\n", timeout=120)
+        rows = [first, *map(json.loads, out.splitlines())]
+        assert batch.returncode == 0
+        assert [row["id"] for row in rows] == [1, 2, 3]
+        assert rows[0]["answer"] == rows[2]["answer"] != ""
+        assert b"the server has ended; going on without it" in err
+
+
+def test_second_start_says_so(server):
+    code, _, err = server.run("serve")
+    assert code == 0
+    assert "a server is running already" in err
+    code, out, _ = server.run("serve", "--status", "--json")
+    assert json.loads(out)["server"]["process"] == server.process.pid
+
+
+def test_stop_drains_and_leaves_no_socket():
+    with running_server("--idle", "10m") as server:
+        folder = server.folder / "specprefill"
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / "http.sock").stat().st_mode & 0o777 == 0o600
+        assert (folder / "command.sock").stat().st_mode & 0o777 == 0o600
+        code, _, err = server.run("serve", "--stop")
+        assert (code, err) == (0, "the server has stopped\n")
+        assert server.process.wait(60) == 0
+        assert not list(folder.glob("*.sock"))
+        assert "no server is running" in server.run("serve", "--status")[2]
