@@ -148,11 +148,12 @@ class Settings:
     )
     positions: str = _prefill(
         AUTO,
-        "Where the target computes kept tokens: at their original positions, or with shorter gaps between them where "
-        "the last one lies beyond its context (compact, auto)",
+        "Where the target computes kept tokens: at their original positions, or with shorter gaps between them; auto: "
+        "compact where the last one lies beyond its context",
         choices=(AUTO, "original", "compact"),
     )
     recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
+    recompute_by: str = _prefill("span", "Recompute all layers of a span, or its lower ones", choices=("span", "layer"))
     accept_risk: str | float = _prefill(
         AUTO, "Risk that may remain in accepted draft KV; auto: as calibrated, off: any", minimum=0, words=(OFF, AUTO)
     )

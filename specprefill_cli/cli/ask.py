@@ -11,14 +11,14 @@ from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, close_broken_pipe, print_json
 from specprefill_cli.cli.hints import first_time
 from specprefill_cli.cli.inputs import read_inputs, write_page
-from specprefill_cli.cli.loading import open_ready_session
+from specprefill_cli.cli.loading import open_answering
 from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
 
 
-@with_settings("documents", "models", "prefill", "decoding", "output")
+@with_settings("documents", "models", "prefill", "decoding", "output", served=True)
 def ask(
     context: typer.Context,
     documents: Documents = None,
@@ -55,7 +55,7 @@ def ask(
     collection = read_inputs(names, html, settings, notes)
     size = f"{len(collection.text):,} characters"
     with notes.progress(f"loading the models; the documents have {size}"):
-        session = open_ready_session(context, [settings], given, notes)
+        session = open_answering(context, settings, given, notes, with_cells=html is not None)
     with notes.progress(f"prefill of {size}"):
         stream = session.ask(collection, question, settings)
     pieces = iter(stream)
@@ -69,10 +69,9 @@ def ask(
         list(pieces)
     answer = stream.result()
     if html:
-        from specprefill_cli.answering.cells import stream_cells
         from specprefill_cli.reporting.html import answer_result
 
-        write_page(html, question, collection, [answer_result(answer, stream_cells(stream))])
+        write_page(html, question, collection, [answer_result(answer, stream.cells)])
     if json:
         from specprefill_cli.reporting.jsonl import answer_record
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -11,22 +12,21 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
+from specprefill_cli.cli.choices import concurrency_of
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.inputs import document_reader
-from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import OUTPUT, Quiet, with_settings
+from specprefill_cli.cli.row_sessions import SessionOpener, disk_cache, in_this_process, open_answerer, read_own
+from specprefill_cli.cli.workers import PANEL, Ray, Workers, check_workers, open_executor
 from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
 from specprefill_cli.files import same_file
-from specprefill_cli.settings import CACHE, Settings
+from specprefill_cli.settings import AUTO, CACHE, Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.batching.answerer import SessionAnswerer
     from specprefill_cli.batching.loop import Count
     from specprefill_cli.batching.output import Finished
-    from specprefill_cli.prefill.disk_cache import DiskCache
 
 
-@with_settings("documents", "models", "prefill", "decoding", "cache", "output")
+@with_settings("documents", "models", "prefill", "decoding", "cache", "output", served=True)
 def batch(
     context: typer.Context,
     questions: Annotated[
@@ -36,6 +36,14 @@ def batch(
         list[str] | None,
         typer.Option(help="What rows without documents ask about: a file, folder or glob; may be repeated."),
     ] = None,
+    workers: Workers = None,
+    ray: Ray = None,
+    concurrency: Annotated[
+        str,
+        typer.Option(
+            help="Rows that a session answers at once: a number, or auto.", rich_help_panel=PANEL, metavar="N|auto"
+        ),
+    ] = AUTO,
     out: Annotated[
         Path | None, typer.Option(help="Write rows to this file.", rich_help_panel=OUTPUT, show_default=False)
     ] = None,
@@ -45,6 +53,10 @@ def batch(
     retry_failed: Annotated[
         bool,
         typer.Option("--retry-failed", help="As --resume, but ask the rows that failed again.", rich_help_panel=OUTPUT),
+    ] = False,
+    unordered: Annotated[
+        bool,
+        typer.Option("--unordered", help="Write rows as they are answered, not in order.", rich_help_panel=OUTPUT),
     ] = False,
     cache_dir: Annotated[
         Path | None,
@@ -59,7 +71,7 @@ def batch(
     settings: Settings,
     quiet: Quiet = False,
 ) -> None:
-    """Answer many questions: a row in, a JSON object out, in order and as they arrive.
+    """Answer many questions, several at a time: a row in, a JSON object out, in order and as they arrive.
 
     A row is a JSON object with question, and optionally id, documents, mode, keep and other options of decoding and
     prefill; or a plain question. Questions about the same documents share their text and the draft's cache of them.
@@ -75,8 +87,11 @@ def batch(
         out = None
     resume |= retry_failed
     check_streams(questions, names, out, resume)
+    check_workers(settings, workers, ray)
     notes = Notes(quiet)
-    from specprefill_cli.batching.loop import Count, run_batch
+    at_once = rows_at_once(concurrency, settings, ray, notes)
+    from specprefill_cli.batching.arrivals import source_of
+    from specprefill_cli.batching.loop import Count, run_rows
     from specprefill_cli.batching.output import Finished, RowWriter, open_output
     from specprefill_cli.batching.rows import keys_in
 
@@ -90,26 +105,35 @@ def batch(
             check_same_input(keys, finished, out)
         before = finished.total()
         try:
-            store = disk_cache(cache_dir, cache_limit, notes)
-            answer = open_answerer(context, settings, names, store, notes)
+            own = read_own(settings, names, notes)
+            opener = SessionOpener(settings, own, cache_dir, cache_limit, os.getcwd(), at_once)
+            executor = open_executor(opener, settings, workers, ray, (source, bool(names)), notes, at_once)
+            if executor is None:
+                answer = open_answerer(
+                    context, settings, own, disk_cache(cache_dir, cache_limit, notes), notes, at_once
+                )
+                executor = in_this_process(answer)
+            stack.callback(executor.close)
             started = time.perf_counter()
             # A progress line on the terminal would run into rows printed there.
             progress = Notes(quiet or out is None)
-            update = stack.enter_context(progress.progress("waiting for the first row"))
-            run_batch(
-                # Each line as soon as it has arrived, however slow its writer is.
-                iter(source.readline, b""),
+            total = len(keys) if keys is not None else None
+            update = stack.enter_context(progress.bar("rows", total))
+            run_rows(
+                source_of(source),
                 bool(names),
-                answer,
+                executor,
                 RowWriter(sink),
                 finished,
                 count,
-                lambda: update(progress_text(count, started)),
+                lambda: update(count.answered + count.skipped, progress_text(count, started)),
+                notes.tell,
+                ordered=not unordered,
             )
         except KeyboardInterrupt:
-            total = f" of {len(keys):,}" if keys is not None else ""
+            of_total = f" of {len(keys):,}" if keys is not None else ""
             remedy = "run the same command with --resume to go on" if out else "--out keeps rows for --resume"
-            raise Interrupted(f"interrupted after {before + count.answered:,}{total} rows; {remedy}") from None
+            raise Interrupted(f"interrupted after {before + count.answered:,}{of_total} rows; {remedy}") from None
     report(count, finished.total(), started, notes)
 
 
@@ -141,28 +165,15 @@ def open_questions(name: str, stack: ExitStack) -> BinaryIO:
         raise SpecprefillError(f"{name}: cannot be read ({error.strerror}); give a file of questions, or -") from error
 
 
-def open_answerer(
-    context: typer.Context, settings: Settings, names: tuple[str, ...], store: DiskCache | None, notes: Notes
-) -> SessionAnswerer:
-    """Read the batch's documents, load the models, and warm them up."""
-    from specprefill_cli.batching.answerer import SessionAnswerer, read_once
-    from specprefill_cli.prefill.cache_limit import document_cache
-
-    read = document_reader(settings, notes)
-    with notes.progress("reading documents"):
-        own = read(names) if names else None
-    with notes.progress("loading the models"):
-        # A row may bring what gives an option its effect: nothing is idle here.
-        session = open_ready_session(context, [settings], {}, notes)
-    cache = document_cache(settings.memory_cache, session.pair, store)
-    return SessionAnswerer(session.with_cache(cache), settings, read_once(read), own)
-
-
-def disk_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> DiskCache | None:
-    """The folder that keeps the draft's KV for later runs, if there is one; cache_limit: its size, in GiB."""
-    from specprefill_cli.prefill.disk_cache import DiskCache
-
-    return DiskCache(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
+def rows_at_once(text: str, settings: Settings, ray: str | None, notes: Notes) -> int | None:
+    """The rows that a session answers at once, None for as many as pay. Raises UsageError for a wrong value."""
+    number = concurrency_of(text, "--concurrency")
+    if settings.tensor_parallel == 1 and ray is None:
+        return number
+    if number is not None and number > 1:
+        which = "--tensor-parallel" if ray is None else "--ray"
+        notes.warn(f"--concurrency {number}: with {which}, each session answers one row at a time")
+    return 1
 
 
 def report(count: Count, unknown: int, started: float, notes: Notes) -> None:
@@ -182,7 +193,8 @@ def report(count: Count, unknown: int, started: float, notes: Notes) -> None:
 def progress_text(count: Count, started: float) -> str:
     """Counts so far, and the time since the first row was read."""
     elapsed = time.perf_counter() - started
-    parts = [f"{count.answered:,} rows in {elapsed:,.1f} s"]
+    rate = f" ({count.answered / elapsed:,.1f} a second)" if count.answered and elapsed else ""
+    parts = [f"{count.answered:,} rows in {elapsed:,.1f} s{rate}"]
     if count.skipped:
         parts.append(f"{count.skipped:,} were there already")
     if count.failed:

@@ -66,3 +66,12 @@ def suggestions(name: str) -> Sequence[str]:
 def setting_names(incomplete: str) -> list[str]:
     """Shell completion of a setting's name."""
     return [name for name in SETTINGS if name.startswith(incomplete)]
+
+
+def concurrency_of(text: str, option: str) -> int | None:
+    """A number of questions at once; None for `auto`. Raises UsageError for anything else."""
+    if text == AUTO:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{option} {text}: not a whole number of at least 1, or '{AUTO}'")
+    return int(text)

@@ -100,6 +100,33 @@ class Notes:
         with self.console.status(plain(text)) as status:
             yield lambda newer: status.update(plain(newer))
 
+    @contextmanager
+    def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
+        """Show how much of a total (None: unknown) is done, and when the rest will be; the function takes count and text."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda _done, _text: None
+            return
+        from rich.markup import escape
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        columns = (
+            SpinnerColumn(),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        )
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            task = progress.add_task(f"waiting for the first of the {unit}", total=total)
+            yield lambda done, text: progress.update(task, completed=done, description=escape(plain(text).plain))
+
 
 def print_json(values: Mapping[str, Any]) -> None:
     """One JSON object on standard output, with its schema."""

@@ -38,7 +38,8 @@ def unwrapped(text: str) -> str:
 def tidy(app: typer.Typer) -> None:
     """Let all commands of an app, and of the apps in it, show their help in one way."""
     for command in app.registered_commands:
-        command.cls = Command
+        if not issubclass(command.cls or TyperCommand, Command):
+            command.cls = Command
     for group in app.registered_groups:
         if group.typer_instance is not None:
             tidy(group.typer_instance)

@@ -50,7 +50,7 @@ NEEDS: Mapping[str, tuple[Sequence[str], Callable[[Settings], bool]]] = {
     "--mode select or hybrid": (("keep",), uses_keep),
     "--mode select": (("positions",), places_tokens),
     "a mode other than full": (("scorer", "chunk_size"), scores_document),
-    "--mode draft-kv": (("recompute",), recomputes_by_risk),
+    "--mode draft-kv": (("recompute", "recompute_by"), recomputes_by_risk),
     "--mode draft-kv or hybrid": (("accept_risk", "exact_layers"), maps_draft_kv),
     "a scorer that looks ahead (question, paper)": (("look_ahead",), looks_ahead),
     "--mode select and a scorer that runs the draft, other than paper": (("draft_window",), reads_with_window),

@@ -29,7 +29,7 @@ def check_question(question: str) -> None:
         )
 
 
-def document_reader(settings: Settings, notes: Notes) -> Callable[[Sequence[str]], Collection]:
+def document_reader(settings: Settings, notes: Notes) -> Callable[..., Collection]:
     """What reads documents by name, as the settings want it."""
     from specprefill_cli.documents import read_collection
 
@@ -44,8 +44,8 @@ def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings,
     """
     if html is not None:
         check_can_write(html, "--html")
-    with notes.progress("reading documents"):
-        collection = document_reader(settings, notes)(documents)
+    with notes.progress("reading documents") as step:
+        collection = document_reader(settings, notes)(documents, step=step)
     if html is not None:
         check_no_document(html, collection, "--html")
     return collection

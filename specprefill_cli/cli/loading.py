@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
@@ -13,18 +14,24 @@ from specprefill_cli.cli.options import Given
 from specprefill_cli.models.hub import may_download
 from specprefill_cli.models.light_import import import_transformers
 from specprefill_cli.models.pairs import find_pair
+from specprefill_cli.serving.messages import Open
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
+    from specprefill_cli.answering.dry_run import DryRun
+    from specprefill_cli.answering.retrieval import Retrieval
     from specprefill_cli.answering.session import Session
+    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.prefill.disk_cache import DiskCache
+    from specprefill_cli.serving.remote import RemoteSession
 
 
 def open_ready_session(
-    context: typer.Context, variants: Sequence[Settings], given: Given, notes: Notes, draft: bool | None = None
+    context: typer.Context | None, variants: Sequence[Settings], given: Given, notes: Notes, draft: bool | None = None
 ) -> Session:
     """Load the pair and run it once in each of the variants that will be asked for; warn of options without effect.
 
-    context: knows when the program started; given: settings given on the command line
+    context: knows when the program started; None: the caller measures start-up; given: settings given on the command line
     draft: whether to load the draft too; None: where one of the variants needs it
 
     Raises SpecprefillError when a model cannot be loaded.
@@ -36,10 +43,58 @@ def open_ready_session(
 
     needs_draft = any(map(loads_draft, variants)) if draft is None else draft
     session = open_session(variants[0], draft=needs_draft)
-    resolved = [settings.varied(scorer=resolve_scorer(settings.scorer, session.pair)) for settings in variants]
+    resolved = [
+        settings.varied(scorer=resolve_scorer(settings.scorer, session.pair, settings.mode)) for settings in variants
+    ]
     for settings in resolved:
         session.warm_up(settings)
     warn_of_idle_options(given, resolved, notes)
+    if context is not None:
+        session.startup_seconds = seconds_since_start(context)
+    return session
+
+
+def open_answering(
+    context: typer.Context | None,
+    settings: Settings,
+    given: Given,
+    notes: Notes,
+    *,
+    cached: bool = False,
+    store: DiskCache | None = None,
+    with_cells: bool = False,
+) -> Session | RemoteSession:
+    """A session that is ready to answer: the server's, where one has taken the command, else one of its own.
+
+    context: as in `open_ready_session`; without one the session is the caller's own
+    cached: whether it keeps documents between questions, as --memory-cache allows; store: and between runs
+    with_cells: whether answers need the document's cells
+
+    Raises SpecprefillError when a model cannot be loaded.
+    """
+
+    def open_own() -> Session:
+        session = open_ready_session(context, [settings], given, notes)
+        if not cached:
+            return session
+        from specprefill_cli.prefill.cache_limit import document_cache
+
+        return session.with_cache(document_cache(settings.memory_cache, session.pair, store))
+
+    server = context.obj["served"] if context is not None else None
+    if context is None or server is None:
+        return open_own()
+    from specprefill_cli.answering.resolve import loads_draft
+    from specprefill_cli.serving.remote import open_remote
+
+    opening = Open(
+        mode=settings.mode, draft=loads_draft(settings), memory_cache=settings.memory_cache if cached else None
+    )
+    session = open_remote(server.engine, settings, opening, open_own, notes.warn)
+    if session is None:
+        return open_own()
+    warn_of_idle_options(given, [settings.varied(scorer=session.scorer)], notes)
+    session.with_cells = with_cells
     session.startup_seconds = seconds_since_start(context)
     return session
 
@@ -50,17 +105,56 @@ def check_target(settings: Settings) -> None:
         may_download(find_pair(settings.pair).target, settings.offline)
 
 
-def open_draft_side(settings: Settings) -> Session:
-    """Load the draft, where the scorer needs it, and of the target only its configuration and tokenizer."""
-    check_target(settings)
-    import_transformers()
+@dataclass(frozen=True)
+class OwnDraftSide:
+    """What `passages` and `plan` ask, with a session of the command's own."""
+
+    session: Session
+
+    def retrieve(self, collection: Collection, question: str, settings: Settings, top: int | None) -> Retrieval:
+        """As `retrieve`."""
+        from specprefill_cli.answering.retrieval import retrieve
+
+        return retrieve(self.session, collection, question, settings, top)
+
+    def dry_run(self, collection: Collection, question: str, settings: Settings) -> DryRun:
+        """As `dry_run`."""
+        from specprefill_cli.answering.dry_run import dry_run
+
+        return dry_run(self.session, collection, question, settings)
+
+
+def open_draft_side(context: typer.Context, settings: Settings, notes: Notes) -> OwnDraftSide | RemoteSession:
+    """The draft, where the scorer needs it, and of the target only its configuration and tokenizer.
+
+    They are the server's, where one has taken the command. Raises SpecprefillError when they cannot be loaded.
+    """
+
+    def open_own() -> Session:
+        check_target(settings)
+        import_transformers()
+        from specprefill_cli.answering.session import open_session
+        from specprefill_cli.distributed.ranks import ALONE
+
+        return open_session(settings, scores_with_draft(settings), target_weights=False, ranks=ALONE)
+
+    server = context.obj["served"]
+    if server is not None:
+        from specprefill_cli.serving.remote import open_remote
+
+        opening = Open(mode=settings.mode, draft=scores_with_draft(settings), target_weights=False)
+        session = open_remote(server.engine, settings, opening, open_own, notes.warn)
+        if session is not None:
+            return session
+    return OwnDraftSide(open_own())
+
+
+def scores_with_draft(settings: Settings) -> bool:
+    """Whether the scorer needs the draft."""
     from specprefill_cli.answering.dry_run import PLANNED_MODE
-    from specprefill_cli.answering.session import open_session
-    from specprefill_cli.distributed.ranks import ALONE
     from specprefill_cli.prefill.auto_mode import runs_draft
 
-    draft = runs_draft(PLANNED_MODE, settings.scorer)
-    return open_session(settings, draft, target_weights=False, ranks=ALONE)
+    return runs_draft(PLANNED_MODE, settings.scorer)
 
 
 def warn_of_idle_options(given: Given, variants: Sequence[Settings], notes: Notes) -> None:

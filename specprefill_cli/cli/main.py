@@ -8,23 +8,28 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, passages, plan, plugins
+from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, passages, plan, plugins, serve
 from specprefill_cli.cli.arguments import check_dashes
 from specprefill_cli.cli.console import Notes, StandardOutput, close_broken_pipe
 from specprefill_cli.cli.help import tidy
+from specprefill_cli.cli.workers import RayAddressCommand
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, first_line
 from specprefill_cli.models.memory import keep_freed_memory
 from specprefill_cli.models.threads import bound_spinning
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.signals import Termination
+
+if TYPE_CHECKING:
+    from specprefill_cli.serving.served import Served
 
 # Start-up time is counted from here, as early as possible.
 STARTED = time.perf_counter()
@@ -64,10 +69,11 @@ app = typer.Typer(
 def add_commands() -> None:
     """Add the product's commands, and those of the entry points."""
     app.command("ask")(ask.ask)
-    app.command("batch")(batch.batch)
+    app.command("batch", cls=RayAddressCommand)(batch.batch)
     app.command("compare")(compare.compare)
     app.command("passages")(passages.passages)
     app.command("plan")(plan.plan)
+    app.command("serve")(serve.serve)
     app.add_typer(pairs.app, name="pairs")
     app.command("plugins")(plugins.plugins)
     app.command("doctor")(doctor.doctor)
@@ -105,11 +111,14 @@ def common(
 ) -> None:
     """Take the options that stand before the command."""
     # main() reads --debug itself, before the command line is parsed.
-    context.obj = {"started": STARTED}
+    context.obj = context.obj or {"started": STARTED, "served": None, "main": main, "build": built_command}
 
 
-def main() -> None:
-    """Run the command line; an error that the user can fix is one line on standard error."""
+def main(started: float = STARTED, served: Served | None = None) -> None:
+    """Run the command line; an error that the user can fix is one line on standard error.
+
+    started: when the program started, on the clock of `time.perf_counter`; served: the server that has taken the command
+    """
     debug = "--debug" in sys.argv[1:2]
     # A stream that the caller closed (`2>&-`) is None.
     sys.stdout, sys.stderr = (stream or Path(os.devnull).open("w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
@@ -122,16 +131,16 @@ def main() -> None:
     bound_spinning(os.environ)
     termination = Termination()
     with termination.handled():
-        code = run(debug)
+        code = run(debug, {"started": started, "served": served, "main": main, "build": built_command})
     sys.exit(TERMINATED if termination.requested and code == INTERRUPTED else code)
 
 
-def run(debug: bool) -> int | str | None:
-    """Run the command line, print its error, and return the exit code."""
+def run(debug: bool, state: dict[str, Any]) -> int | str | None:
+    """Run the command line, print its error, and return the exit code. state: what commands find in their context."""
     try:
         try:
             enter_run()
-            app()
+            built_command()(obj=state)
         finally:
             sys.stdout.flush()
     except SystemExit as ended:
@@ -154,6 +163,12 @@ def run(debug: bool) -> int | str | None:
     with suppress(OSError):
         print(f"specprefill: {' '.join(printable(message).split())}", file=sys.stderr)
     return code
+
+
+@cache
+def built_command() -> Any:
+    """The command line as typer builds it from the commands' signatures, which takes as long as a short answer."""
+    return typer.main.get_command(app)
 
 
 def enter_run() -> None:

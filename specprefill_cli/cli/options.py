@@ -39,6 +39,15 @@ Question = Annotated[
     str | None,
     typer.Argument(metavar="QUESTION", help="The question, in quotes; - is standard input.", show_default=False),
 ]
+# The program reads it before the command line is parsed (serving/client.py).
+NO_SERVER = Parameter(
+    "no_server",
+    Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool, typer.Option("--no-server", help="Load the models here, even where a server is running.")
+    ],
+)
 # Settings given on the command line, by name, as they were written there.
 Given = Mapping[str, Any]
 
@@ -74,7 +83,7 @@ MODE_LIST = ListOption("mode", "--modes", "Prefill modes, comma-separated", "ful
 
 
 def with_settings(
-    *names: str, without: Collection[str] = (), lists: Collection[ListOption] = ()
+    *names: str, without: Collection[str] = (), lists: Collection[ListOption] = (), served: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command options for settings: whole panels ("models") or single settings ("seed") by name.
 
@@ -83,7 +92,7 @@ def with_settings(
     - `given`: the settings that were given on the command line;
     - the plural of a setting with a list option (`modes`): its values.
 
-    The options take their place among the command's own.
+    The options take their place among the command's own. served: whether a running server may take the command
     """
     listed = {option.name: option for option in lists}
     chosen = [
@@ -103,13 +112,19 @@ def with_settings(
         parameters = [parameter for parameter in own if parameter.name not in supplied]
         parameters[first:first] = options
         parameters.insert(0, Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context))
+        if served:
+            parameters.append(NO_SERVER)
 
         @functools.wraps(function)
         def command(context: typer.Context, **values: Any) -> None:
+            values.pop(NO_SERVER.name, None)
             flags = {option.name: values.pop(option.name) for option in options}
             given = {name: value for name, value in flags.items() if is_given(context, name)}
+            quiet = values.get("quiet", False)
+            if served:
+                check_server(context, given, values.get("cache_dir") is not None, quiet)
             for warning in unknown_variables():
-                Notes(values.get("quiet", False)).warn(warning)
+                Notes(quiet).warn(warning)
             supplies: dict[str, Any] = {"context": context, "given": given}
             if "settings" in accepted:
                 settings = merge_settings({name: value for name, value in given.items() if name not in listed})
@@ -124,6 +139,25 @@ def with_settings(
         return command
 
     return decorate
+
+
+def check_server(context: typer.Context, given: Given, keeps_files: bool, quiet: bool) -> None:
+    """Where a server has taken the command, raises RunAlone if it cannot serve it.
+
+    keeps_files: whether the command keeps documents' KV in files, which the server's session does not
+
+    Raises UsageError for wrong settings.
+    """
+    server = context.obj["served"]
+    if server is None:
+        return
+    from specprefill_cli.serving.command import RunAlone
+
+    reason = server.difference(merge_settings(given))
+    if reason is None and keeps_files:
+        reason = "the running server keeps no --cache-dir"
+    if reason is not None:
+        raise RunAlone(reason, quiet)
 
 
 def parameter_of(setting: Setting) -> Parameter:

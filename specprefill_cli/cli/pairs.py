@@ -168,7 +168,7 @@ def check(
 def examine(settings: Settings) -> list[Check]:
     """Check a pair without its weights. Raises SpecprefillError for a model that cannot be loaded."""
     from specprefill_cli.diagnostics.pair_check import check_pair
-    from specprefill_cli.models.loading import load_outline
+    from specprefill_cli.models.outline import load_outline
     from specprefill_cli.models.placement import choose_placement
     from specprefill_cli.prompting import load_template
 

@@ -19,9 +19,20 @@ from specprefill_cli.settings import OUTPUT, Settings
     "documents",
     "models",
     "prefill",
-    without=("mode", "positions", "recompute", "accept_risk", "exact_layers", "tensor_parallel", "quantization"),
+    without=(
+        "mode",
+        "positions",
+        "recompute",
+        "recompute_by",
+        "accept_risk",
+        "exact_layers",
+        "tensor_parallel",
+        "quantization",
+    ),
+    served=True,
 )
 def passages(
+    context: typer.Context,
     documents: Documents = None,
     question: Question = None,
     top: Annotated[
@@ -51,13 +62,12 @@ def passages(
     notes = Notes(quiet)
     collection = read_inputs(names, None, settings, notes)
     with notes.progress("loading the draft"):
-        session = open_draft_side(settings)
-    from specprefill_cli.answering.retrieval import retrieve
+        session = open_draft_side(context, settings, notes)
     from specprefill_cli.reporting.evidence import passage_place
     from specprefill_cli.reporting.safe import printable
 
     with notes.progress("reading the documents with the draft"):
-        retrieval = retrieve(session, collection, question, settings, top)
+        retrieval = session.retrieve(collection, question, settings, top)
     for warning in retrieval.warnings:
         notes.warn(warning)
     if json:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     "models",
     "prefill",
     "max_new_tokens",
-    without=("mode", "recompute", "accept_risk", "exact_layers", "tensor_parallel", "quantization"),
+    without=("mode", "recompute", "recompute_by", "accept_risk", "exact_layers", "tensor_parallel", "quantization"),
+    served=True,
 )
 def plan(
     context: typer.Context,
@@ -54,13 +55,12 @@ def plan(
     notes = Notes(quiet)
     collection = read_inputs(names, html, settings, notes)
     with notes.progress("loading the draft, and the target's tokenizer"):
-        from specprefill_cli.answering.dry_run import dry_run
         from specprefill_cli.reporting import dry_run_report
 
-        session = open_draft_side(settings)
+        session = open_draft_side(context, settings, notes)
     startup_seconds = seconds_since_start(context)
     with notes.progress("reading the documents with the draft"):
-        run = dry_run(session, collection, question, settings)
+        run = session.dry_run(collection, question, settings)
     if html:
         write_page(html, question, collection, [dry_run_report.plan_result(run)])
     if json:

@@ -119,8 +119,10 @@ class Repl:
         command = "/" + name.replace("_", "-")
         if argument:
             self.settings = self.settings.varied(**{name: parse_setting(name, argument, command)})
-            scorer = resolve_scorer(self.settings.scorer, self.comparison.session.pair)
-            variants = [self.settings.varied(mode=mode, scorer=scorer) for mode in self.modes]
+            pair, asked = self.comparison.session.pair, self.settings.scorer
+            variants = [
+                self.settings.varied(mode=mode, scorer=resolve_scorer(asked, pair, mode)) for mode in self.modes
+            ]
             for warning in idle_options([name], variants, lambda _name: command):
                 self.warn(warning)
         value = getattr(self.settings, name)

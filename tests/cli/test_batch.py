@@ -93,6 +93,10 @@ def test_cache_folder_keeps_draft_kv_between_runs(call, tmp_path):
         (("--document", "nothing.pdf"), 1, "nothing.pdf"),
         (("--mode", "fast"), 2, "--mode fast"),
         (("--out", "nowhere/out.jsonl"), 1, "nowhere/out.jsonl: cannot be written"),
+        (("--ray", "--workers", "0"), 2, "--workers 0 --ray"),
+        (("--ray", "ray://head:10001"), 2, "--ray ray://head:10001: no Ray client"),
+        (("--workers", "2", "--tensor-parallel", "2"), 2, "--workers with --tensor-parallel"),
+        (("--workers", "2", "--mode", "fast", "--document", MANUAL), 2, "--mode fast"),
     ],
 )
 def test_rejects_bad_calls_in_one_line(call, arguments, code, words):
@@ -120,7 +124,7 @@ def test_ctrl_c_abandons_the_row_and_keeps_earlier_rows(call, monkeypatch):
         return real(self, row)
 
     monkeypatch.setattr(answering.SessionAnswerer, "__call__", second_is_interrupted)
-    code, out, err = call("batch", "--document", MANUAL, *SHORT, stdin=b"Who?\nWhen?\nWhy?\n")
+    code, out, err = call("batch", "--document", MANUAL, *SHORT, "--concurrency", "1", stdin=b"Who?\nWhen?\nWhy?\n")
     assert code == 130
     assert [json.loads(line)["id"] for line in out.splitlines()] == [1]
     assert err.splitlines()[-1] == "specprefill: interrupted after 1 of 3 rows; --out keeps rows for --resume"
@@ -135,7 +139,7 @@ def test_an_interrupted_batch_goes_on_where_it_stopped(call, monkeypatch, tmp_pa
 
     source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_text("Who?\n\nWhen?\nWhy?\n")
-    arguments = ("batch", str(source), "--document", MANUAL, "--mode", "full", "--out", str(out))
+    arguments = ("batch", str(source), "--document", MANUAL, "--mode", "full", "--out", str(out), "--concurrency", "1")
     with monkeypatch.context() as patched:
         patched.setattr(answering.SessionAnswerer, "__call__", second_ends)
         code, _, err = call(*arguments)
@@ -186,3 +190,25 @@ def test_closed_pipe_is_no_error():
     assert json.loads(done.stdout)["id"] == 1
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+@pytest.mark.slow
+def test_workers_answer_as_this_process_does(call, tmp_path):
+    (tmp_path / "gate.md").write_text("The gate of the farm is dark green. " * 20)
+    rows = [
+        {"id": "own", "question": "What colour is the pump?"},
+        {"id": "gate", "question": "Which color is the gate?", "documents": [str(tmp_path / "gate.md")]},
+        {"id": "lost", "question": "Who?", "documents": ["missing.pdf"]},
+        {"id": "again", "question": "How heavy is the pump?"},
+    ]
+    arguments = ("batch", "--document", MANUAL, *SHORT, "--quiet")
+    alone = call(*arguments, stdin=jsonl(*rows))
+    command = [sys.executable, "-m", "specprefill_cli", *arguments, "--workers", "2"]
+    done = subprocess.run(command, input=jsonl(*rows), capture_output=True, timeout=300)
+    assert (done.returncode, alone[0], done.stderr) == (3, 3, b"")
+    kept = ("id", "question", "answer", "spans", "error", "generated_tokens")
+    records = [
+        [{key: json.loads(line).get(key) for key in kept} for line in out.splitlines()]
+        for out in (done.stdout, alone[1])
+    ]
+    assert records[0] == records[1]

@@ -263,7 +263,11 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
         "ttft_seconds",
         "ttft_ratio",
         "kept_ratio",
+        "answer_kept",
+        "answer_kept_low",
+        "answer_kept_high",
     }
+    assert record["rows"][0]["answer_kept"] == 100
     plot = tmp_path / "speedup.svg"
     sizes = ("--lengths", "300", "--keep", "0.2", "--repeat", "1")
     code, out, _ = call("bench", "prefill", *sizes, "--json", "--plot", str(plot))
@@ -304,7 +308,7 @@ def test_interrupted_evaluation_prints_partial_figures(call, tmp_path, monkeypat
     path.write_text("\n".join(json.dumps(row) for _ in range(4)))
     from specprefill_cli.lab.evaluation import runner as runs
 
-    asked, ask = [], runs.ask
+    asked, ask = [], runs.ask_and_check
 
     def interrupted(*arguments):
         asked.append(arguments)
@@ -312,7 +316,7 @@ def test_interrupted_evaluation_prints_partial_figures(call, tmp_path, monkeypat
             raise KeyboardInterrupt
         return ask(*arguments)
 
-    monkeypatch.setattr(runs, "ask", interrupted)
+    monkeypatch.setattr(runs, "ask_and_check", interrupted)
     code, out, _ = call("evaluate", str(path), "--modes", "full", "--json")
     assert code == 130
     assert json.loads(out)["rows"][0]["n"] == 2

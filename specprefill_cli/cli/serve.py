@@ -1,0 +1,176 @@
+"""`specprefill serve`: a resident session for commands and for other programs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specprefill_cli.cli.console import Notes, console, plain_table, print_json
+from specprefill_cli.cli.inputs import document_reader
+from specprefill_cli.cli.options import Json, Quiet, with_settings
+from specprefill_cli.errors import UsageError
+from specprefill_cli.reporting.safe import plain
+from specprefill_cli.settings import Settings
+
+SERVER = "Server"
+UNITS = {"s": 1, "m": 60, "h": 3600}
+EXTRA = "serve"
+
+
+@with_settings("documents", "models", "prefill", "decoding", "cache", "passages")
+def serve(
+    context: typer.Context,
+    documents: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DOCUMENTS...]", help="Read ahead, for questions that bring no documents.", show_default=False
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            help="Also listen on this address, such as 127.0.0.1:8777, for requests that bring the token.",
+            rich_help_panel=SERVER,
+            show_default="none",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the token of --http; needed for addresses that other machines reach.",
+            rich_help_panel=SERVER,
+            show_default="one in the runtime folder",
+        ),
+    ] = None,
+    idle: Annotated[
+        str | None,
+        typer.Option(
+            help="End after so long without work: 90s, 30m or 2h.", rich_help_panel=SERVER, show_default="never"
+        ),
+    ] = None,
+    queue: Annotated[
+        int, typer.Option(help="HTTP questions that may wait; further ones get 429.", min=0, rich_help_panel=SERVER)
+    ] = 64,
+    queue_seconds: Annotated[
+        float,
+        typer.Option(help="Seconds that an HTTP question may wait; then it gets 503.", min=0.1, rich_help_panel=SERVER),
+    ] = 60.0,
+    body_limit: Annotated[
+        int, typer.Option(help="Largest body of a request, in MiB.", min=1, max=1024, rich_help_panel=SERVER)
+    ] = 32,
+    log_requests: Annotated[
+        bool,
+        typer.Option("--log-requests", help="Log questions and the names of documents.", rich_help_panel=SERVER),
+    ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Show the running server, and exit.", rich_help_panel=SERVER)
+    ] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Stop the running server, and exit.", rich_help_panel=SERVER)
+    ] = False,
+    *,
+    settings: Settings,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Keep the models loaded: `ask`, `batch`, `passages` and `plan` then start at once, and other programs can ask too.
+
+    It listens on a Unix socket of your own, and with --http on an address. Ctrl-C, SIGTERM and --stop end it after the
+    answers in hand.
+
+    Examples:
+      specprefill serve &
+
+      specprefill serve report.pdf --http 127.0.0.1:8777 --idle 30m
+
+      specprefill serve --status
+    """
+    from specprefill_cli.serving.places import HAS_UNIX_SOCKETS
+
+    if (status or stop) and not HAS_UNIX_SOCKETS:
+        raise UsageError("serve: this system has no Unix sockets; ask /healthz, and stop the server with Ctrl-C")
+    if status or stop:
+        control(stop, json, Notes(quiet))
+        return
+    if not HAS_UNIX_SOCKETS and http is None:
+        raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
+    check_extra()
+    from specprefill_cli.serving.start import CommandLine, ServeOptions, start
+
+    notes = Notes(quiet)
+    with notes.progress("reading documents"):
+        own = document_reader(settings, notes)(documents) if documents else None
+    options = ServeOptions(
+        http=http,
+        token_file=token_file,
+        idle_seconds=None if idle is None else duration(idle),
+        queue=queue,
+        queue_seconds=queue_seconds,
+        body_bytes=body_limit * 2**20,
+        log_requests=log_requests,
+    )
+
+    def prepare() -> None:
+        context.obj["build"]()
+        prepare_commands()
+
+    raise typer.Exit(start(settings, own, options, CommandLine(context.obj["main"], prepare), notes.tell))
+
+
+def prepare_commands() -> None:
+    """Import and initialise what commands need, models aside."""
+    import specprefill_cli.answering.dry_run
+    import specprefill_cli.answering.retrieval
+    import specprefill_cli.batching.answerer
+    import specprefill_cli.cli.idle_options
+    import specprefill_cli.reporting.dry_run_report
+    import specprefill_cli.reporting.html
+    import specprefill_cli.serving.remote  # noqa: F401
+    from specprefill_cli.documents import read_documents
+    from specprefill_cli.resources import packaged_folder
+
+    # The reader of PDFs initialises itself at its first file.
+    read_documents([str(packaged_folder("sample_docs") / "harbour-handbook.pdf")])
+
+
+def control(stop: bool, json: bool, notes: Notes) -> None:
+    """Show the running server, or stop it."""
+    from specprefill_cli.serving.control import server_state, stop_server
+
+    state = server_state()
+    if stop and state is not None:
+        stop_server(state["process"])
+        notes.tell("the server has stopped")
+    elif json:
+        print_json({"server": state})
+    elif state is None:
+        notes.tell("no server is running")
+    else:
+        table = plain_table()
+        for name, value in state.items():
+            text = ", ".join(value) if isinstance(value, list) else str(value)
+            table.add_row(name.replace("_", " "), plain(text))
+        console(sys.stdout).print(table)
+
+
+def duration(text: str) -> float:
+    """Seconds in a duration such as 30m. Raises UsageError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise UsageError(f"--idle {text}: give a number and s, m or h, such as 30m")
+    return float(match[1]) * UNITS[match[2]]
+
+
+def check_extra() -> None:
+    """Raises UsageError where the packages of the extra are missing."""
+    from importlib.util import find_spec
+
+    from specprefill_cli.installation import install_command
+
+    missing = [name for name in ("starlette", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"serve: {', '.join(missing)} is not installed; run: {install_command(EXTRA)}")

@@ -1,0 +1,79 @@
+"""The commands on a document beyond the context of `tiny`."""
+
+import json
+
+import pytest
+
+from tests.answering.test_long_documents import varied_prose
+
+SELECT = ("--mode", "select", "--keep", "0.05", "--max-new-tokens", "8", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """About 18,000 tokens, with a sentence that answers in the middle."""
+    prose = varied_prose(7)
+    cut = prose.index(". ", len(prose) // 2) + 2
+    path = tmp_path_factory.mktemp("long") / "report.md"
+    path.write_text(f"{prose[:cut]}The secret code of the north tower is 7315. {prose[cut:]}", encoding="utf-8")
+    return path
+
+
+def test_batch_reads_a_long_document_once_for_all_rows(call, report, tmp_path):
+    questions = b"What is the secret code of the north tower?\nHow long may the cable be?\n"
+    cache = ("--cache-dir", str(tmp_path / "cache"))
+    _, out, _ = call("batch", "--document", str(report), *SELECT, *cache, stdin=questions)
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [(row["mode"], row["positions"]) for row in rows] == [("select", "compact")] * 2
+    assert rows[0]["answer"] == "7315"
+    assert [row["reused"] for row in rows] == [[], ["document tokens", "draft document KV"]]
+    _, out, _ = call("batch", "--document", str(report), *SELECT, *cache, stdin=questions)
+    later = [json.loads(line) for line in out.splitlines()]
+    assert [row["answer"] for row in later] == [row["answer"] for row in rows]
+    assert later[0]["reused"] == ["draft document KV"]
+
+
+def test_evaluate_answers_with_select_and_leaves_full_out(call, report):
+    rows = report.parent / "rows.jsonl"
+    row = {"document": report.name, "question": "What is the secret code of the north tower?", "answers": ["7315"]}
+    rows.write_text(json.dumps(row), encoding="utf-8")
+    code, out, _ = call("evaluate", str(rows), "--modes", "select", *SELECT[2:], "--json")
+    assert (code, json.loads(out)["rows"][0]["n"]) == (0, 1)
+    code, _, err = call("evaluate", str(rows), "--modes", "full", *SELECT[2:-1])
+    assert code != 0
+    assert "use --mode select" in err
+
+
+def test_bench_prefill_refuses_full_and_measures_select(call):
+    sizes = ("--lengths", "17000", "--keep", "0.05", "--repeat", "1", "--no-baseline", "--json")
+    code, out, _ = call("bench", "prefill", *sizes, "--modes", "select")
+    row = json.loads(out)["rows"][0]
+    assert (code, row["mode"], row["speedup"]) == (0, "select", None)
+    assert row["kept_ratio"] < 0.1
+    code, _, err = call("bench", "prefill", *sizes, "--modes", "full,select")
+    assert code == 1
+    assert "context of 16,384; use --mode select" in err
+
+
+def test_the_page_and_the_table_show_compact_positions(call, report, tmp_path):
+    page = tmp_path / "page.html"
+    code, _, err = call("ask", str(report), "How long may the cable be?", *SELECT[:-1], "--html", str(page))
+    assert code == 0
+    assert "compact, gaps between kept spans x 0." in err
+    assert "compact, gaps between kept spans x 0." in page.read_text(encoding="utf-8")
+
+
+def test_bench_needles_counts_right_answers_and_draws_a_plot(call, report, tmp_path):
+    plot = tmp_path / "needles.svg"
+    arguments = ("bench", "needles", "--text", str(report), "--limit", "2", "--kept-tokens", "1000", "--quiet")
+    code, out, _ = call(*arguments, "--lengths", "2000,17000", "--plot", str(plot), "--json")
+    rows = json.loads(out)["rows"]
+    assert code == 0
+    assert [(row["length"], row["n"]) for row in rows] == [(2_000, 2), (17_000, 2)]
+    assert all(0.7 * row["length"] < row["prompt_tokens"] < 1.3 * row["length"] for row in rows)
+    assert all(row["kept_tokens"] <= 1_000 for row in rows)
+    assert sum(row["right"] for row in rows) >= 2
+    assert plot.read_text(encoding="utf-8").startswith("<svg")
+    code, _, err = call(*arguments, "--lengths", "900000")
+    assert code == 2
+    assert "--text has only about" in err
