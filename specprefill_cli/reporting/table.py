@@ -42,7 +42,7 @@ def warning_facts(warnings: Iterable[str]) -> list[tuple[str, Text]]:
 
 
 def short_table(answer: Answer) -> Table:
-    """What matters most in seven rows at most, and the warnings; `answer_table` has all figures."""
+    """What matters most in eight rows at most, and the warnings; `answer_table` has all figures."""
     several = several_documents(answer)
     recomputed, dropped = ([span for span in answer.spans if span.fate is fate] for fate in (Fate.RECOMPUTE, Fate.DROP))
     pages = page_text(recomputed, several)
@@ -50,6 +50,7 @@ def short_table(answer: Answer) -> Table:
         ("mode", mode_text(answer)),
         ("prompt", f"{answer.prompt_tokens:,} tokens"),
         ("kept", kept_text(answer)),
+        *position_facts(answer),
         ("TTFT", f"{seconds(answer.ttft_seconds)}: {phase_text(answer.phases)}"),
     ]
     if answer.expected_speedup is not None and answer.mode != BASELINE:
@@ -99,14 +100,18 @@ def prompt_facts(answer: Answer) -> list[tuple[str, str]]:
         ("pair", f"{answer.draft or 'no draft'} -> {answer.target}"),
         ("prompt", f"{answer.prompt_tokens:,} tokens"),
         ("kept", kept_text(answer)),
+        *position_facts(answer),
     ]
-    positions = positions_text(answer)
-    if positions is not None:
-        facts.append(("positions", positions))
     if answer.scorer is not None:
         window = f", draft attention window {answer.draft_window:,} tokens" if answer.draft_window else ""
         facts.append(("scorer", answer.scorer + window))
     return facts
+
+
+def position_facts(answer: Answer) -> list[tuple[str, str]]:
+    """The row about positions, where there is something to say."""
+    text = positions_text(answer)
+    return [] if text is None else [("positions", text)]
 
 
 def positions_text(answer: Answer) -> str | None:
@@ -167,11 +172,16 @@ def several_documents(answer: Answer) -> bool:
 
 
 def span_text(spans: Sequence[SpanRecord], several: bool) -> str:
-    """Write the number of spans and tokens, and the first spans with their pages; `several`: name their documents."""
-    listed = [
-        f"{span.start}-{span.end}" + (f" ({page_text([span], several)})" if span.pages else "")
-        for span in spans[:LONGEST_SPAN_LIST]
-    ]
+    """Write the number of spans and tokens, and the first spans with their pages; `several`: name their documents.
+
+    Where spans of one fate differ in the number of layers that the target computed, that number too.
+    """
+    layered = len({span.layers for span in spans}) > 1
+    listed = []
+    for span in spans[:LONGEST_SPAN_LIST]:
+        notes = [page_text([span], several)] if span.pages else []
+        notes += [f"{span.layers} layers computed"] if layered else []
+        listed.append(f"{span.start}-{span.end}" + (f" ({', '.join(notes)})" if notes else ""))
     more = f", and {len(spans) - LONGEST_SPAN_LIST} more" if len(spans) > LONGEST_SPAN_LIST else ""
     return f"{span_count(spans)}: {', '.join(listed)}{more}"
 

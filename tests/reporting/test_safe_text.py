@@ -74,7 +74,15 @@ def test_the_record_is_one_line_that_gives_everything_back():
     assert set(record) >= BINDING_KEYS
     assert record["answer"] == HOSTILE
     documents = [{"document": HOSTILE, "pages": [1, 2]}, {"document": "b", "pages": [1]}]
-    span = {"start": 0, "end": 32, "fate": "recompute", "pages": [1, 2], "risk": None, "documents": documents}
+    span = {
+        "start": 0,
+        "end": 32,
+        "fate": "recompute",
+        "pages": [1, 2],
+        "risk": None,
+        "documents": documents,
+        "layers": None,
+    }
     assert record["spans"][0] == span
 
 
