@@ -86,12 +86,13 @@ def calibrate_kv(
             add_sequence(parts[held_out], target, edge, [draft_states[number] for number in candidates], target_states)
     draft_size, target_size = hidden_size(draft), hidden_size(target)
     check_text(
-        count, grams[0][0].rows, 3 * draft_size + target_size, max(len(gram.inputs) for gram, _ in grams.values())
+        count, grams[0][0].rows, 3 * draft_size + 2 * target_size, max(len(gram.inputs) for gram, _ in grams.values())
     )
-    maps = [fit_map(*grams[0], candidates, draft_size, 0, 0)]
+    maps = [fit_map(*grams[0], candidates, draft_size, target_size, 0)]
     for edge in edges:
         maps += [
-            fit_map(*grams[edge], candidates, draft_size, target_size, edge, with_draft) for with_draft in (True, False)
+            fit_map(*grams[edge], candidates, draft_size, 2 * target_size, edge, with_draft)
+            for with_draft in (True, False)
         ]
     rows = sum(gram.rows for gram in grams[0])
     return KvCalibration(pair_identity(pair), rows, {kv_map.name: kv_map for kv_map in maps}, window)
@@ -157,14 +158,15 @@ def new_gram(draft: LoadedModel, target: LoadedModel, edge: int, candidates: Seq
     for layer in range(edge + 1, layer_count(target.model)):
         heads, size = key_value_size(target.model, layer)
         outputs[layer] = 2 * heads * size
-    return Gram.empty((hidden_size(target) if edge else 0) + len(candidates) * hidden_size(draft), outputs)
+    own = hidden_size(target) * (2 if edge else 1)
+    return Gram.empty(own + len(candidates) * hidden_size(draft), outputs)
 
 
 def add_sequence(
     gram: Gram, target: LoadedModel, edge: int, draft_states: Sequence[Tensor], target_states: dict[int, Tensor]
 ) -> None:
     """Add the rows of one sequence: draft states [N, hidden_size] by candidate, target states by layer."""
-    inputs = [*([target_states[edge]] if edge else []), *draft_states]
+    inputs = [target_states[0], *([target_states[edge]] if edge else []), *draft_states]
     outputs = {
         layer: torch.cat(raw_keys_values(target.model, layer, target_states[layer]), dim=-1) for layer in gram.outputs
     }

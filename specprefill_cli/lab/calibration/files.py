@@ -43,6 +43,7 @@ def save_maps(calibration: KvCalibration, folder: Path) -> Path:
     maps = {
         name: {
             "exact_layers": kv_map.exact_layers,
+            "embedding": kv_map.embedding,
             "fits": [asdict(fit) for fit in kv_map.fits],
             "gate": asdict(kv_map.gate) if kv_map.gate is not None else None,
         }
@@ -50,6 +51,7 @@ def save_maps(calibration: KvCalibration, folder: Path) -> Path:
     }
     identity = dict(calibration.identity)
     description = {"identity": identity, "rows": calibration.rows, "window": calibration.window, "maps": maps}
+    description["verdicts"] = [asdict(verdict) for verdict in calibration.verdicts]
     return write_description(folder / DESCRIPTION, description)
 
 

@@ -41,6 +41,8 @@ WINDOWS = (64, 128, 256, 512, 1_024, 2_048)
 WINDOW_RECALL = 0.99
 # A window is tried if half the prompts are this many times as long; in shorter ones it hides too little to judge.
 SHORTEST_PROMPT = 4
+# The scorers that need no calibration, which heads must beat.
+UNCALIBRATED = ("question", "lexical")
 # Of the usable questions, those that the search uses and those held out.
 SEARCHED, HELD_OUT = slice(0, None, 2), slice(1, None, 2)
 
@@ -87,7 +89,7 @@ def calibrate_heads(
         heads=chosen,
         lexical=lexical,
         auto_mass=search.auto_mass(windowed, [seen.gold for seen in sightings]),
-        default=sum(recalls["heads"].values()) > sum(recalls["question"].values()),
+        default=all(sum(recalls["heads"].values()) > sum(recalls[other].values()) for other in UNCALIBRATED),
         evidence=evidence,
         window=window,
         **draft_identity(draft),

@@ -102,15 +102,15 @@ def fit_map(
     held_out: Gram,
     candidates: Sequence[int],
     draft_size: int,
-    edge_size: int,
+    own_size: int,
     exact_layers: int,
     with_draft: bool = True,
 ) -> KvMap:
     """Fit every target layer, choosing draft layers greedily and the ridge strength by the held-out error.
 
     with_draft: read at least one draft layer, instead of the target's own state alone
-    candidates: draft layers in the order of their columns, each `draft_size` wide; edge_size: width of the target's
-    state before them (0: none)
+    candidates: draft layers in the order of their columns, each `draft_size` wide
+    own_size: width of the target's own states before them: its embedding, and its state above the exact layers
     """
     fits, weights = [], {}
     for layer in sorted(fitted.outputs):
@@ -118,7 +118,7 @@ def fit_map(
         def best_of(choices: Iterable[tuple[int, ...]], layer: int = layer) -> Fit:
             options = []
             for chosen in choices:
-                columns = columns_of(chosen, candidates, draft_size, edge_size)
+                columns = columns_of(chosen, candidates, draft_size, own_size)
                 for strength in RIDGES:
                     weight = ridge(fitted, layer, columns, strength)
                     options.append(Fit(*missed_variance(held_out, layer, columns, weight), chosen, strength, weight))
@@ -135,11 +135,11 @@ def fit_map(
             LayerFit(layer, best.draft_layers, best.strength, round(best.key_error, 5), round(best.value_error, 5))
         )
         weights[layer] = best.weight.float()
-    return KvMap(exact_layers, tuple(fits), weights)
+    return KvMap(exact_layers, tuple(fits), weights, embedding=own_size > 0)
 
 
-def columns_of(chosen: Sequence[int], candidates: Sequence[int], draft_size: int, edge_size: int) -> Tensor:
-    """Columns of the inputs that belong to the target's edge state, the chosen draft layers, and the constant."""
-    widths = [edge_size, *[draft_size] * len(candidates), 1]
-    edge, *drafts, constant = torch.arange(sum(widths)).split(widths)
-    return torch.cat([edge, *(drafts[list(candidates).index(layer)] for layer in chosen), constant])
+def columns_of(chosen: Sequence[int], candidates: Sequence[int], draft_size: int, own_size: int) -> Tensor:
+    """Columns of the inputs that belong to the target's own states, the chosen draft layers, and the constant."""
+    widths = [own_size, *[draft_size] * len(candidates), 1]
+    own, *drafts, constant = torch.arange(sum(widths)).split(widths)
+    return torch.cat([own, *(drafts[list(candidates).index(layer)] for layer in chosen), constant])
