@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW, known_mean
 from specprefill_cli.lab.plots import Series, heat_map, line_plot
 from specprefill_cli.lab.study.conditions import MAPPED
-from specprefill_cli.lab.tables import Columns, cells, number
+from specprefill_cli.lab.study.drift_figures import drift_section, pooled_section
+from specprefill_cli.lab.study.section import Figures, Plots, Section, figure
+from specprefill_cli.lab.tables import Columns
 from specprefill_cli.reporting.table import seconds
 
-figure = partial(number, unknown="-")
 SIGNAL_NAMES = {
     "error": "error of keys and values",
     "key_cosine": "1 - cosine of keys",
@@ -61,24 +61,6 @@ COST: Columns = {
     "same as full": lambda row: f"{row['same_answer']:.0%}",
 }
 COST_TITLE = "What does draft KV win at equal TTFT?"
-Plots = dict[str, Callable[[], str]]
-
-
-class Figures:
-    """A table of text."""
-
-    def __init__(self, name: str, columns: Columns, rows: Sequence[dict[str, Any]]) -> None:
-        self.name, self.header, self.rows = name, list(columns), cells(rows, columns)
-
-
-@dataclass(frozen=True)
-class Section:
-    """One question of the study: findings in words, functions that draw SVG by file name, and tables."""
-
-    title: str
-    findings: Sequence[str]
-    plots: Plots
-    tables: Sequence[Figures] = ()
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
@@ -89,6 +71,8 @@ def sections(record: dict[str, Any]) -> list[Section]:
         layer_section(record),
         *([draft_section(drafts)] if drafts else []),
         repair_section(record),
+        *([pooled_section(record["pooled"])] if record.get("pooled") else []),
+        *([drift_section(record["drift"])] if record.get("drift") else []),
         cost_section(cost) if cost else Section(COST_TITLE, ["Not measured: needs answers (`study --answers N`)."], {}),
     ]
 

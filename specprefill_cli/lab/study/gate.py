@@ -111,7 +111,16 @@ def fit_gate(outcomes: Sequence[Outcome], target: float, fewest: int = FEWEST_PR
         target=target,
         n=len({outcome.prompt for outcome in part}),
         auroc=None if area is None else round(area, 4),
+        smallest_risks=smallest_risks(part),
     )
+
+
+def smallest_risks(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """By budget, the smallest remaining risk of any prompt; outcomes: of one signal."""
+    risks: dict[float, list[float]] = {}
+    for outcome in outcomes:
+        risks.setdefault(outcome.budget, []).append(outcome.risk)
+    return {f"{budget:g}": min(part) for budget, part in sorted(risks.items())}
 
 
 def largest_threshold(outcomes: Sequence[Outcome], target: float, fewest: int) -> float:

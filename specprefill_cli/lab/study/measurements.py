@@ -1,9 +1,9 @@
-"""Measuring draft KV on questions: true errors by layer and depth, what checkpoints see, and what recomputing repairs."""
+"""Measuring draft KV on questions: true errors by layer and depth, what checkpoints see, what repairs it, and drift."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -15,13 +15,17 @@ from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.session import check_context
 from specprefill_cli.lab.study import controls
-from specprefill_cli.lab.study.signals import observe, rows_of, signals_at
+from specprefill_cli.lab.study.drift import Continuation, Drift, continuation, drift
+from specprefill_cli.lab.study.pooled import Outcome
+from specprefill_cli.lab.study.signals import chunk_risks_by_signal, observe, rows_of, signals_at
+from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.raw_kv import StateCapture, layer_count
 from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
 from specprefill_cli.prefill.gate import signal_of
 from specprefill_cli.prefill.mapped_cache import inspect, repair
 from specprefill_cli.prefill.modes.draft_kv import DraftKvMode, find_map, score_and_map
-from specprefill_cli.prefill.recompute_policy import RECOMPUTE, chunk_tokens, fates_by_risk
+from specprefill_cli.prefill.recompute_policy import RECOMPUTE, chunk_tokens, fates_by_risk, remaining_risk
 from specprefill_cli.prefill.registry import BASELINE, MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.random import question_seed
@@ -31,7 +35,7 @@ BUDGETS = (0.0, 0.05, 0.15, 0.3, 0.5)
 # The reference's budget, as a ratio of the prompt.
 REFERENCE_BUDGET = 0.15
 DEPTHS = 10
-MAPPED_ONLY = "mapped only"
+MAPPED_ONLY, REST_DROPPED = "mapped only", "same tokens, rest dropped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,7 @@ class ItemStudy:
     signals: by name, [layers, C] at the checkpoint tokens; happened: [layers, C] the true error there
     risk: summed before any recompute; kl, same: per variant, KL(full || variant) of the first token, and whether the
         likeliest token is the same
+    drift: per variant, over a forced continuation; outcomes: of every budget above 0, spent on the riskiest chunks
     exact_layers: how many of the target's first layers were computed for all tokens
     """
 
@@ -52,7 +57,32 @@ class ItemStudy:
     risk: float
     kl: dict[str, float]
     same: dict[str, bool]
+    drift: dict[str, Drift]
+    outcomes: list[Outcome]
     exact_layers: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """Prefills of one prompt against full prefill, by variant: see `ItemStudy`."""
+
+    request: PrefillRequest
+    logits: Tensor
+    reference: Continuation
+    kl: dict[str, float] = field(default_factory=dict)
+    same: dict[str, bool] = field(default_factory=dict)
+    drift: dict[str, Drift] = field(default_factory=dict)
+
+    def add(self, name: str, logits: Tensor, state: PrefillState) -> None:
+        """Compare a prefill: logits [V] of its last token, and its cache."""
+        self.kl[name] = kl_divergence(self.logits, logits)
+        self.same[name] = bool(logits.argmax() == self.logits.argmax())
+        self.drift[name] = drift(self.request.target.model, state, logits, self.reference)
+
+    def repair(self, name: str, kv: SlotKv, fates: Tensor | None = None) -> None:
+        """Compare a copy of a cache, after what the fates [chunks] recompute; None: nothing."""
+        state = controls.fresh(kv)
+        self.add(name, repair(self.request, state, recomputed_slots(self.request, fates)), state)
 
 
 def fitting(
@@ -92,6 +122,9 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
     layers = range(layer_count(model))
     with StateCapture(model, layers) as capture:
         full = MODES[BASELINE].prefill(request)
+    exact_states = [capture.states(layer, prompt.length) for layer in layers]
+    reference = continuation(model, full.state, full.logits, request.target.stop_tokens)
+    trials = Trials(request=request, logits=full.logits, reference=reference)
     kv_map = find_map(request, DraftKvMode.name)
     scores, state = score_and_map(request, kv_map)
     mapped, native = controls.everything_of(state), controls.everything_of(full.state)
@@ -99,46 +132,68 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
     checkpoints = checkpoint_slots(prompt.document, scores.importance)
     seen = inspect(request, state, scores.importance, signal_of(kv_map.gate))
     observed = observe(request, state, seen.computed, checkpoints)
-    exact_states = [rows_of(capture.states(layer, prompt.length), checkpoints) for layer in layers]
     risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
     checked = controls.everything_of(state)
     others: dict[str, controls.Contents] = {"zeros": controls.zeroed}
     if wrong is not None:
         others["wrong document"] = partial(controls.spliced, wrong)
+    before, after = (controls.at(kv, checkpoints) for kv in (mapped, checked))
+    for name, kv in ((MAPPED_ONLY, mapped), ("native", native)):
+        trials.repair(name, kv)
+    for name, contents in others.items():
+        trials.repair(name, contents(mapped, prompt.document))
+    try_budgets(trials, checked, risks)
     fates = fates_at(request, risks, REFERENCE_BUDGET)
     accepted = controls.accepted_slots(request, fates, seen.computed)
-    before, after = (controls.at(kv, checkpoints) for kv in (mapped, checked))
-    variants = {name: repaired(request, kv) for name, kv in ((MAPPED_ONLY, mapped), ("native", native))}
-    variants |= {name: repaired(request, contents(mapped, prompt.document)) for name, contents in others.items()}
-    variants |= budgets(request, checked, risks)
     for name, contents in others.items():
         replaced = controls.exchanged(checked, contents(checked, prompt.document), accepted)
-        variants[f"recompute {REFERENCE_BUDGET:g}, {name} accepted"] = repaired(request, replaced, fates)
+        trials.repair(f"recompute {REFERENCE_BUDGET:g}, {name} accepted", replaced, fates)
+    kept = torch.ones(prompt.length, dtype=torch.bool)
+    kept[accepted] = False
+    positions = kept.nonzero()[:, 0]
+    trials.add(REST_DROPPED, *prefill(model, prompt.tokens[positions], positions, request.prefill_chunk))
+    by_signal = chunk_risks_by_signal(request, before, after, observed, seen, kv_map.exact_layers)
     return ItemStudy(
         key_errors=by_depth(keys),
         value_errors=by_depth(values),
-        signals=signals_at(request, before, after, observed, exact_states),
+        signals=signals_at(request, before, after, observed, [rows_of(part, checkpoints) for part in exact_states]),
         happened=((keys + values) / 2)[:, checkpoints - prompt.document[0]],
         risk=float(risks.sum()),
-        kl={name: kl_divergence(full.logits, logits) for name, logits in variants.items()},
-        same={name: bool(logits.argmax() == full.logits.argmax()) for name, logits in variants.items()},
+        kl=trials.kl,
+        same=trials.same,
+        drift=trials.drift,
+        outcomes=[outcome(trials, by_signal, fates_at(request, risks, budget), budget) for budget in BUDGETS if budget],
         exact_layers=kv_map.exact_layers,
     )
 
 
-def budgets(request: PrefillRequest, checked: SlotKv, risks: Tensor) -> dict[str, Tensor]:
-    """First-token logits [V] by budget, spent on the riskiest and on random chunks; risks: [chunks].
+def try_budgets(trials: Trials, checked: SlotKv, risks: Tensor) -> None:
+    """Spend every budget on the riskiest and on random chunks; risks: [chunks].
 
     checked: the mapped KV with the checkpoint tokens computed
     """
-    logits = {}
     for budget in BUDGETS:
-        fates = fates_at(request, risks, budget)
-        logits[f"recompute {budget:g}"] = repaired(request, checked, fates)
+        fates = fates_at(trials.request, risks, budget)
+        trials.repair(recomputed(budget), checked, fates)
         if budget:
-            drawn = fates[controls.random_order(len(fates), question_seed(request))]
-            logits[f"recompute {budget:g} at random"] = repaired(request, checked, drawn)
-    return logits
+            drawn = fates[controls.random_order(len(fates), question_seed(trials.request))]
+            trials.repair(f"{recomputed(budget)} at random", checked, drawn)
+
+
+def recomputed(budget: float) -> str:
+    """The variant whose riskiest chunks are recomputed up to a budget."""
+    return f"recompute {budget:g}"
+
+
+def outcome(trials: Trials, risks: dict[tuple[str, str], Tensor], fates: Tensor, budget: float) -> Outcome:
+    """What became of a budget whose fates are [chunks]; risks: [chunks] by signal and layers."""
+    drifted = trials.drift[recomputed(budget)]
+    return Outcome(
+        budget=budget,
+        risks={name: remaining_risk(by_chunk, fates) for name, by_chunk in risks.items()},
+        first_token_changed=not trials.same[recomputed(budget)],
+        answer_changed=drifted.answer_changed,
+    )
 
 
 def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:
@@ -148,10 +203,14 @@ def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:
 
 def repaired(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> Tensor:
     """First-token logits [V] on a copy of a cache, after what the fates [chunks] recompute; None: nothing."""
-    slots = torch.arange(0)
-    if fates is not None:
-        slots = chunk_tokens(fates == RECOMPUTE, request.chunk_size, request.prompt.document)
-    return repair(request, controls.fresh(kv), slots)
+    return repair(request, controls.fresh(kv), recomputed_slots(request, fates))
+
+
+def recomputed_slots(request: PrefillRequest, fates: Tensor | None) -> Tensor:
+    """Slots, ascending, of the chunks that fates [chunks] recompute; none for None."""
+    if fates is None:
+        return torch.arange(0)
+    return chunk_tokens(fates == RECOMPUTE, request.chunk_size, request.prompt.document)
 
 
 def by_depth(errors: Tensor) -> Tensor:

@@ -115,6 +115,7 @@ def test_the_command_stores_gates_with_the_maps(call, questions, random_session,
     code, out, _ = call("calibrate", "--gate", str(questions), "--gate-kl", "0", *options)
     assert code == 0
     gate = json.loads(out)["gates"]["exact-0-draft"]
+    assert json.loads(out)["verdicts"] == [], "and nothing to compare with select"
     assert (gate["threshold"], gate["target"], gate["n"]) == (0, 0, 2), "a random map gives nothing to accept"
     stored = load_calibration(tmp_path / "out", random_session.pair).maps["exact-0-draft"].gate
     assert vars(stored) == gate
@@ -131,3 +132,15 @@ def test_refuses_pairs_without_maps_and_too_few_questions(random_session):
     random_session.pair.kv_calibration = None
     with pytest.raises(SpecprefillError, match="no maps of draft KV; give --text FILES too"):
         calibrate_gates(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)
+
+
+def test_the_gate_knows_the_smallest_risk_of_each_budget_and_larger_budgets_answer_for_those_between():
+    pairs = {0.05: [0.5, 0.4], 0.3: [0.3, 0.2], 0.5: [0.1, 0.15]}
+    part = [
+        Outcome(signal=KV_ERROR, prompt=number, budget=budget, risk=risk, kl=0.0)
+        for budget, risks in pairs.items()
+        for number, risk in enumerate(risks)
+    ]
+    found = fit_gate(part, 0.1, 1)
+    assert found.smallest_risks == {"0.05": 0.4, "0.3": 0.2, "0.5": 0.1}
+    assert [found.smallest_risk(share) for share in (0.0, 0.05, 0.06, 0.3, 0.4, 0.6)] == [0.4, 0.4, 0.2, 0.2, 0.1, 0.0]

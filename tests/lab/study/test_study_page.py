@@ -65,6 +65,26 @@ RECORD = {
         for order, values in (("risk", (0.6, 0.2, 0.1)), ("random", (0.6, 0.4, 0.3)))
         for budget, value in zip((0.0, 0.15, 0.5), values, strict=True)
     ],
+    "drift": [
+        {
+            "name": "mapped only",
+            "n": 1_234,
+            "kl_by_token": [0.5, 0.75],
+            "kl_mean": 0.625,
+            "kl_low": 0.5,
+            "kl_high": 0.75,
+            "parted_after": {"1": 0.25, "4": 0.5, "16": 0.75, "64": 0.875},
+            "answer_changed": 0.5,
+        }
+    ],
+    "pooled": [
+        {
+            "signal": "attention_output",
+            "layers": "lower",
+            "first_token": {"pooled": 0.72, "interval": [0.68, 0.76], "within": 0.61, "happened": 0.4},
+            "answer": {"pooled": None, "interval": None, "within": None, "happened": 0.45},
+        }
+    ],
     "kinship": [
         {
             "draft": name,
@@ -118,6 +138,7 @@ def test_plots_are_well_formed_and_show_their_data():
         "error_by_layer",
         "error_by_draft",
         "kl_by_budget",
+        "kl_by_token",
         "f1_by_budget",
     }
     assert {"0.12", "0.50", "-", "depth in the document"} <= set(texts(plots["error_by_layer_and_depth"]))
@@ -145,7 +166,7 @@ def test_hostile_text_is_inert_in_plots_and_page():
     soup = BeautifulSoup(page, "html.parser")
     assert not soup.find_all(["script", "img", "link", "iframe"])
     assert not [name for node in soup.find_all(True) for name in node.attrs if name.startswith("on")]
-    assert len(soup.find_all("svg")) == 5
+    assert len(soup.find_all("svg")) == 6
     svg = study_plots(record)["error_by_draft"]
     assert any(text.startswith("<script>alert(1)</script>") for text in texts(svg))
     assert "\\u202e" in svg
@@ -171,7 +192,7 @@ def test_page_findings_follow_from_the_figures():
 
 
 def test_fewer_than_20_questions_get_no_verdicts_or_correlations():
-    text = BeautifulSoup(render_study(RECORD | {"questions": 19}), "html.parser").get_text(" ")
+    text = BeautifulSoup(render_study(RECORD | {"questions": 19, "pooled": []}), "html.parser").get_text(" ")
     assert "No correlations: too few questions (n < 20)." in text
     assert "No verdicts: too few questions (n < 20)." in text
     assert "mapped better (" not in text
@@ -179,7 +200,7 @@ def test_fewer_than_20_questions_get_no_verdicts_or_correlations():
 
 
 def test_omits_parts_that_were_not_measured():
-    record = RECORD | {"kinship": None, "equal_cost": None, "answer_changed": None}
+    record = RECORD | {"kinship": None, "equal_cost": None, "answer_changed": None, "drift": [], "pooled": []}
     assert [section.title for section in sections(record)] == [
         "Do checkpoint tokens predict the damage?",
         "Are lower layers mapped better?",
@@ -195,7 +216,15 @@ def test_omits_parts_that_were_not_measured():
 def test_terminal_shows_the_tables():
     out = StringIO()
     Console(file=out, width=200, color_system=None).print(study_tables(RECORD))
-    for label in ("select, keep 0.4", "41.5 [39.5, 43.5]", "mapped only", "noise", "1 - cosine of keys"):
+    for label in (
+        "25%, 50%, 75%, 88%",
+        "0.72 [0.68, 0.76]",
+        "select, keep 0.4",
+        "41.5 [39.5, 43.5]",
+        "mapped only",
+        "noise",
+        "1 - cosine of keys",
+    ):
         assert label in out.getvalue()
 
 

@@ -1,0 +1,88 @@
+"""Whether draft KV beats `select` at equal time to first token on a pair, so that `--mode auto` may take it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from specprefill_cli.answering.session import Session
+from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.evaluation.metrics import f1
+from specprefill_cli.lab.evaluation.runner import ask
+from specprefill_cli.lab.evaluation.statistics import mean_interval
+from specprefill_cli.lab.session import short_answers
+from specprefill_cli.lab.study.equal_ttft import median_ttft, tune
+from specprefill_cli.prefill.draft_kv_cost import find_map
+from specprefill_cli.prefill.gate import risk_limit
+from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.prefill.verdict import DraftKvVerdict
+from specprefill_cli.settings import AUTO, Settings
+
+SELECT = "select"
+
+
+@dataclass
+class Side:
+    """One side of the comparison: its settings, and by question its F1 in percent and TTFT in seconds."""
+
+    settings: Settings
+    f1: list[float] = field(default_factory=list)
+    ttft: list[float] = field(default_factory=list)
+
+    def answer(self, session: Session, item: Item) -> None:
+        """Ask a question and note its figures."""
+        answer = ask(session, item, self.settings)
+        self.f1.append(100 * f1(answer.answer, item.answers))
+        self.ttft.append(answer.ttft_seconds)
+
+
+def find_verdicts(
+    session: Session,
+    items: Sequence[Item],
+    settings: Settings,
+    step: Callable[[str], None],
+    timer: Callable[[Session, Sequence[Item], Settings], float] = median_ttft,
+) -> tuple[DraftKvVerdict, ...]:
+    """A verdict for each mode with draft KV; none for one whose gate accepts nothing, whatever the prompt.
+
+    items: questions with answers, whose prompts fit the pair; timer: seconds to the first token
+    """
+    settings = short_answers(settings).varied(scorer=AUTO)
+    verdicts = []
+    for name in (name for name, mode in MODES.items() if mode.uses_draft_kv):
+        chosen = settings.varied(mode=name)
+        request = session.request(items[0].collection, items[0].question, chosen)
+        share = request.keep if MODES[name].uses_keep else request.recompute
+        if not risk_limit(request.accept_risk, find_map(request, name).gate, share).hopeless:
+            verdicts.append(compare_with_select(session, items, chosen, step, timer))
+    return tuple(verdicts)
+
+
+def compare_with_select(
+    session: Session,
+    items: Sequence[Item],
+    settings: Settings,
+    step: Callable[[str], None],
+    timer: Callable[[Session, Sequence[Item], Settings], float],
+) -> DraftKvVerdict:
+    """The verdict on a mode: `select` gets the keep ratio with which it takes as long, and both answer in turns."""
+    tuned = tune(session, items, settings, (SELECT,), step, timer)[SELECT]
+    ours, select = Side(settings), Side(settings.varied(mode=SELECT, keep=tuned.keep))
+    for number, item in enumerate(items):
+        step(f"{settings.mode} against select: question {number + 1:,} of {len(items):,}")
+        for side in (ours, select):
+            side.answer(session, item)
+    delta, low, high = mean_interval([mine - other for mine, other in zip(ours.f1, select.f1, strict=True)])
+    return DraftKvVerdict(
+        mode=settings.mode,
+        recompute=settings.recompute,
+        keep=settings.keep,
+        exact_layers=settings.exact_layers,
+        select_keep=tuned.keep,
+        n=len(items),
+        f1_delta=round(delta, 2),
+        f1_delta_low=round(low, 2),
+        f1_delta_high=round(high, 2),
+        ttft_ratio=round(statistics.median(ours.ttft) / statistics.median(select.ttft), 3),
+    )
