@@ -1,4 +1,4 @@
-"""Whether the passages under answers hold the answer, and whether confidence means what it says."""
+"""Whether kept tokens and the passages under answers hold the answer, and whether confidence means what it says."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
+import numpy as np
+
 from specprefill_cli.answering.answer import Answer
+from specprefill_cli.answering.citations import occurrences
 from specprefill_cli.answering.confidence import LIKELY
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.metrics import contains_answer, f1
+from specprefill_cli.prefill.fates import Fate, Plan
 
 # F1 from which an answer counts as right.
 RIGHT = 0.5
@@ -62,6 +66,27 @@ def evidence_figures(answers: Sequence[tuple[Item, Answer]]) -> EvidenceFigures:
         passage_words=median(len(text.split()) for _, text in shown) if shown else None,
         reliability=[reliability_bin(low, high, stated) for low, high in pairwise(BIN_EDGES)] if stated else [],
     )
+
+
+def answer_kept(item: Item, plan: Plan, offsets: np.ndarray) -> bool | None:
+    """Whether the target computed all tokens of one place in the question's own context where a reference stands.
+
+    None where no reference stands there. offsets: [n, 2] character range of each document token
+    """
+    start, end = item.evidence
+    context = item.collection.text[start:end]
+    places = [place for reference in item.answers for place in occurrences(reference, context)]
+    if not places or not len(offsets):
+        return None
+    kept = np.zeros(len(offsets), dtype=bool)
+    for span in plan.spans:
+        kept[span.start - plan.document[0] : span.end - plan.document[0]] = span.fate is Fate.RECOMPUTE
+    # Token i overlaps characters [low, high) where it ends behind low and begins before high.
+    ranges = (
+        slice(np.searchsorted(offsets[:, 1], start + low, side="right"), np.searchsorted(offsets[:, 0], start + high))
+        for low, high in places
+    )
+    return any(bool(kept[tokens].all()) for tokens in ranges)
 
 
 def reliability_bin(low: float, high: float, stated: Sequence[tuple[float, bool]]) -> ReliabilityBin:

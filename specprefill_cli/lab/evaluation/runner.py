@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from specprefill_cli.answering.resolve import resolve_scorer
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.lab.evaluation.evidence import EvidenceFigures, evidence_figures
+from specprefill_cli.lab.evaluation.evidence import EvidenceFigures, answer_kept, evidence_figures
 from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
 from specprefill_cli.lab.evaluation.statistics import mean_interval
 from specprefill_cli.lab.session import Control
@@ -58,7 +58,9 @@ class Configuration:
 
     def named(self, session: Session) -> Configuration:
         """The configuration with the scorer `auto` resolved for the session's pair."""
-        return self if self.scorer is None else replace(self, scorer=resolve_scorer(self.scorer, session.pair))
+        if self.scorer is None:
+            return self
+        return replace(self, scorer=resolve_scorer(self.scorer, session.pair, self.mode))
 
 
 def may_use_keep(mode: str) -> bool:
@@ -87,6 +89,8 @@ class Row:
 
     f1_delta: mean difference from `full` on the same questions; right: answers that contain a reference
     ttft_ratio: median of the TTFT of `full` divided by this one's; None without `full`, like the differences
+    answer_kept: percentage of the questions whose answer stands in their own text for which the target computed all
+    tokens of one such place; None without such questions
     """
 
     mode: str
@@ -104,6 +108,9 @@ class Row:
     ttft_ratio: float | None
     kept_ratio: float
     right: int
+    answer_kept: float | None
+    answer_kept_low: float | None
+    answer_kept_high: float | None
     evidence: EvidenceFigures
 
 
@@ -111,10 +118,12 @@ class Row:
 class Run:
     """The answers of each configuration to the same questions in the same order.
 
+    kept: in the same order, whether the answer was kept, as `answer_kept` defines it
     left_out: questions whose prompts are too long; interrupted: Ctrl-C ended the run before the last question
     """
 
     results: dict[Configuration, AnsweredItems]
+    kept: dict[Configuration, list[bool | None]] = field(default_factory=dict)
     left_out: list[tuple[Item, PromptTooLong]] = field(default_factory=list)
     interrupted: bool = False
 
@@ -140,35 +149,50 @@ def run(
 
     Raises SpecprefillError for a failure that other questions would meet too.
     """
-    outcome = Run({configuration: [] for configuration in asked})
+    outcome = Run({configuration: [] for configuration in asked}, {configuration: [] for configuration in asked})
     for number, item in enumerate(items):
         try:
-            answers = {configuration: ask(session, item, configuration.settings(base)) for configuration in asked}
+            answers = {case: ask_and_check(session, item, case.settings(base)) for case in asked}
         except PromptTooLong as error:
             outcome.left_out.append((item, error))
             continue
         except KeyboardInterrupt:
             outcome.interrupted = True
             break
-        for configuration, answer in answers.items():
+        for configuration, (answer, kept) in answers.items():
             outcome.results[configuration].append((item, answer))
+            outcome.kept[configuration].append(kept)
             step(number, item, configuration, answer)
     return outcome
 
 
 def ask(session: Session, item: Item, settings: Settings) -> Answer:
     """One answer; its caches are freed, so that they do not count in the next answer's memory."""
-    return session.ask(item.collection, item.question, settings, item.identifier).finished()
+    return ask_and_check(session, item, settings)[0]
 
 
-def rows(results: dict[Configuration, AnsweredItems]) -> list[Row]:
-    """One row of figures for each configuration."""
+def ask_and_check(session: Session, item: Item, settings: Settings) -> tuple[Answer, bool | None]:
+    """One answer, and whether the target computed the text that holds the right one."""
+    stream = session.ask(item.collection, item.question, settings, item.identifier)
+    return stream.finished(), answer_kept(item, stream.prefilled.plan, stream.request.prompt.offsets)
+
+
+def rows(
+    results: dict[Configuration, AnsweredItems], kept: Mapping[Configuration, Sequence[bool | None]] | None = None
+) -> list[Row]:
+    """One row of figures for each configuration; kept: as in `Run`."""
+    kept = {} if kept is None else kept
     full = next((answers for configuration, answers in results.items() if configuration.mode == BASELINE), None)
-    return [row(configuration, answers, full) for configuration, answers in results.items()]
+    return [row(case, answers, full, kept.get(case, ())) for case, answers in results.items()]
 
 
-def row(configuration: Configuration, answers: AnsweredItems, full: AnsweredItems | None) -> Row:
-    """The figures of one configuration; full: the baseline's answers to the same questions."""
+def row(
+    configuration: Configuration,
+    answers: AnsweredItems,
+    full: AnsweredItems | None,
+    kept: Sequence[bool | None] = (),
+) -> Row:
+    """The figures of one configuration; full: the baseline's answers to the same questions; kept: as in `Run`."""
     scores = [100 * f1(answer.answer, item.answers) for item, answer in answers]
     mean, low, high = mean_interval(scores)
     delta = delta_low = delta_high = ratio = None
@@ -179,6 +203,8 @@ def row(configuration: Configuration, answers: AnsweredItems, full: AnsweredItem
         ratio = statistics.median(
             plain.ttft_seconds / answer.ttft_seconds for (_, plain), (_, answer) in zip(full, answers, strict=True)
         )
+    recalls = [100.0 * value for value in kept if value is not None]
+    recall, recall_low, recall_high = mean_interval(recalls) if recalls else (None, None, None)
     return Row(
         mode=configuration.mode,
         keep=configuration.keep,
@@ -195,5 +221,8 @@ def row(configuration: Configuration, answers: AnsweredItems, full: AnsweredItem
         ttft_ratio=ratio,
         kept_ratio=statistics.fmean(answer.kept_ratio for _, answer in answers),
         right=sum(contains_answer(answer.answer, item.answers) for item, answer in answers),
+        answer_kept=recall,
+        answer_kept_low=recall_low,
+        answer_kept_high=recall_high,
         evidence=evidence_figures(answers),
     )

@@ -70,3 +70,31 @@ def auroc(scores: ArrayLike, positive: ArrayLike) -> float | None:
         return None
     rank_sum = float(ranks(scores)[mask].sum())
     return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)
+
+
+def detection_threshold(negatives: ArrayLike, false_alarms: float) -> float:
+    """The lowest of the negative cases' scores that at most a share of `false_alarms` of them lie above."""
+    return float(np.quantile(np.asarray(negatives, dtype=float), 1 - false_alarms, method="inverted_cdf"))
+
+
+def detection_interval(
+    positives: ArrayLike,
+    negatives: ArrayLike,
+    false_alarms: float,
+    seed: int = 0,
+    draws: int = 2_000,
+    level: float = 0.95,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the share of positive cases above `detection_threshold`.
+
+    Cases are drawn in pairs, and each draw has a threshold of its own, so that its uncertainty counts too.
+
+    positives, negatives: scores [n]; the same place of both is one pair
+    """
+    above, below = np.asarray(positives, dtype=float), np.asarray(negatives, dtype=float)
+    generator = np.random.default_rng(seed)
+    drawn = generator.integers(0, above.size, (draws, above.size))
+    thresholds = np.quantile(below[drawn], 1 - false_alarms, axis=1, method="inverted_cdf")
+    shares = (above[drawn] > thresholds[:, None]).mean(1)
+    low, high = np.quantile(shares, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

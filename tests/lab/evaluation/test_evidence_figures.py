@@ -1,9 +1,14 @@
+import re
+
+import numpy as np
 import pytest
 
 from specprefill_cli.answering.passages import Passage
 from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.lab.evaluation.evidence import evidence_figures
+from specprefill_cli.lab.evaluation.evidence import answer_kept, evidence_figures
+from specprefill_cli.prefill.fates import Fate, Plan, Span
 from tests.helpers.answers import make_answer
 
 
@@ -36,3 +41,30 @@ def test_without_passages_and_confidence_there_are_no_figures():
         [],
         None,
     )
+
+
+def test_an_answer_is_kept_where_the_target_computed_all_tokens_of_one_place_in_its_own_context():
+    text = "red fox. blue cat, red fox ran. red fox."
+    collection = Collection((one_page_document("d", text, "text/plain"),))
+    own = text.index("blue"), text.index(" ran.") + len(" ran.")
+    words = [match.span() for match in re.finditer(r"\w+|[.,]", text)]
+    offsets = np.array(words)
+
+    def kept(first, last, references=("red fox",)):
+        """Whether the answer is kept where the target computes words [first, last) of the document, which begins at 5."""
+        item = Item("1", "q", references, collection, own)
+        fates = [Fate.DROP] * len(words)
+        fates[first:last] = [Fate.RECOMPUTE] * (last - first)
+        spans = tuple(Span(5 + number, 6 + number, fate) for number, fate in enumerate(fates))
+        return answer_kept(item, Plan(5 + len(words), (5, 5 + len(words)), spans), offsets)
+
+    place = words.index((text.index("red fox ran"), text.index("red fox ran") + 3))
+    assert kept(place, place + 2)
+    assert not kept(place, place + 1)
+    assert not kept(place + 1, place + 3)
+    assert not kept(0, 3), "the other contexts' red foxes do not count"
+    assert kept(place, place + 2, ("green", "red fox"))
+    assert kept(place, place + 2, ("blue cat",)) is False
+    assert kept(place, place + 2, ("red",))
+    assert kept(0, len(words), ("grey wolf",)) is None
+    assert kept(0, len(words), ()) is None
