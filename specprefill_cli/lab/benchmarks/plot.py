@@ -14,7 +14,7 @@ TITLE = "Speedup of the time to first token over full prefill"
 
 
 def speedup_plot(rows: Sequence[BenchRow]) -> str:
-    """A benchmark's rows as SVG: a line for each mode and keep ratio, with its compute-bound limit.
+    """A benchmark's rows as SVG: a line for each mode and keep ratio, with the ratio of its counted operations.
 
     Raises ValueError if no row but the baseline has a speedup.
     """
@@ -27,13 +27,13 @@ def speedup_plot(rows: Sequence[BenchRow]) -> str:
         f"speedup over {BASELINE}",
         series,
         x_log=True,
-        bound_name="compute-bound limit",
+        bound_name="ratio of counted operations",
         baseline=(BASELINE, 1.0),
     )
 
 
 def series_of(rows: Sequence[BenchRow]) -> list[Series]:
-    """The rows with a speedup by mode and keep ratio, in the order in which they came; limits where all are known."""
+    """The rows with a speedup by mode and keep ratio, in the order in which they came; with ratios of operations."""
     lines: dict[str, list[BenchRow]] = defaultdict(list)
     for row in rows:
         if row.mode != BASELINE and row.speedup is not None:

@@ -6,17 +6,33 @@ The sizes, in shapes.json, are those in each model's published `config.json`.
 from __future__ import annotations
 
 import json
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.answering.session import Session
+from specprefill_cli.distributed.commands import OpenOther
+from specprefill_cli.distributed.launch import ranks_for
+from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
+from specprefill_cli.models.cache import device_of
+from specprefill_cli.models.head_division import divide_heads
 from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
 from specprefill_cli.models.pairs import BUNDLED, Pair
-from specprefill_cli.models.placement import choose_dtype, choose_placement
-from specprefill_cli.models.sources import model_source
+from specprefill_cli.models.placement import (
+    Placement,
+    choose_dtype,
+    choose_placement,
+    draft_placement,
+    gathered,
+    how_to_place,
+    place_of_rank,
+    undivided,
+)
+from specprefill_cli.models.sources import model_class, model_source, quiet_library
 from specprefill_cli.models.validation import check_memory
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prompting import load_template
@@ -27,6 +43,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 CONTEXT = 1 << 20
+# Tokens whose KV must fit beside the weights for a model to be put on one GPU.
+LONGEST = 131_072
 # The bundled pair's sizes, without its limit of 16,384 tokens.
 TINY = "tiny"
 
@@ -61,42 +79,68 @@ def named_config(name: str, role: str) -> PretrainedConfig:
 
 
 def shaped_session(text: str, settings: Settings) -> Session:
-    """A session with the pair `DRAFT:TARGET`, with random weights on one device, and the bundled tokenizer.
+    """A session with the pair `DRAFT:TARGET`, with random weights and the bundled tokenizer, placed like any other pair.
 
-    Raises SpecprefillError if the device has too little memory.
+    Raises SpecprefillError if the devices have too little memory, or cannot divide the target.
     """
+    shape_pair(text)
+    ranks = ranks_for(settings.tensor_parallel)
+    with ranks.together(OpenOther(partial(open_shapes, text, settings))):
+        return open_shapes(text, settings, ranks)
+
+
+def open_shapes(text: str, settings: Settings, ranks: Ranks) -> Session:
+    """This rank's part of `shaped_session`."""
     import torch
     from transformers import AutoTokenizer
 
-    draft, target = shape_pair(text)
-    placement = choose_placement(settings.devices)
-    device = f"cuda:{placement.gpus[0]}" if placement.gpus else placement.device_type
-    configs = {"target": named_config(target, "target"), "draft": named_config(draft, "draft")}
+    names = dict(zip(("draft", "target"), shape_pair(text), strict=True))
+    configs = {role: named_config(name, role) for role, name in names.items()}
+    placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
     dtype = choose_dtype(settings.dtype, placement, configs["target"].hidden_size)
     tokenizer = AutoTokenizer.from_pretrained(model_source("tiny:target"))
+
+    def make(role: str, placement: Placement) -> LoadedModel:
+        check_memory(configs[role], f"--shapes {text}, {role}", placement, dtype)
+        name = f"random {names[role]} {role}"
+        return random_model(name, configs[role], tokenizer, placement, dtype, ranks, may_be_whole=role == "draft")
+
     try:
-        models = []
-        for name, role in ((target, "target"), (draft, "draft")):
-            check_memory(configs[role], f"--shapes {text}, {role}", placement, dtype)
-            models.append(random_model(f"{name} {role}", configs[role], tokenizer, device, dtype))
+        target = make("target", placement)
+        near = device_of(target.model.get_input_embeddings()).index
+        draft = make("draft", draft_placement(placement, near))
     except torch.OutOfMemoryError as error:
         raise SpecprefillError(
-            f"--shapes {text}: does not fit {device}; use smaller shapes, or --dtype bfloat16"
+            f"--shapes {text}: does not fit its devices; use smaller shapes, or --dtype bfloat16"
         ) from error
     template = load_template(settings.prompt or "tiny", [prompt_folder(settings)])
-    pair = CalibratedPair(Pair(text, draft, target, "tiny"), models[0], models[1])
+    pair = CalibratedPair(Pair(text, names["draft"], names["target"], "tiny"), target, draft, ranks)
     return Session(pair=pair, template=template)
 
 
 def random_model(
-    name: str, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, device: str, dtype: torch.dtype
+    name: str,
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    placement: Placement,
+    dtype: torch.dtype,
+    ranks: Ranks = ALONE,
+    may_be_whole: bool = False,
 ) -> LoadedModel:
-    """A model with random weights and no stop tokens."""
+    """A model with random weights and no stop tokens; may_be_whole: as in `load_model`."""
     import torch
-    from transformers import AutoModelForCausalLM
 
-    avoid_cudnn(torch.device(device).type)
+    reason = undivided(placement, config, name, quantized=False, optional=may_be_whole)
+    placement = placement if reason is None else replace(placement, shards=1)
+    needed = weight_bytes(config, dtype) + cache_bytes(config, LONGEST, dtype)
+    class_of_model: Any = model_class(config)
+    avoid_cudnn(placement.device_type)
     torch.manual_seed(0)
-    with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=dtype)
-    return LoadedModel(f"random {name}", model.eval(), tokenizer, CONTEXT, frozenset())
+    with quiet_library():
+        # transformers initialises the weights that a checkpoint lacks, each where it belongs: here all of them.
+        place: dict[str, Any] = how_to_place(gathered(placement, needed), config)
+        model = class_of_model.from_pretrained(
+            None, config=config, state_dict={}, dtype=dtype, attn_implementation=ATTENTION, **place
+        )
+    divide_heads(model, placement.shards, ranks.rank)
+    return LoadedModel(name, model.eval(), tokenizer, CONTEXT, frozenset(), undivided=reason)

@@ -1,0 +1,249 @@
+"""The largest rate of questions at which the median time to first token stays below a limit (SpecPrefill's maximal QPS).
+
+Questions arrive at random, as from many users (a Poisson process), at rates that rise until the limit is passed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from specprefill_cli.answering.session import Session
+from specprefill_cli.batching.scheduler import Scheduler
+from specprefill_cli.batching.tickets import Ticket
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.lab.benchmarks.decode import SHORT_QUESTIONS
+from specprefill_cli.lab.benchmarks.prefill import prompt_of_length
+from specprefill_cli.lab.evaluation.runner import Configuration
+from specprefill_cli.lab.plots import Series, line_plot
+from specprefill_cli.lab.session import check_context
+from specprefill_cli.prefill.registry import BASELINE
+from specprefill_cli.settings import AUTO, Settings
+
+# The first rate, as a share of what one question after the other would allow, and how much faster each next one is.
+FIRST_RATE, GROWTH = 0.6, 1.2
+# Share of the time up to the last answer's end in which questions must still arrive: with less the queue grows, and only
+# the end of the questions keeps it short.
+ARRIVING = 0.8
+# Questions that are asked alone to find that out.
+ALONE = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What one rate did: medians and 95th percentiles, in seconds.
+
+    rate: questions a second; gap: between two pieces of an answer's text
+    arriving: share of the time up to the last answer's end in which questions still arrived
+    """
+
+    rate: float
+    arriving: float
+    ttft_median: float
+    ttft_p95: float
+    gap_median: float | None
+    gap_p95: float | None
+
+    def holds(self, limit: float) -> bool:
+        """Whether the rate can go on for ever with a median time to first token of `limit` seconds."""
+        return self.ttft_median <= limit and self.arriving >= ARRIVING
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThroughputRow:
+    """One way to answer, at its largest rate; figures at that rate as in `Load`, None where no rate was slow enough.
+
+    ratio: the rate over that of `full` with the same concurrency; loads: all rates that were tried
+    """
+
+    length: int
+    mode: str
+    keep: float | None
+    concurrency: str
+    rate: float | None
+    ratio: float | None
+    ttft_median: float | None
+    ttft_p95: float | None
+    gap_median: float | None
+    gap_p95: float | None
+    loads: list[Load]
+
+
+@dataclass
+class Traffic:
+    """Questions that arrive whether or not earlier ones are answered, and when their answers' pieces came."""
+
+    scheduler: Scheduler
+    submit: Callable[[int], Ticket]
+    clock: Callable[[], float] = time.perf_counter
+    sleep: Callable[[float], None] = time.sleep
+    arrived: dict[Ticket, float] = field(default_factory=dict)
+    pieces: dict[Ticket, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def run(self, arrivals: Sequence[float]) -> None:
+        """Let questions arrive at these seconds from now, and answer all. Raises what a question raises."""
+        began, submitted = self.clock(), 0
+        while submitted < len(arrivals) or not self.scheduler.idle:
+            now = self.clock() - began
+            while submitted < len(arrivals) and arrivals[submitted] <= now:
+                self.arrived[self.submit(submitted)] = began + arrivals[submitted]
+                submitted += 1
+            if self.scheduler.idle:
+                self.sleep(arrivals[submitted] - now)
+                continue
+            for event in self.scheduler.step():
+                if event.error is not None:
+                    raise event.error
+                # An answer without text has its end as its first piece.
+                if event.text is not None or event.ticket not in self.pieces:
+                    self.pieces[event.ticket].append(self.clock())
+
+    def load(self, rate: float) -> Load:
+        """The figures of what has run."""
+        ttft = [self.pieces[ticket][0] - arrived for ticket, arrived in self.arrived.items()]
+        gaps = [later - earlier for times in self.pieces.values() for earlier, later in pairwise(times)]
+        first, last = min(self.arrived.values()), max(self.arrived.values())
+        return Load(
+            rate=rate,
+            arriving=(last - first) / (max(times[-1] for times in self.pieces.values()) - first),
+            ttft_median=percentile(ttft, 50),
+            ttft_p95=percentile(ttft, 95),
+            gap_median=percentile(gaps, 50) if gaps else None,
+            gap_p95=percentile(gaps, 95) if gaps else None,
+        )
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """A percentile, interpolated linearly."""
+    return float(np.percentile(values, share))
+
+
+def poisson_arrivals(count: int, rate: float, seed: int = 0) -> list[float]:
+    """Seconds at which so many questions arrive: the same draws for every rate, so that rates can be compared."""
+    return (np.random.default_rng(seed).exponential(size=count).cumsum() / rate).tolist()
+
+
+def bench_throughput(
+    session: Session,
+    length: int,
+    cases: Sequence[Configuration],
+    concurrencies: Sequence[int | None],
+    requests: int,
+    limit: float,
+    base: Settings,
+    step: Callable[[str], None],
+) -> list[ThroughputRow]:
+    """The largest rate of every case at every concurrency (None: automatic), `requests` questions at each rate.
+
+    limit: seconds of the median time to first token; questions share no work
+    """
+    collection = prompt_of_length(session, length, base)
+    for case in cases:
+        check_context(session.request(collection, SHORT_QUESTIONS[0], case.settings(base)), case.settings(base))
+    table: list[ThroughputRow] = []
+    for concurrency in concurrencies:
+        of_concurrency = []
+        for case in cases:
+            name = f"{case.mode} {'' if case.keep is None else case.keep}, concurrency {concurrency or AUTO}"
+            loads = rising_loads(session, collection, case.settings(base), concurrency, requests, limit, name, step)
+            of_concurrency.append(row_of(length, case, concurrency, loads, limit))
+        table += with_ratios(of_concurrency)
+    return table
+
+
+def rising_loads(
+    session: Session,
+    collection: Collection,
+    settings: Settings,
+    concurrency: int | None,
+    requests: int,
+    limit: float,
+    name: str,
+    step: Callable[[str], None],
+) -> list[Load]:
+    """Loads at rising rates, of which the last one alone does not hold.
+
+    Raises UsageError where even a question alone does.
+    """
+    session = session.with_cache(None)
+
+    def traffic(arrivals: Sequence[float], most: int | None) -> Traffic:
+        scheduler = Scheduler(session, concurrency=most)
+        running = Traffic(
+            scheduler, lambda n: scheduler.submit(collection, SHORT_QUESTIONS[n % len(SHORT_QUESTIONS)], settings)
+        )
+        running.run(arrivals)
+        return running
+
+    session.warm_up(settings)
+    began = time.perf_counter()
+    alone = traffic([0.0] * ALONE, 1)
+    seconds = (time.perf_counter() - began) / ALONE
+    first = min(times[0] for times in alone.pieces.values()) - began
+    if first > limit:
+        raise UsageError(f"--limit {limit:g}: one question alone takes {first:.2f} s ({name}); give a longer one")
+    rate = FIRST_RATE / seconds
+    loads: list[Load] = []
+    while not loads or loads[-1].holds(limit):
+        step(f"{name}: {rate:.2f} questions a second")
+        loads.append(traffic(poisson_arrivals(requests, rate), concurrency).load(rate))
+        rate *= GROWTH
+    return loads
+
+
+def row_of(
+    length: int, case: Configuration, concurrency: int | None, loads: Sequence[Load], limit: float
+) -> ThroughputRow:
+    """The row of one way to answer."""
+    held = [load for load in loads if load.holds(limit)]
+    best = held[-1] if held else None
+    return ThroughputRow(
+        length=length,
+        mode=case.mode,
+        keep=case.keep,
+        concurrency=str(concurrency or AUTO),
+        rate=best.rate if best else None,
+        ratio=None,
+        ttft_median=best.ttft_median if best else None,
+        ttft_p95=best.ttft_p95 if best else None,
+        gap_median=best.gap_median if best else None,
+        gap_p95=best.gap_p95 if best else None,
+        loads=list(loads),
+    )
+
+
+def with_ratios(rows: Sequence[ThroughputRow]) -> list[ThroughputRow]:
+    """Rows of one concurrency with their rate over that of `full`."""
+    full = next((row.rate for row in rows if row.mode == BASELINE), None)
+    return [replace(row, ratio=row.rate / full if row.rate and full else None) for row in rows]
+
+
+def throughput_plot(rows: Sequence[ThroughputRow], limit: float) -> str:
+    """Median time to first token against the rate, a line for each way to answer, as SVG.
+
+    Raises SpecprefillError for rows without a load.
+    """
+    series = [
+        Series(
+            f"{row.mode}{'' if row.keep is None else f', keep {row.keep:g}'}, concurrency {row.concurrency}",
+            [(load.rate, load.ttft_median) for load in row.loads],
+        )
+        for row in rows
+        if row.loads
+    ]
+    if not series:
+        raise SpecprefillError("nothing was measured that a plot could show")
+    return line_plot(
+        "Time to first token under load",
+        "questions a second (logarithmic)",
+        "median TTFT in seconds",
+        series,
+        x_log=True,
+        baseline=("limit", limit),
+    )

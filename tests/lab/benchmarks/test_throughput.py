@@ -1,0 +1,132 @@
+"""`bench throughput`: arrivals, figures under a clock of our own, rates that rise up to the limit, and the command."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from specprefill_cli.batching.tickets import Event
+from specprefill_cli.errors import UsageError
+from specprefill_cli.lab.benchmarks import throughput
+from specprefill_cli.lab.benchmarks.throughput import (
+    Load,
+    ThroughputRow,
+    Traffic,
+    bench_throughput,
+    poisson_arrivals,
+    throughput_plot,
+)
+from specprefill_cli.lab.evaluation.runner import Configuration
+from specprefill_cli.settings import Settings
+
+
+class OneServer:
+    """Answers one question after the other: a second to the first piece of text, and one more to the second."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.waiting = []
+
+    @property
+    def idle(self):
+        return not self.waiting
+
+    def submit(self, number):
+        self.waiting.append([number, 0])
+        return number
+
+    def step(self):
+        self.now += 1
+        number, pieces = self.waiting[0]
+        self.waiting[0][1] += 1
+        events = [Event(ticket=number, text="x")]
+        if pieces == 1:
+            self.waiting.pop(0)
+            events.append(Event(ticket=number, answer="xx"))
+        return events
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def test_figures_begin_with_the_arrival():
+    server = OneServer()
+    traffic = Traffic(server, server.submit, lambda: server.now, server.sleep)
+    traffic.run([1.0, 1.5, 10.0])
+    assert traffic.load(0.5) == Load(
+        rate=0.5,
+        arriving=pytest.approx(9 / 11),
+        ttft_median=1.0,
+        ttft_p95=pytest.approx(2.35),
+        gap_median=1.0,
+        gap_p95=1.0,
+    )
+
+
+def test_a_rate_holds_only_where_answers_keep_up_with_it():
+    load = Load(rate=2.0, arriving=0.9, ttft_median=0.5, ttft_p95=1.0, gap_median=None, gap_p95=None)
+    assert load.holds(0.5)
+    assert not load.holds(0.4)
+    assert not replace(load, arriving=0.5).holds(0.5)
+
+
+def test_arrivals_are_the_same_draws_at_every_rate():
+    slow, fast = poisson_arrivals(200, 1.0), poisson_arrivals(200, 4.0)
+    assert slow == pytest.approx([4 * time for time in fast])
+    assert slow[-1] == pytest.approx(200, rel=0.2)
+
+
+def test_rates_rise_until_the_limit_is_passed(random_session, monkeypatch):
+    figures = iter([0.2, 0.9, 1.1, 5.0])
+    monkeypatch.setattr(
+        Traffic,
+        "load",
+        lambda _self, rate: Load(
+            rate=rate, arriving=1.0, ttft_median=next(figures), ttft_p95=2.0, gap_median=None, gap_p95=None
+        ),
+    )
+    settings = Settings(max_new_tokens=2, scorer="lexical")
+    cases = [Configuration("full"), Configuration("select", 0.2, "lexical")]
+    rows = bench_throughput(random_session, 300, cases, [2], 2, 1.0, settings, lambda _text: None)
+    assert [len(row.loads) for row in rows] == [3, 1]
+    assert rows[0].rate == rows[0].loads[1].rate == pytest.approx(throughput.GROWTH * rows[0].loads[0].rate)
+    assert (rows[0].ratio, rows[1].rate, rows[1].ratio) == (1.0, None, None)
+    with pytest.raises(UsageError, match="one question alone takes"):
+        bench_throughput(random_session, 300, cases, [1], 2, 1e-6, settings, lambda _text: None)
+
+
+def test_plot_has_a_line_for_each_way_to_answer():
+    load = Load(rate=2.0, arriving=1.0, ttft_median=0.5, ttft_p95=1.0, gap_median=0.1, gap_p95=0.2)
+    row = ThroughputRow(
+        length=300,
+        mode="select",
+        keep=0.2,
+        concurrency="auto",
+        rate=2.0,
+        ratio=None,
+        ttft_median=0.5,
+        ttft_p95=1.0,
+        gap_median=0.1,
+        gap_p95=0.2,
+        loads=[load, load],
+    )
+    assert "select, keep 0.2, concurrency auto" in throughput_plot([row], 1.0)
+
+
+def test_command_refuses_a_concurrency_of_0(call):
+    code, out, err = call("bench", "throughput", "--concurrency", "1,0")
+    assert (code, out) == (2, "")
+    assert "--concurrency 0: not a whole number of at least 1, or 'auto'" in err
+
+
+@pytest.mark.slow
+def test_command_writes_rates_and_a_plot(call, tmp_path, monkeypatch):
+    # Each rate so much higher than the last that few are tried.
+    monkeypatch.setattr(throughput, "GROWTH", 1_000.0)
+    plot = tmp_path / "plot.svg"
+    arguments = "--length 400 --modes full --requests 8 --limit 1 --max-new-tokens 40 --concurrency 1 --json"
+    code, out, _ = call("bench", "throughput", *arguments.split(), "--plot", str(plot))
+    assert code == 0
+    (row,) = json.loads(out)["rows"]
+    assert (row["mode"], row["concurrency"], len(row["loads"]) >= 1) == ("full", "1", True)
+    assert "<svg" in plot.read_text()
