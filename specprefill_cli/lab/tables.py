@@ -37,14 +37,23 @@ def mebibytes(count: int | None) -> str:
     return "" if count is None else f"{count / 2**20:,.0f} MiB"
 
 
+def rates(row: Any) -> str:
+    """Achieved TFLOP/s of draft and target, with their share of the devices' peak where that is known."""
+    return ", ".join(
+        f"{name.partition('_')[0]} {rate:.3g}" + (f" ({row.mfu[name]:.0%})" if name in row.mfu else "")
+        for name, rate in row.tflops.items()
+    )
+
+
 PREFILL: Columns = {
     "tokens": lambda row: f"{row.length:,}",
     "mode": lambda row: row.mode,
     "keep": lambda row: keep_text(row.mode, row.keep),
     "TTFT [quartiles]": lambda row: f"{seconds(row.ttft_seconds)} [{seconds(row.ttft_low)}, {seconds(row.ttft_high)}]",
     "x full": lambda row: number(row.speedup),
-    "limit": lambda row: number(row.limit),
-    "efficiency": lambda row: number(row.efficiency),
+    "operations, x full": lambda row: number(row.limit),
+    "speedup / operations": lambda row: number(row.efficiency),
+    "TFLOP/s (MFU)": lambda row: rates(row),
     "peak memory": lambda row: mebibytes(row.peak_memory_bytes),
     "of it new": lambda row: mebibytes(row.memory_growth_bytes),
     "phases": lambda row: phase_text(row.phases),
@@ -61,6 +70,26 @@ DECODE: Columns = {
     "proposer": lambda row: row.proposer or "",
     "tokens the same": lambda row: "" if row.identical is None else "yes" if row.identical else "no",
 }
+THROUGHPUT: Columns = {
+    "tokens": lambda row: f"{row.length:,}",
+    "mode": lambda row: row.mode,
+    "keep": lambda row: keep_text(row.mode, row.keep),
+    "concurrency": lambda row: row.concurrency,
+    "questions/s": lambda row: number(row.rate, ".2f", unknown="none"),
+    "x full": lambda row: number(row.ratio),
+    "TTFT median": lambda row: number(row.ttft_median, ".2f"),
+    "95 %": lambda row: number(row.ttft_p95),
+    "gap median": lambda row: number(row.gap_median, ".3f"),
+    "gap 95 %": lambda row: number(row.gap_p95, ".3f"),
+}
+NEEDLES: Columns = {
+    "prompt": lambda row: f"{row.prompt_tokens:,} tokens",
+    "right": lambda row: f"{row.right} of {row.n}",
+    "kept": lambda row: f"{row.kept_tokens:,}",
+    "TTFT [quartiles]": lambda row: f"{seconds(row.ttft_seconds)} [{seconds(row.ttft_low)}, {seconds(row.ttft_high)}]",
+    "for 100,000 tokens": lambda row: seconds(row.unit_seconds),
+    "peak memory": lambda row: mebibytes(row.peak_memory_bytes),
+}
 EVALUATION: Columns = {
     "mode": lambda row: row.mode,
     "keep": lambda row: keep_text(row.mode, row.keep),
@@ -69,6 +98,7 @@ EVALUATION: Columns = {
     "right": lambda row: str(row.right),
     "EM": lambda row: number(row.em, ".1f"),
     "F1 [95 %]": lambda row: number(row.f1, ".1f", row.f1_low, row.f1_high),
+    "answer kept [95 %]": lambda row: number(row.answer_kept, ".1f", row.answer_kept_low, row.answer_kept_high),
     "in passages": lambda row: number(row.evidence.passage_recall, ".1f"),
     "likely, right": lambda row: f"{row.evidence.likely.n}, {row.evidence.likely.right}" if row.evidence.likely else "",
     "F1 - full [95 %]": lambda row: number(row.f1_delta, "+.1f", row.f1_delta_low, row.f1_delta_high),

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specprefill_cli.cli.choices import split
+from specprefill_cli.cli.choices import concurrency_of, split
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.loading import warn_of_idle_options
-from specprefill_cli.cli.options import MODE_LIST, OUTPUT, Given, Json, Quiet, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, with_settings
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.files import check_can_write, write_whole
+from specprefill_cli.files import write_whole
 from specprefill_cli.lab.commands.checks import refuse_ranks
 from specprefill_cli.lab.commands.lists import KEEP_LIST, SPECULATE_LIST, whole_numbers
-from specprefill_cli.lab.commands.options import Lengths, Repeat
-from specprefill_cli.settings import Settings
+from specprefill_cli.lab.commands.options import Lengths, Repeat, check_plot, plot_option
+from specprefill_cli.settings import OFF, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
@@ -51,13 +49,16 @@ def prefill(
     lengths: Lengths = "2048,8192",
     repeat: Repeat = 5,
     baseline: Annotated[bool, typer.Option(help="Measure transformers' own generate in turn with the modes.")] = True,
-    plot: Annotated[
-        Path | None,
+    plot: Annotated[Path | None, plot_option("speedup against length")] = None,
+    shapes: Shapes = None,
+    peak_tflops: Annotated[
+        float | None,
         typer.Option(
-            help="Also draw speedup against length to this file (SVG).", rich_help_panel=OUTPUT, show_default=False
+            min=0.001,
+            help="What one device can do at most, in TFLOP/s, for MFU; known for common GPUs in half precision.",
+            show_default=False,
         ),
     ] = None,
-    shapes: Shapes = None,
     *,
     settings: Settings,
     given: Given,
@@ -79,9 +80,11 @@ def prefill(
     """
     settings = settings.varied(max_new_tokens=1)
     sizes = whole_numbers(lengths, "--lengths")
-    if plot is not None:
-        check_plot(plot, modes, baseline)
+    check_plot(plot)
+    if plot is not None and ("full" not in modes or (set(modes) == {"full"} and not baseline)):
+        raise UsageError("--plot shows speedups over full: --modes must have full and another mode")
     from specprefill_cli.lab.benchmarks.prefill import bench_prefill
+    from specprefill_cli.lab.benchmarks.utilization import peak_of
     from specprefill_cli.lab.evaluation.runner import configurations
     from specprefill_cli.lab.tables import PREFILL, show_benchmark
 
@@ -91,8 +94,9 @@ def prefill(
     cases = [case.named(session) for case in cases]
     warn_of_idle_options(given, [case.settings(settings) for case in cases], notes)
     peers = baselines(session.pair, notes) if baseline else []
+    peak = peak_of(session.pair, peak_tflops)
     with notes.progress("measuring") as update:
-        rows = bench_prefill(session, sizes, cases, repeat, settings, update, peers)
+        rows = bench_prefill(session, sizes, cases, repeat, settings, update, peers, peak)
     show_benchmark(rows, PREFILL, json)
     if plot is not None:
         from specprefill_cli.lab.benchmarks.plot import speedup_plot
@@ -115,7 +119,6 @@ def open_measured_session(
         raise UsageError("--shapes makes models of its own; leave out --pair, --draft and --target")
     if settings.quantization != NONE:
         raise UsageError("--shapes makes random weights in --dtype; --quantization needs a checkpoint")
-    refuse_ranks(settings.tensor_parallel, "bench --shapes")
     return shaped_session(shapes, settings)
 
 
@@ -127,16 +130,6 @@ def baselines(pair: LoadedPair, notes: Notes) -> list[Peer]:
         notes.warn("transformers is not measured: its generate would run on one rank of several alone")
         return []
     return [transformers_peer(pair.loaded_target)]
-
-
-def check_plot(plot: Path, modes: Sequence[str], baseline: bool) -> None:
-    """Raises UsageError, before anything is loaded, for a plot that could not be written or would be empty."""
-    from specprefill_cli.lab.plots import require_matplotlib
-
-    require_matplotlib("--plot")
-    check_can_write(plot, "--plot")
-    if "full" not in modes or (set(modes) == {"full"} and not baseline):
-        raise UsageError("--plot shows speedups over full: --modes must have full and another mode")
 
 
 @app.command("decode")
@@ -180,11 +173,98 @@ def decode(
     show_benchmark(rows, DECODE, json)
 
 
+@app.command("throughput")
+@with_settings("models", "prefill", "decoding", without=("max_new_tokens",), lists=(MODE_LIST, KEEP_LIST))
+def throughput(
+    length: Annotated[int, typer.Option(min=1, help="Prompt length in tokens.")] = 8_192,
+    limit: Annotated[float, typer.Option(min=0.001, help="Seconds that the median TTFT may take.")] = 5.0,
+    requests: Annotated[int, typer.Option(min=2, help="Questions at each rate.")] = 24,
+    concurrency: Annotated[str, typer.Option(help="Questions at once, comma-separated; auto is allowed.")] = "1,auto",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer at most.")] = 32,
+    plot: Annotated[Path | None, plot_option("TTFT against the rate")] = None,
+    shapes: Shapes = None,
+    *,
+    settings: Settings,
+    given: Given,
+    modes: list[str],
+    keeps: list[float | None],
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Questions a second that can be answered: rates rise until the median TTFT is above a limit or the queue grows.
+
+    Questions arrive at random (a Poisson process) and share no work. The table has the largest rate that held, TTFT from
+    arrival to first text, and the gaps between pieces of text, at that rate.
+
+    Example:
+      specprefill bench throughput --modes full,select --keep 0.1,0.2,0.3 --plot throughput.svg
+    """
+    settings = settings.varied(max_new_tokens=max_new_tokens)
+    check_plot(plot)
+    concurrencies = [concurrency_of(part, "--concurrency") for part in split(concurrency, "--concurrency")]
+    from specprefill_cli.lab.benchmarks.throughput import bench_throughput, throughput_plot
+    from specprefill_cli.lab.evaluation.runner import configurations
+    from specprefill_cli.lab.tables import THROUGHPUT, show_benchmark
+
+    cases = configurations(modes, keeps, [settings.scorer])
+    session = open_measured_session(settings, [case.settings(settings) for case in cases], shapes, given)
+    cases = [case.named(session) for case in cases]
+    with Notes(quiet).progress("measuring") as update:
+        rows = bench_throughput(session, length, cases, concurrencies, requests, limit, settings, update)
+    show_benchmark(rows, THROUGHPUT, json)
+    if plot is not None:
+        write_whole(plot, throughput_plot(rows, limit))
+
+
+@app.command("needles")
+@with_settings("models", "prefill", "decoding", without=("mode", "keep", "max_new_tokens"))
+def needles(
+    text: Annotated[Path, typer.Option(help="File with the prose, in any format that can be asked about.")],
+    lengths: Lengths = "32768,131072",
+    limit: Annotated[int, typer.Option(min=1, help="Questions of each length.")] = 10,
+    kept_tokens: Annotated[int, typer.Option(min=64, help="Tokens of the prompt that the target computes.")] = 2_000,
+    plot: Annotated[Path | None, plot_option("time against length")] = None,
+    *,
+    settings: Settings,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Questions about one sentence hidden in documents of any length: right answers, time to first token, memory.
+
+    Example:
+      specprefill bench needles --text books.txt --lengths 32768,131072,1000000 --limit 20
+    """
+    check_plot(plot)
+    settings = settings.varied(mode="select", max_new_tokens=16, passages=OFF)
+    sizes = whole_numbers(lengths, "--lengths")
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.documents import read_collection
+    from specprefill_cli.lab.benchmarks.needles import bench_needles, needle_plot
+    from specprefill_cli.lab.tables import NEEDLES, show_benchmark
+
+    prose = read_collection([str(text)], strict=True).text
+    session = open_session(settings)
+    with Notes(quiet).progress("measuring") as update:
+        rows = bench_needles(session, prose, sizes, limit, kept_tokens, settings, update)
+    show_benchmark(rows, NEEDLES, json)
+    if plot is not None:
+        write_whole(plot, needle_plot(rows))
+
+
 @app.command("peer")
 @with_settings(
     "models",
     "prefill",
-    without=("devices", "tensor_parallel", "quantization", "recompute", "accept_risk", "exact_layers", "draft_window"),
+    without=(
+        "devices",
+        "tensor_parallel",
+        "quantization",
+        "recompute",
+        "recompute_by",
+        "accept_risk",
+        "exact_layers",
+        "draft_window",
+    ),
     lists=(MODE_LIST, KEEP_LIST),
 )
 def peer(
@@ -196,6 +276,9 @@ def peer(
             help="GGUF file of the pair's target; without it that of the bundled pair is made.", show_default=False
         ),
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="llama.cpp, on the CPU; vllm, on an NVIDIA GPU; auto takes vllm where it can run.")
+    ] = "auto",
     *,
     settings: Settings,
     modes: list[str],
@@ -203,41 +286,29 @@ def peer(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Time to first token of llama.cpp and of our modes: one GGUF file, the same prompt, the same threads, on the CPU.
+    """Time to first token of another program and of our modes: the same target, prompt and device.
 
-    llama.cpp computes with the file's quantised weights, our target with the same weights in --dtype.
+    llama.cpp computes with a GGUF file's quantised weights, our target with the same weights in --dtype, and both with the
+    same threads. vLLM loads the target's own checkpoint; a row of transformers stands beside it.
 
     Example:
       specprefill bench peer --lengths 4096,8192 --keep 0.1,0.2 --json
     """
-    settings = settings.varied(devices="cpu", max_new_tokens=1)
+    settings = settings.varied(max_new_tokens=1)
     sizes = whole_numbers(lengths, "--lengths")
     if gguf is not None and not gguf.is_file():
         raise SpecprefillError(f"{gguf}: no such file; give the GGUF file of the pair's target")
-    import torch
-
-    from specprefill_cli.answering.session import open_session
-    from specprefill_cli.lab.benchmarks.gguf_target import bundled_gguf, with_gguf_target
-    from specprefill_cli.lab.benchmarks.peers import llama_cpp_peer
+    refuse_ranks(settings.tensor_parallel, "bench peer")
+    from specprefill_cli.lab.benchmarks.peer_session import chosen_engine, open_with_peers
     from specprefill_cli.lab.benchmarks.prefill import bench_prefill
     from specprefill_cli.lab.evaluation.runner import configurations
     from specprefill_cli.lab.tables import PREFILL, show_benchmark
-    from specprefill_cli.models.pairs import BUNDLED
 
-    refuse_ranks(settings.tensor_parallel, "bench peer")
     notes = Notes(quiet)
-    with ExitStack() as stack:
-        with notes.progress("loading the models"):
-            session = open_session(settings, draft=True, target_weights=False)
-            name = session.pair.target.name
-            if gguf is None:
-                if not name.startswith(BUNDLED):
-                    raise UsageError(f"--gguf is needed: give the GGUF file of {name}")
-                gguf = bundled_gguf(name, Path(stack.enter_context(tempfile.TemporaryDirectory())))
-            # A prompt may be a few tokens longer than its nominal length.
-            llama_cpp = llama_cpp_peer(gguf, max(sizes) + 64, torch.get_num_threads())
-            with_gguf_target(session.pair, gguf, settings.dtype)
-        cases = [case.named(session) for case in configurations(modes, keeps, [settings.scorer])]
-        with notes.progress("measuring") as update:
-            rows = bench_prefill(session, sizes, cases, repeat, settings, update, [llama_cpp])
+    program = chosen_engine(engine, gguf)
+    with notes.progress("loading the models"):
+        session, peers = open_with_peers(program, settings, sizes, gguf)
+    cases = [case.named(session) for case in configurations(modes, keeps, [settings.scorer])]
+    with notes.progress("measuring") as update:
+        rows = bench_prefill(session, sizes, cases, repeat, settings, update, peers)
     show_benchmark(rows, PREFILL, json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,6 +51,14 @@ def calibrate(
     gate_kl: Annotated[
         float, typer.Option(min=0.0, help="Mean KL of the first token to `full`, in nats, that --gate accepts.")
     ] = 0.1,
+    gate_answers: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Of the questions of --gate, those to answer with draft KV and, in the same time, with `select`: "
+            "--mode auto takes draft KV where it wins; 0: never.",
+        ),
+    ] = 60,
     exact: Annotated[
         str, typer.Option(help="Numbers of exactly computed target layers to fit maps for, comma-separated.")
     ] = "",
@@ -115,7 +123,8 @@ def calibrate(
     if text:
         fit_maps(session, texts, edges, folder, notes, json)
     if gate is not None:
-        find_gates(read_items(gate, limit, distractors, sample_seed), settings, gate_kl, folder, notes, json)
+        items = read_items(gate, limit, distractors, sample_seed)
+        find_gates(items, settings, gate_kl, gate_answers, folder, notes, json)
 
 
 def calibrate_heads(
@@ -140,7 +149,7 @@ def calibrate_heads(
     print(f"{len(heads.heads)} heads: {named}")
     for name, value in heads.evidence.items():
         print(f"{name}: {value:g}")
-    scorer = "heads" if heads.default else "question"
+    scorer = "heads" if heads.default else "lexical"
     print(f"mass kept by --keep auto: {heads.auto_mass:.3f}; default scorer: {scorer}")
 
 
@@ -211,22 +220,36 @@ def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path,
             )
 
 
-def find_gates(items: list[Item], settings: Settings, gate_kl: float, folder: Path, notes: Notes, json: bool) -> None:
-    """Find the gates of the maps in the folder, or of the pair's own, and write them to the folder."""
+def find_gates(
+    items: list[Item], settings: Settings, gate_kl: float, answers: int, folder: Path, notes: Notes, json: bool
+) -> None:
+    """Find the gates of the maps in the folder, or of the pair's own, and whether they beat `select`; write both there."""
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.calibration.files import save_maps
     from specprefill_cli.lab.study.gate import calibrate_gates
+    from specprefill_cli.lab.study.measurements import fitting
+    from specprefill_cli.lab.study.verdicts import find_verdicts
     from specprefill_cli.prefill.projection import load_calibration, pair_calibration
 
     session = open_session(settings.varied(scorer=AUTO), draft=True)
     session.pair.kv_calibration = load_calibration(folder, session.pair) or pair_calibration(session.pair)
     with notes.progress(f"comparing {len(items):,} prompts with full prefill") as update:
         calibration = calibrate_gates(session, items, settings, gate_kl, update)
+    # Saved now too, so that Ctrl-C during the answers loses no gates.
     path = save_maps(calibration, folder)
+    session.pair.kv_calibration = calibration
+    answered, _ = fitting(session, [item for item in items if item.answers], settings.varied(mode="draft-kv"))
+    if answers and answered:
+        with notes.progress("answering in the time of draft KV") as update:
+            verdicts = find_verdicts(session, answered[:answers], settings, update)
+        calibration = replace(calibration, verdicts=verdicts)
+        path = save_maps(calibration, folder)
     gates = {name: asdict(kv_map.gate) for name, kv_map in calibration.maps.items() if kv_map.gate is not None}
     if json:
-        print_json({"file": str(path), "gates": gates})
+        print_json({"file": str(path), "gates": gates, "verdicts": [asdict(row) for row in calibration.verdicts]})
         return
     notes.tell(f"wrote {path}")
     for name, values in gates.items():
         print(f"{name}: {', '.join(f'{key} {value}' for key, value in values.items())}")
+    for verdict in calibration.verdicts:
+        print(f"{verdict.mode}: {verdict.evidence}; --mode auto {'takes it' if verdict.wins else 'does not take it'}")

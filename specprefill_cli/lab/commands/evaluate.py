@@ -96,7 +96,7 @@ def report(questions: Path, run: Run, json: bool, notes: Notes) -> None:
 
     if not any(run.results.values()):
         run.complete()
-    figures = rows(run.results)
+    figures = rows(run.results, run.kept)
     for item, error in run.left_out:
         notes.warn(f"question {item.identifier} was left out: {error}")
     if json:

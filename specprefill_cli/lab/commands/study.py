@@ -83,7 +83,7 @@ def study(
     items = read_items(questions, max(limit, answers), distractors, sample_seed)
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True)
-    settings = settings.varied(mode="draft-kv", scorer=resolve_scorer(settings.scorer, session.pair))
+    settings = settings.varied(mode="draft-kv", scorer=resolve_scorer(settings.scorer, session.pair, "draft-kv"))
     items, left_out = measurements.fitting(session, items, settings)
     for item, error in left_out:
         notes.warn(f"question {item.identifier} was left out: {error}")
