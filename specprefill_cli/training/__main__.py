@@ -158,17 +158,24 @@ def score(
     data: Data,
     run: Run,
     pair: Annotated[Path, typer.Option(help="Folder of the exported pair.")],
-    limit: Annotated[int, typer.Option(help="Questions of the dev set.")] = 500,
+    limit: Annotated[int, typer.Option(help="Questions of the dev set; 0 leaves it out.")] = 500,
     needles: Annotated[int, typer.Option(help="Needle questions of each length, of 200; 0 leaves them out.")] = 200,
+    unanswerable: Annotated[
+        int,
+        typer.Option(
+            help="Dev questions to ask of another paragraph of their article too, to see how often `not found` is right at "
+            "5 % false alarms; 0 leaves them out."
+        ),
+    ] = 300,
 ) -> None:
-    """Measure the exported pair; scores.json and scores.md go to RUN/scores."""
+    """Measure the exported pair; scores.json, not_found.json and scores.md go to RUN/scores."""
     out = run / "scores"
     out.mkdir(parents=True, exist_ok=True)
 
     def progress(text: str) -> None:
         print(f"\r{text}   ", end="", flush=True)
 
-    score_pair(data, pair, load_tokenizer(run / "tokenizer"), out, limit, needles, progress)
+    score_pair(data, pair, load_tokenizer(run / "tokenizer"), out, limit, needles, unanswerable, progress)
     print("\n" + (out / "scores.md").read_text(encoding="utf-8"), flush=True)
 
 

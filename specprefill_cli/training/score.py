@@ -17,6 +17,8 @@ from specprefill_cli.settings import Settings
 from specprefill_cli.training.corpus import dev_grams, stream_text
 from specprefill_cli.training.needles import needle_rows
 from specprefill_cli.training.selection import open_pair
+from specprefill_cli.training.unanswerable import COLUMNS as NOT_FOUND_COLUMNS
+from specprefill_cli.training.unanswerable import measure_not_found, question_pairs
 
 NEEDLE_TOKENS = (7_900, 15_900)
 NEEDLE_SEED = 977
@@ -44,16 +46,22 @@ COLUMNS: Columns = {
 }
 
 
+def dev_set(data: Path) -> Path:
+    """The file of dev questions."""
+    return data / "dev" / "squad11_dev.jsonl.xz"
+
+
 def question_sets(data: Path, tokenizer: Tokenizer, work: Path, limit: int, needles: int) -> Iterator[QuestionSet]:
-    """Name, questions and configurations of each set; `limit` dev questions, `needles` of each length (0: none)."""
+    """Name, questions and configurations of each set; `limit` dev questions and `needles` of each length (0: none)."""
     full, select = Configuration("full"), Configuration("select", 0.2, "auto")
     samples = packaged_folder("sample_docs") / "questions.jsonl"
     yield ("sample questions", read_items(samples, None, 0, 0), [full, select])
-    dev = data / "dev" / "squad11_dev.jsonl.xz"
-    yield ("dev, one paragraph", read_items(dev, limit, 0, 0), [full])
-    scorers = ("auto", "question", "lexical", "random")
-    chosen = [Configuration("select", keep, scorer) for keep in (0.1, 0.2) for scorer in scorers]
-    yield ("dev, 20 paragraphs", read_items(dev, limit, 19, 0), [full, *chosen])
+    if limit:
+        dev = dev_set(data)
+        yield ("dev, one paragraph", read_items(dev, limit, 0, 0), [full])
+        scorers = ("auto", "question", "lexical", "random")
+        chosen = [Configuration("select", keep, scorer) for keep in (0.1, 0.2) for scorer in scorers]
+        yield ("dev, 20 paragraphs", read_items(dev, limit, 19, 0), [full, *chosen])
     if not needles:
         return
     prose = list(stream_text(data, 1_000_000, dev_grams(data)))
@@ -66,11 +74,19 @@ def question_sets(data: Path, tokenizer: Tokenizer, work: Path, limit: int, need
 
 
 def score_pair(
-    data: Path, pair: Path, tokenizer: Tokenizer, out: Path, limit: int, needles: int, progress: Callable[[str], None]
+    data: Path,
+    pair: Path,
+    tokenizer: Tokenizer,
+    out: Path,
+    limit: int,
+    needles: int,
+    unanswerable: int,
+    progress: Callable[[str], None],
 ) -> list[Measurement]:
     """Measure an exported pair (folders `target` and `draft`, and `heads.json` if it was calibrated).
 
-    Writes `out/scores.json` after every set, so that an interrupted run keeps its figures, and `out/scores.md`.
+    Writes `out/scores.json` after every set, so that an interrupted run keeps its figures, and `out/scores.md`; with
+    questions that are `unanswerable`, also `out/not_found.json`.
     """
     base = Settings(max_new_tokens=MAX_NEW_TOKENS)
     session = open_pair(pair, base)
@@ -85,5 +101,13 @@ def score_pair(
         measurements += [Measurement(measure, row) for row in rows(results)]
         record = [asdict(measurement) for measurement in measurements]
         (out / "scores.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    (out / "scores.md").write_text(markdown(measurements, COLUMNS), encoding="utf-8")
+    tables = [markdown(measurements, COLUMNS)]
+    if unanswerable:
+        pairs = question_pairs(dev_set(data), unanswerable, 0)
+        figures = measure_not_found(
+            session, pairs, base.varied(mode="full"), lambda asked: progress(f"not found: {asked} of {len(pairs)}")
+        )
+        (out / "not_found.json").write_text(json.dumps(asdict(figures), indent=1) + "\n", encoding="utf-8")
+        tables.append(markdown([figures], NOT_FOUND_COLUMNS))
+    (out / "scores.md").write_text("\n".join(tables), encoding="utf-8")
     return measurements

@@ -344,9 +344,10 @@ def test_score_measures_and_writes_every_question_set(tmp_path, monkeypatch):
     rows = [
         {
             "id": n,
-            "context": f"The gate of farm {n} is green. " * 3,
-            "question": f"Which colour has gate {n}?",
-            "answers": ["green"],
+            "title": "Gates",
+            "context": f"The gate of farm {n} is green. Farmer {n}{n} keeps its key. " * 3,
+            "question": f"Who keeps the key of gate {n}?",
+            "answers": [f"Farmer {n}{n}"],
         }
         for n in range(25)
     ]
@@ -360,7 +361,8 @@ def test_score_measures_and_writes_every_question_set(tmp_path, monkeypatch):
     monkeypatch.setattr(score, "packaged_folder", lambda _name: samples)
     monkeypatch.setattr(score, "NEEDLE_TOKENS", (500,))
     pair = Path(model_source("tiny:target")).parent
-    measurements = score.score_pair(tmp_path, pair, load_tokenizer(pair / "target"), tmp_path, 2, 1, lambda _text: None)
+    tokenizer = load_tokenizer(pair / "target")
+    measurements = score.score_pair(tmp_path, pair, tokenizer, tmp_path, 2, 1, 3, lambda _text: None)
     counts = Counter(measurement.measure for measurement in measurements)
     assert counts == {
         "sample questions": 2,
@@ -371,4 +373,7 @@ def test_score_measures_and_writes_every_question_set(tmp_path, monkeypatch):
     assert {item.row.n for item in measurements if item.measure.startswith("dev")} == {2}
     written = json.loads((tmp_path / "scores.json").read_text())
     assert [record["measure"] for record in written] == [measurement.measure for measurement in measurements]
-    assert (tmp_path / "scores.md").read_text().count("\n") == len(measurements) + 2
+    tables = (tmp_path / "scores.md").read_text().split("\n\n")
+    assert [len(table.splitlines()) for table in tables] == [len(measurements) + 2, 3]
+    not_found = json.loads((tmp_path / "not_found.json").read_text())
+    assert (not_found["n"], not_found["false_alarms"]) == (3, 0)

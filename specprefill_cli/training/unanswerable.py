@@ -1,0 +1,129 @@
+"""How often `not found` is right, at a threshold on how much likelier it is than any other answer."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specprefill_cli.answering.session import Session
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.evaluation.datasets import Item, read_rows
+from specprefill_cli.lab.evaluation.metrics import NOT_FOUND, contains_answer
+from specprefill_cli.lab.evaluation.statistics import detection_interval, detection_threshold
+from specprefill_cli.lab.tables import Columns, number
+from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.settings import Settings
+
+FALSE_ALARMS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotFoundFigures:
+    """Percentages of n answerable and n unanswerable questions that are called `not found`.
+
+    right: of the unanswerable ones at the threshold, with its 95 % interval; false_alarms: of the answerable ones
+    threshold: on the margin, in nats, so that false alarms are at most `FALSE_ALARMS`
+    greedy_right, greedy_false_alarms: the same at a threshold of 0, where greedy decoding starts to say so
+    """
+
+    n: int
+    threshold: float
+    right: float
+    right_low: float
+    right_high: float
+    false_alarms: float
+    greedy_right: float
+    greedy_false_alarms: float
+
+
+COLUMNS: Columns = {
+    "measure": lambda _figures: "dev, own and other paragraph",
+    "n": lambda figures: f"{figures.n} + {figures.n}",
+    "threshold": lambda figures: number(figures.threshold, "+.2f"),
+    "not found right, % [95 %]": lambda figures: number(figures.right, ".1f", figures.right_low, figures.right_high),
+    "false alarms, %": lambda figures: number(figures.false_alarms, ".1f"),
+    "right, greedy, %": lambda figures: number(figures.greedy_right, ".1f"),
+    "false alarms, greedy, %": lambda figures: number(figures.greedy_false_alarms, ".1f"),
+}
+
+
+def question_pairs(path: Path, count: int, seed: int) -> list[tuple[Item, Item]]:
+    """Up to `count` questions, each on its own paragraph and on another of its article, drawn at random.
+
+    The other paragraph holds none of the reference answers; a question without such a paragraph is left out.
+
+    Raises SpecprefillError for rows without context and title.
+    """
+    rows = read_rows(path)
+    articles: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        if not {"context", "title"} <= set(row):
+            raise SpecprefillError(f"{path}: rows need context and title (the article); leave out --unanswerable")
+        articles[row["title"]].add(row["context"])
+    generator = random.Random(seed)
+    pairs: list[tuple[Item, Item]] = []
+    for row in generator.sample(rows, len(rows)):
+        if len(pairs) == count:
+            break
+        others = sorted(text for text in articles[row["title"]] if not contains_answer(text, row["answers"]))
+        if row["answers"] and others:
+            pairs.append(
+                (question_on(row, row["context"], row["answers"]), question_on(row, generator.choice(others), ()))
+            )
+    return pairs
+
+
+def question_on(row: Mapping, text: str, answers: Sequence[str]) -> Item:
+    """A row's question on a text, with its answers there."""
+    collection = Collection((one_page_document("context", text, "text/plain"),))
+    return Item(str(row["id"]), row["question"], tuple(answers), collection, (0, len(text)))
+
+
+def not_found_margin(session: Session, item: Item, settings: Settings) -> float:
+    """The margin log p(`not found`) - log p(best other answer), in nats, by the first tokens of both.
+
+    Needs no decoding, and tells the two kinds of questions apart no worse than the probabilities of whole answers do.
+    """
+    first_token = encode_text(session.pair.target.tokenizer, f" {NOT_FOUND}")[0][0]
+    logits = session.prefill(session.prepare(item.collection, item.question, settings)).logits.clone()
+    not_found = float(logits[first_token])
+    logits[first_token] = float("-inf")
+    return not_found - float(logits.max())
+
+
+def measure_not_found(
+    session: Session, pairs: Sequence[tuple[Item, Item]], settings: Settings, step: Callable[[int], None]
+) -> NotFoundFigures:
+    """The figures of questions on both paragraphs, in the settings' mode; step: called with how many pairs are done."""
+    answerable, unanswerable = [], []
+    for asked, (own, other) in enumerate(pairs, 1):
+        answerable.append(not_found_margin(session, own, settings))
+        unanswerable.append(not_found_margin(session, other, settings))
+        step(asked)
+    return not_found_figures(answerable, unanswerable)
+
+
+def not_found_figures(answerable: Sequence[float], unanswerable: Sequence[float]) -> NotFoundFigures:
+    """The figures of margins; the same place of both is the same question."""
+    threshold = detection_threshold(answerable, FALSE_ALARMS)
+    low, high = detection_interval(unanswerable, answerable, FALSE_ALARMS)
+    return NotFoundFigures(
+        n=len(answerable),
+        threshold=threshold,
+        right=percent_above(unanswerable, threshold),
+        right_low=100 * low,
+        right_high=100 * high,
+        false_alarms=percent_above(answerable, threshold),
+        greedy_right=percent_above(unanswerable, 0.0),
+        greedy_false_alarms=percent_above(answerable, 0.0),
+    )
+
+
+def percent_above(values: Sequence[float], threshold: float) -> float:
+    """The percentage of values above a threshold."""
+    return 100 * sum(value > threshold for value in values) / len(values)

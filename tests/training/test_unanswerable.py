@@ -1,0 +1,102 @@
+"""How often `not found` is right: which questions are asked of which paragraphs, and the figures of their margins."""
+
+import json
+
+import pytest
+
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.evaluation.statistics import detection_interval, detection_threshold
+from specprefill_cli.settings import Settings
+from specprefill_cli.training.unanswerable import not_found_figures, not_found_margin, question_on, question_pairs
+
+TOWNS = ("Aldby", "Birke", "Corvey", "Dornum")
+
+
+@pytest.fixture
+def dev(tmp_path):
+    """Two articles: four towns with a mayor each, and two paragraphs that share their only answer."""
+    rows = [
+        {
+            "id": number,
+            "title": "Towns",
+            "context": f"The mayor of {town} is Mr {town}son. Its bridge has {number + 3} arches.",
+            "question": f"Who is the mayor of {town}?",
+            "answers": [f"Mr {town}son", f"{town}son"],
+        }
+        for number, town in enumerate(TOWNS)
+    ]
+    rows += [
+        {
+            "id": colour,
+            "title": "Gates",
+            "context": f"The {colour} gate is oak.",
+            "question": "Wood?",
+            "answers": ["oak"],
+        }
+        for colour in ("red", "blue")
+    ]
+    path = tmp_path / "dev.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+def test_each_question_is_asked_of_its_own_and_of_another_paragraph_of_the_article(dev):
+    pairs = question_pairs(dev, 100, 0)
+    # The gates' question is answered by both paragraphs of their article.
+    assert {own.identifier for own, _ in pairs} == {"0", "1", "2", "3"}
+    for own, other in pairs:
+        assert own.question == other.question
+        assert own.answers[0] in own.collection.text
+        assert not other.answers
+        assert other.collection.text.startswith("The mayor of ")
+        assert own.answers[0] not in other.collection.text
+    assert len(question_pairs(dev, 2, 0)) == 2
+    assert question_pairs(dev, 100, 0) == pairs != question_pairs(dev, 100, 1)
+
+
+def test_rows_without_article_are_refused(tmp_path):
+    path = tmp_path / "dev.jsonl"
+    path.write_text('{"context": "A.", "question": "B?", "answers": ["A"]}', encoding="utf-8")
+    with pytest.raises(SpecprefillError, match="title"):
+        question_pairs(path, 1, 0)
+
+
+def test_threshold_lets_the_given_share_of_answerable_questions_pass():
+    answerable = [float(value) for value in range(1, 21)]
+    assert detection_threshold(answerable, 0.05) == 19.0
+    figures = not_found_figures(answerable, [18.5, 19.0, 19.5, 25.0] * 5)
+    assert (figures.threshold, figures.false_alarms, figures.right) == (19.0, 5.0, 50.0)
+    assert (figures.greedy_false_alarms, figures.greedy_right) == (100.0, 100.0)
+    assert figures.right_low <= 50.0 <= figures.right_high
+
+
+def test_margins_that_tell_nothing_and_all_have_the_figures_of_chance_and_of_perfection():
+    values = [(7 * number) % 100 - 50.0 for number in range(100)]
+    chance = not_found_figures(values, values)
+    assert chance.right == chance.false_alarms == 5.0
+    perfect = not_found_figures(values, [value + 200 for value in values])
+    assert (perfect.right, perfect.right_low, perfect.right_high) == (100.0, 100.0, 100.0)
+
+
+def test_interval_counts_the_uncertainty_of_the_threshold():
+    # All unanswerable questions have the same margin, and the answerable ones lie around it.
+    answerable = [float(number) for number in range(100)]
+    low, high = detection_interval([95.0] * 100, answerable, 0.05)
+    assert (low, high) == (0.0, 1.0)
+    low, high = detection_interval([150.0] * 100, answerable, 0.05)
+    assert (low, high) == (1.0, 1.0)
+
+
+def test_margin_is_positive_where_greedy_decoding_says_not_found(tiny_session):
+    settings = Settings(mode="full", max_new_tokens=4)
+    text = "The ferry to Norby leaves at 7:40 from pier 3. A ticket costs 12 crowns. Dogs travel free of charge."
+    questions = ("When does the ferry to Norby leave?", "Who wrote the opera?", "Which king built the castle of Rosk?")
+    said = {}
+    for question in questions:
+        row = {"id": "1", "question": question}
+        margin = not_found_margin(tiny_session, question_on(row, text, ()), settings)
+        answer = tiny_session.ask([one_page_document("ferry", text, "text/plain")], question, settings).finished()
+        assert (margin > 0) == answer.answer.startswith("not"), (question, margin, answer.answer)
+        said[question] = margin
+    assert said[questions[0]] < min(said[question] for question in questions[1:])
