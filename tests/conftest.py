@@ -8,6 +8,8 @@ from io import BytesIO, TextIOWrapper
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["SPECPREFILL_CONFIG"] = os.devnull
+# No test may ask a server that happens to run on this machine.
+os.environ["SPECPREFILL_SERVER"] = "off"
 
 import hypothesis
 import pytest
@@ -16,15 +18,11 @@ import transformers
 
 from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.pairs import Pair
-from specprefill_cli.models.raw_kv import key_value_size, layer_count
-from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.projection import KvCalibration, KvMap, LayerFit, pair_identity
-from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, VOCABULARY, build_model
+from tests.helpers.random_pairs import random_calibrated_pair
 
 # A suite that a shell started in the background has Ctrl-C ignored, and so would have the programs that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -63,32 +61,7 @@ def tokenizer():
 @pytest.fixture
 def random_pair(request, tokenizer):
     """Draft and target of one architecture with random weights and the bundled tokenizer: for mechanics, not meaning."""
-    name = getattr(request, "param", "llama")
-    models = [
-        LoadedModel(
-            f"random-{name}-{seed}", build_model(name, seed=seed), tokenizer, 4_096, frozenset({VOCABULARY - 2})
-        )
-        for seed in (1, 2)
-    ]
-    # Layer 1 sees the whole document on every architecture but Mistral.
-    heads = ScoringHeads(
-        heads=(Head(1, 0, 1.0),), auto_mass=0.7, default=False, evidence={}, **draft_identity(models[1])
-    )
-    pair = CalibratedPair(Pair("random", "draft", "target"), models[0], models[1], scoring_heads=heads)
-    pair.kv_calibration = KvCalibration(pair_identity(pair), 0, {"exact-0-draft": random_map(pair)})
-    return pair
-
-
-def random_map(pair):
-    """A map of draft KV with random weights: it maps badly, but everything around it must work."""
-    generator = torch.Generator().manual_seed(7)
-    size = pair.draft.model.config.hidden_size
-    fits, weights = [], {}
-    for layer in range(1, layer_count(pair.target.model)):
-        heads, head_size = key_value_size(pair.target.model, layer)
-        fits.append(LayerFit(layer, (1, 2), 1e-3, 1.0, 1.0))
-        weights[layer] = torch.randn(2 * size + 1, 2 * heads * head_size, generator=generator) / size**0.5
-    return KvMap(0, tuple(fits), weights)
+    return random_calibrated_pair(getattr(request, "param", "llama"), tokenizer)
 
 
 @pytest.fixture

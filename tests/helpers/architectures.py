@@ -35,10 +35,12 @@ ARCHITECTURES = {
 }
 
 
-def build_model(name, seed=0, attention=ATTENTION):
-    """Build a random model with larger weights than usual, so that attention is far from uniform."""
+def build_model(name, seed=0, attention=ATTENTION, **sizes):
+    """Build a random model with larger weights than usual, so that attention is far from uniform; sizes: changes."""
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(ARCHITECTURES[name](), attn_implementation=attention).eval()
+    config = ARCHITECTURES[name]()
+    config.update(sizes)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:

@@ -1,0 +1,68 @@
+"""Pairs of small random models with everything that calibration would add: for mechanics, not meaning."""
+
+from dataclasses import replace
+
+import torch
+
+from specprefill_cli.lab.calibration.files import save_heads, save_maps
+from specprefill_cli.models.calibration import calibration_folder
+from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.outline import load_outline
+from specprefill_cli.models.pairs import Pair
+from specprefill_cli.models.placement import Placement
+from specprefill_cli.models.raw_kv import key_value_size, layer_count
+from specprefill_cli.models.tokenizers import fingerprint
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.projection import KvCalibration, KvMap, LayerFit, pair_identity
+from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity
+from tests.helpers.architectures import VOCABULARY, build_model
+
+
+def random_calibrated_pair(name, tokenizer, draft_sizes=None):
+    """Draft and target of one architecture, with the bundled tokenizer; draft_sizes: changes to the draft's sizes."""
+    models = [
+        LoadedModel(
+            f"random-{name}-{seed}",
+            build_model(name, seed=seed, **sizes),
+            tokenizer,
+            4_096,
+            frozenset({VOCABULARY - 2}),
+        )
+        for seed, sizes in ((1, {}), (2, draft_sizes or {}))
+    ]
+    # Layer 1 sees the whole document on every architecture but Mistral.
+    heads = ScoringHeads(
+        heads=(Head(1, 0, 1.0), Head(1, models[1].config.num_attention_heads - 1, 0.5)),
+        auto_mass=0.7,
+        default=False,
+        evidence={},
+        **draft_identity(models[1]),
+    )
+    pair = CalibratedPair(Pair("random", "draft", "target"), models[0], models[1], scoring_heads=heads)
+    pair.kv_calibration = KvCalibration(pair_identity(pair), 0, {"exact-0-draft": random_map(pair)})
+    return pair
+
+
+def random_map(pair):
+    """A map of draft KV with random weights: it maps badly, but everything around it must work."""
+    generator = torch.Generator().manual_seed(7)
+    size = pair.draft.model.config.hidden_size
+    fits, weights = [], {}
+    for layer in range(1, layer_count(pair.target.model)):
+        heads, head_size = key_value_size(pair.target.model, layer)
+        fits.append(LayerFit(layer, (1, 2), 1e-3, 1.0, 1.0))
+        weights[layer] = torch.randn(2 * size + 1, 2 * heads * head_size, generator=generator) / size**0.5
+    return KvMap(0, tuple(fits), weights)
+
+
+def save_pair(pair, folder):
+    """Write models and calibration, to be loaded with `--draft FOLDER/draft --target FOLDER/target`."""
+    named = Pair("custom", str(folder / "draft"), str(folder / "target"))
+    for loaded, path in ((pair.draft, named.draft), (pair.target, named.target)):
+        loaded.model.save_pretrained(path)
+        loaded.tokenizer.save_pretrained(path)
+    # transformers may load a tokenizer in the way of the architecture beside it.
+    tokenizer = fingerprint(load_outline(named.draft, Placement(None), offline=True).tokenizer)
+    identity = {**pair.kv_calibration.identity, "tokenizer": tokenizer}
+    save_heads(replace(pair.scoring_heads, tokenizer=tokenizer), calibration_folder(named))
+    save_maps(replace(pair.kv_calibration, identity=identity), calibration_folder(named))
