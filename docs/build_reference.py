@@ -39,7 +39,8 @@ def reference() -> str:
         table(
             ("key in the config file", "option", "environment variable", "value", "default", "meaning"), setting_rows()
         ),
-        f"`{ENVIRONMENT_PREFIX}CONFIG` is the path of the config file.",
+        f"`{ENVIRONMENT_PREFIX}CONFIG` is the path of the config file; `{ENVIRONMENT_PREFIX}SERVER=off` keeps commands from a "
+        "running server ([serve](serve.md)).",
         "## Commands",
         *command_sections(typer.main.get_command(app), ("specprefill",)),
         "## Exit codes",
