@@ -98,7 +98,7 @@ def serve(
         return
     if not HAS_UNIX_SOCKETS and http is None:
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
-    check_extra()
+    check_extra("serve")
     from specprefill_cli.serving.start import CommandLine, ServeOptions, start
 
     notes = Notes(quiet)
@@ -165,12 +165,12 @@ def duration(text: str) -> float:
     return float(match[1]) * UNITS[match[2]]
 
 
-def check_extra() -> None:
-    """Raises UsageError where the packages of the extra are missing."""
+def check_extra(user: str) -> None:
+    """Raises UsageError where the packages of the extra are missing; user: the command or option that needs them."""
     from importlib.util import find_spec
 
     from specprefill_cli.installation import install_command
 
-    missing = [name for name in ("starlette", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    missing = [name for name in ("starlette", "uvicorn", "prometheus_client", "httpx") if find_spec(name) is None]
     if missing:
-        raise UsageError(f"serve: {', '.join(missing)} is not installed; run: {install_command(EXTRA)}")
+        raise UsageError(f"{user}: {', '.join(missing)} is not installed; run: {install_command(EXTRA)}")

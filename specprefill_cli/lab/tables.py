@@ -82,6 +82,18 @@ THROUGHPUT: Columns = {
     "gap median": lambda row: number(row.gap_median, ".3f"),
     "gap 95 %": lambda row: number(row.gap_p95, ".3f"),
 }
+SERVER: Columns = {
+    "clients": lambda row: f"{row.clients:,}",
+    "seconds": lambda row: f"{row.seconds:g}",
+    "answers": lambda row: f"{row.answers:,}",
+    "answers/s": lambda row: number(row.rate),
+    "errors": lambda row: f"{row.errors:,}",
+    "TTFT median": lambda row: number(row.ttft_median),
+    "99 %": lambda row: number(row.ttft_p99),
+    "same answer": lambda row: f"{row.same_answer} of {row.questions}",
+    "memory": lambda row: mebibytes(row.memory_early_bytes),
+    "at the end": lambda row: mebibytes(row.memory_late_bytes),
+}
 NEEDLES: Columns = {
     "prompt": lambda row: f"{row.prompt_tokens:,} tokens",
     "right": lambda row: f"{row.right} of {row.n}",

@@ -1,11 +1,10 @@
-"""Load on a running server: `python -m specprefill_cli.lab.benchmarks.server_load --clients 64 --seconds 300`.
+"""Load on a running server: clients that ask the sample questions over its Unix socket, one after the other.
 
-Every client asks the sample questions over the Unix socket, one after the other and each client from another one on.
+Each client begins with another question.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import time
@@ -15,8 +14,10 @@ from statistics import median
 from typing import Any
 
 import httpx
+import numpy as np
 import psutil
 
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.serving.control import server_state
 from specprefill_cli.serving.places import HTTP_SOCKET, runtime_folder
@@ -37,6 +38,29 @@ class Load:
     answers: dict[int, set[str]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRow:
+    """The figures of a load; times in seconds.
+
+    rate: answers a second; ttft: from a request to the first piece of its answer
+    same_answer: questions, of those asked, that had the same answer every time; the first time each was asked alone
+    memory_early_bytes, memory_late_bytes: medians of the second and the last quarter of the time
+    """
+
+    clients: int
+    seconds: float
+    answers: int
+    rate: float
+    errors: int
+    first_errors: list[str]
+    ttft_median: float | None
+    ttft_p99: float | None
+    questions: int
+    same_answer: int
+    memory_early_bytes: int
+    memory_late_bytes: int
 
 
 def sample_questions() -> list[dict[str, Any]]:
@@ -110,38 +134,29 @@ async def measure(clients: int, seconds: float, process: int) -> Load:
     return load
 
 
-def summary(load: Load, clients: int, seconds: float) -> dict[str, Any]:
-    """The figures of a load."""
-    ttfts = sorted(load.ttfts)
-    quarter = max(1, len(load.memory) // 4)
-    return {
-        "clients": clients,
-        "seconds": seconds,
-        "answers": len(ttfts),
-        "errors": len(load.errors),
-        "first_errors": load.errors[:3],
-        "ttft_p50_seconds": median(ttfts) if ttfts else None,
-        "ttft_p99_seconds": ttfts[int(0.99 * (len(ttfts) - 1))] if ttfts else None,
-        "answers_per_second": len(ttfts) / seconds,
-        "questions_with_one_answer": sum(len(texts) == 1 for texts in load.answers.values()),
-        "questions": len(load.answers),
-        "memory_second_quarter_bytes": median(load.memory[quarter : 2 * quarter] or load.memory),
-        "memory_last_quarter_bytes": median(load.memory[-quarter:]),
-    }
-
-
-def main() -> None:
-    """Print the figures as one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    arguments = parser.parse_args()
+def bench_server(clients: int, seconds: float) -> list[ServerRow]:
+    """The figures of the running server under a load, as the one row of a table. Raises SpecprefillError without a server."""
     state = server_state()
     if state is None:
-        raise SystemExit("no server is running; start one with `specprefill serve`")
-    load = asyncio.run(measure(arguments.clients, arguments.seconds, state["process"]))
-    print(json.dumps(summary(load, arguments.clients, arguments.seconds)))
+        raise SpecprefillError("no server is running; start one with `specprefill serve`")
+    load = asyncio.run(measure(clients, seconds, state["process"]))
+    return [row_of(load, clients, seconds)]
 
 
-if __name__ == "__main__":
-    main()
+def row_of(load: Load, clients: int, seconds: float) -> ServerRow:
+    """The figures of a load."""
+    quarter = max(1, len(load.memory) // 4)
+    return ServerRow(
+        clients=clients,
+        seconds=seconds,
+        answers=len(load.ttfts),
+        rate=len(load.ttfts) / seconds,
+        errors=len(load.errors),
+        first_errors=load.errors[:3],
+        ttft_median=float(np.median(load.ttfts)) if load.ttfts else None,
+        ttft_p99=float(np.percentile(load.ttfts, 99)) if load.ttfts else None,
+        questions=len(load.answers),
+        same_answer=sum(len(texts) == 1 for texts in load.answers.values()),
+        memory_early_bytes=int(median(load.memory[quarter : 2 * quarter] or load.memory)),
+        memory_late_bytes=int(median(load.memory[-quarter:])),
+    )

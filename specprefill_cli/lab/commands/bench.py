@@ -183,6 +183,14 @@ def throughput(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer at most.")] = 32,
     plot: Annotated[Path | None, plot_option("TTFT against the rate")] = None,
     shapes: Shapes = None,
+    server: Annotated[
+        bool,
+        typer.Option(
+            "--server", help="Load the running server instead, with the questions about the sample documents."
+        ),
+    ] = False,
+    clients: Annotated[int, typer.Option(min=1, help="With --server: clients that ask at the same time.")] = 64,
+    seconds: Annotated[float, typer.Option(min=1, help="With --server: how long they ask.")] = 60.0,
     *,
     settings: Settings,
     given: Given,
@@ -196,9 +204,16 @@ def throughput(
     Questions arrive at random (a Poisson process) and share no work. The table has the largest rate that held, TTFT from
     arrival to first text, and the gaps between pieces of text, at that rate.
 
-    Example:
+    Examples:
       specprefill bench throughput --modes full,select --keep 0.1,0.2,0.3 --plot throughput.svg
+
+      specprefill bench throughput --server --clients 64 --seconds 300
     """
+    if server:
+        if given or plot is not None or shapes is not None:
+            raise UsageError("--server measures the server as it was started; give it only --clients and --seconds")
+        show_server_load(clients, seconds, json, quiet)
+        return
     settings = settings.varied(max_new_tokens=max_new_tokens)
     check_plot(plot)
     concurrencies = [concurrency_of(part, "--concurrency") for part in split(concurrency, "--concurrency")]
@@ -214,6 +229,19 @@ def throughput(
     show_benchmark(rows, THROUGHPUT, json)
     if plot is not None:
         write_whole(plot, throughput_plot(rows, limit))
+
+
+def show_server_load(clients: int, seconds: float, json: bool, quiet: bool) -> None:
+    """Load the running server and print its figures. Raises SpecprefillError without one, UsageError without its extra."""
+    from specprefill_cli.cli.serve import check_extra
+
+    check_extra("--server")
+    from specprefill_cli.lab.benchmarks.server_load import bench_server
+    from specprefill_cli.lab.tables import SERVER, show_benchmark
+
+    with Notes(quiet).progress(f"{clients:,} clients ask for {seconds:g} s"):
+        rows = bench_server(clients, seconds)
+    show_benchmark(rows, SERVER, json)
 
 
 @app.command("needles")
