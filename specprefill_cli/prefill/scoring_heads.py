@@ -43,7 +43,8 @@ class ScoringHeads:
     """The scoring heads of one draft, and what identifies the draft.
 
     lexical: weight of BM25, against 1 for the heads
-    auto_mass: share of the importance that `--keep auto` holds with these heads
+    auto_mass: share of the importance that `--keep auto` holds with these heads, and auto_tokens: the document tokens whose
+    importance it is a share of, those of a typical document that it was tuned on; None: all
     window: tokens that the draft must see back while it reads, for these heads to work as well; None: all of them
     default: whether they found the passage better than the scorers that need no calibration on held-out rows
     evidence: figures of the search
@@ -59,6 +60,7 @@ class ScoringHeads:
     evidence: Mapping[str, float | int]
     window: int | None = None
     lexical: float = 0.0
+    auto_tokens: int | None = None
 
 
 def draft_identity(draft: LoadedModel) -> dict[str, Any]:

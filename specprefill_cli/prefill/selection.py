@@ -14,14 +14,11 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.fates import Fate, Plan, Span
 from specprefill_cli.prefill.positions import answer_room
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import Scores
+from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
 
 # Chunks larger than usual are too coarse where they keep more than this multiple of the keep ratio.
 USUAL_CHUNK, COARSE = 32, 1.25
-# Share of the importance mass that `--keep auto` holds.
-AUTO_MASS = 0.6
-# Share of the target's context that `--keep auto` fills at most with a document beyond it: the mass of unimportant text
-# grows with the document, what answers a question does not.
+# Share of the target's context that `--keep auto` fills at most with a document beyond it.
 AUTO_CONTEXT_SHARE = 0.25
 
 
@@ -72,10 +69,10 @@ def document_floor(keep: float, document_tokens: int) -> float:
     return keep * document_tokens / 2
 
 
-def chunks_for_mass(scores: Tensor, share: float) -> int:
-    """Size of the smallest set of chunks that holds `share` of the summed scores."""
-    ordered = scores[rank(scores)].cumsum(0)
-    return min(int((ordered < share * ordered[-1]).sum()) + 1, len(scores))
+def chunks_for_mass(scores: Tensor, share: float, most: int | None = None) -> int:
+    """Size of the smallest set of chunks that holds `share` of the summed scores of the `most` best ones, or of all."""
+    ordered = scores[rank(scores)[:most]].cumsum(0)
+    return min(int((ordered < share * ordered[-1]).sum()) + 1, len(ordered))
 
 
 def select(
@@ -85,14 +82,13 @@ def select(
     chunk_size: int,
     prompt_tokens: int,
     document: tuple[int, int],
-    auto_mass: float | None = None,
+    auto_budget: AutoBudget | None = None,
     neighbours: float = 0.0,
     limit: int | None = None,
 ) -> Selection:
     """Keep the most important chunks of a document.
 
-    importance: [n] scores of the document's tokens; keep: share of all prompt tokens, or None for the smallest set of
-    chunks that holds `auto_mass` of the scores' sum (AUTO_MASS where it is None)
+    importance: [n] scores of the document's tokens; keep: share of all prompt tokens, or None for `auto_budget`
     neighbours: weight of a chunk's two neighbours in its rank; limit: document tokens kept at most
     """
     start, end = document
@@ -100,7 +96,9 @@ def select(
         return Selection(plan=Plan(prompt_tokens, document, ()))
     scores = with_neighbours(chunk_scores(importance, chunk_size), neighbours)
     if keep is None:
-        count = chunks_for_mass(scores, AUTO_MASS if auto_mass is None else auto_mass)
+        budget = auto_budget or AutoBudget()
+        most = None if budget.tokens is None else math.ceil(budget.tokens / chunk_size)
+        count = chunks_for_mass(scores, budget.share, most)
     else:
         count = chunk_budget(keep, prompt_tokens, end - start, chunk_size)
     if limit is not None:
@@ -150,7 +148,7 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
         chunk_size=request.chunk_size,
         prompt_tokens=request.prompt.length,
         document=request.prompt.document,
-        auto_mass=scores.auto_mass,
+        auto_budget=scores.auto_budget,
         neighbours=scores.neighbours,
         limit=limit,
     )

@@ -19,6 +19,7 @@ from specprefill_cli.lab.calibration.heads import calibrate_heads
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.prefill.scorers.base import AutoBudget
 from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity, load_heads
 from specprefill_cli.settings import Settings
 
@@ -52,7 +53,7 @@ def test_scores_match_eager_attention_of_the_chosen_heads(random_session, chunk)
     expected = F.avg_pool1d(0.75 * attention_mass[3][None] + 0.25 * attention_mass[0][None], 13, stride=1, padding=6)[0]
     assert window_layers(model.config)[1] is None
     torch.testing.assert_close(ours.importance, expected, atol=1e-5, rtol=1e-4)
-    assert ours.auto_mass == 0.7
+    assert ours.auto_budget == AutoBudget(share=0.7)
 
 
 def test_the_draft_runs_only_the_layers_below_its_scoring_heads(random_session):

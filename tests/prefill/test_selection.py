@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.fates import Fate, full_plan
+from specprefill_cli.prefill.scorers.base import AutoBudget
 from specprefill_cli.prefill.selection import (
     chunk_budget,
     chunk_scores,
@@ -100,6 +101,21 @@ def test_chunks_for_mass_is_the_smallest_sufficient_set(scores, share):
     assert ordered[:count].sum() >= share * ordered.sum() * (1 - 1e-5)
     if count > 1:
         assert ordered[: count - 1].sum() < share * ordered.sum() * (1 + 1e-5)
+
+
+def test_auto_keep_does_not_grow_with_unimportant_text():
+    """What is kept of a passage and of the same one in ten times as much other text."""
+
+    def kept(others, budget):
+        importance = torch.cat([torch.full((64,), 9.0), torch.full((others,), 0.5)])
+        tokens = len(importance)
+        return select(
+            importance, keep=None, chunk_size=32, prompt_tokens=tokens, document=(0, tokens), auto_budget=budget
+        ).plan.kept_tokens
+
+    tuned = AutoBudget(share=0.5, tokens=640)
+    assert kept(576, tuned) == kept(6336, tuned) == 64
+    assert kept(6336, AutoBudget(share=0.5)) > 1000
 
 
 def test_empty_document_keeps_only_prefix_and_suffix():

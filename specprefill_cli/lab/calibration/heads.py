@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 import torch
@@ -89,6 +90,7 @@ def calibrate_heads(
         heads=chosen,
         lexical=lexical,
         auto_mass=search.auto_mass(windowed, [seen.gold for seen in sightings]),
+        auto_tokens=int(median(case.request.document_tokens for case in cases)),
         default=all(sum(recalls["heads"].values()) > sum(recalls[other].values()) for other in UNCALIBRATED),
         evidence=evidence,
         window=window,

@@ -19,7 +19,7 @@ from specprefill_cli.models.raw_kv import layer_count
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import Scorer, Scores
+from specprefill_cli.prefill.scorers.base import AutoBudget, Scorer, Scores
 from specprefill_cli.prefill.scorers.window_reading import WindowReading, reads
 from specprefill_cli.prefill.scorers.windows import Window, windows_of
 from specprefill_cli.prompting import Prompt
@@ -110,9 +110,9 @@ class AttentionScorer(Scorer):
         """Last changes to the importance [n], now of the target's document tokens."""
         return importance
 
-    def auto_mass(self, request: PrefillRequest) -> float | None:
-        """Share of the importance that `--keep auto` holds; None for the usual share."""
-        return None
+    def auto_budget(self, request: PrefillRequest) -> AutoBudget:
+        """What `--keep auto` keeps."""
+        return AutoBudget()
 
     def score(self, request: PrefillRequest) -> Scores:
         """Score with one run of the draft. Raises SpecprefillError as `layers`, and for scores that are not finite."""
@@ -138,7 +138,7 @@ class AttentionScorer(Scorer):
             importance = self.finish(request, importance)
         return Scores(
             importance=importance,
-            auto_mass=self.auto_mass(request),
+            auto_budget=self.auto_budget(request),
             neighbours=self.neighbours,
             spread_limit=self.spread_limit,
         )

@@ -18,10 +18,23 @@ NEIGHBOURS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
+class AutoBudget:
+    """What `--keep auto` keeps: the fewest chunks that hold a share of the importance's mass.
+
+    share: of the mass of the best chunks with so many document tokens, or of all chunks where `tokens` is None. The mass of
+    unimportant text grows with the document, what answers a question does not: a share that was tuned on documents of some
+    length is one of so many tokens in longer ones too.
+    """
+
+    share: float = 0.6
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scores:
     """Importance [n] of the target's document tokens.
 
-    auto_mass: share of its sum that `--keep auto` holds; None for the usual share
+    auto_budget: what `--keep auto` keeps of them
     neighbours: weight of a chunk's two neighbours in its rank
     spread_limit: `spread` of chunks above which the evidence is spread over the document; None where it is unknown
     draft_state: the draft's cache of the whole prompt, where the scorer ran the draft and decoding needs it
@@ -29,7 +42,7 @@ class Scores:
     """
 
     importance: Tensor
-    auto_mass: float | None = None
+    auto_budget: AutoBudget = AutoBudget()
     neighbours: float = 0.0
     spread_limit: float | None = None
     draft_state: PrefillState | None = None

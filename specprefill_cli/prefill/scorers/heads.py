@@ -19,7 +19,7 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import usable_layers
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import AttentionScorer
-from specprefill_cli.prefill.scorers.base import NEIGHBOURS
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
 from specprefill_cli.prefill.scoring_heads import REMEDY, Head, ScoringHeads, blend, head_importance
 from specprefill_cli.prompting import Prompt
@@ -78,8 +78,9 @@ class HeadsScorer(AttentionScorer):
         weight = known_heads(request).lexical
         return blend(importance, lexical_importance(request), weight) if weight else importance
 
-    def auto_mass(self, request: PrefillRequest) -> float:
-        return known_heads(request).auto_mass
+    def auto_budget(self, request: PrefillRequest) -> AutoBudget:
+        heads = known_heads(request)
+        return AutoBudget(share=heads.auto_mass, tokens=heads.auto_tokens)
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
         """`auto` is the window with which the heads were found to work as well."""
