@@ -18,15 +18,16 @@ class DraftKvVerdict:
     """Answers of a mode with draft KV against those of `select` to the same questions.
 
     recompute, keep, exact_layers: the settings of the mode; keep is None for `auto`
-    select_keep: keep ratio with which `select` took as long; ttft_ratio: median TTFT of the mode divided by that of `select`
-    f1_delta: mean of the mode's F1 minus that of `select`, in percent, with its 95 % interval; n: questions
+    select_keep: keep ratio of the `select` that answered best, of those with the mode's own ratio and with the one that takes
+    as long as the mode; ttft_ratio: median TTFT of the mode divided by that of `select` with the latter
+    f1_delta: mean of the mode's F1 minus that of the best `select`, in percent, with its 95 % interval; n: questions
     """
 
     mode: str
     recompute: float
     keep: float | None
     exact_layers: int
-    select_keep: float
+    select_keep: float | None
     n: int
     f1_delta: float
     f1_delta_low: float
@@ -47,7 +48,7 @@ class DraftKvVerdict:
     def evidence(self) -> str:
         """What it rests on, in words."""
         interval = f"[{self.f1_delta_low:.1f}, {self.f1_delta_high:.1f}]"
-        return f"F1 {self.f1_delta:+.1f} {interval} against select at equal time to first token, n = {self.n}"
+        return f"F1 {self.f1_delta:+.1f} {interval} against select in at most the same time, n = {self.n}"
 
 
 def stored_verdicts(description: Mapping[str, Any]) -> tuple[DraftKvVerdict, ...]:

@@ -65,7 +65,7 @@ def test_auto_takes_draft_kv_where_it_beat_select_and_says_why(session, mode):
     taken, reason = choice(session, verdict(mode))
     assert taken == mode
     assert reason.startswith(f"auto: {mode} promises 2.0x at ")
-    assert "F1 +6.0 [2.0, 10.0] against select at equal time to first token, n = 60" in reason
+    assert "F1 +6.0 [2.0, 10.0] against select in at most the same time, n = 60" in reason
     stream = session.ask(COLLECTION, "When does the gate open?", BASE.varied(mode="auto"))
     assert (stream.finished().mode, stream.prefilled.gate is not None) == (mode, True)
 
@@ -159,7 +159,30 @@ def test_calibration_compares_each_mode_with_select_in_the_same_time(random_sess
 
     found = find_verdicts(random_session, questions, BASE, lambda _: None, timer)
     assert [row.mode for row in found] == list(MODES_WITH_DRAFT_KV)
-    assert {row.select_keep for row in found} == {0.5}
+    assert {row.select_keep for row in found} <= {0.5, BASE.keep}
     assert all((row.n, row.recompute, row.keep) == (2, BASE.recompute, BASE.keep) for row in found)
     assert all(row.f1_delta_low <= row.f1_delta <= row.f1_delta_high and row.ttft_ratio > 0 for row in found)
     assert ("select", 0.5) in asked
+
+
+@pytest.mark.parametrize(("best_keep", "delta"), [(0.5, -33.33), (BASE.keep, -33.33), (None, 66.67)])
+def test_a_mode_must_beat_the_better_of_two_selects(random_session, monkeypatch, best_keep, delta):
+    """One `select` takes as long as the mode, the other one keeps as much; the answer is `nine`."""
+
+    def answer(_session, _item, settings):
+        text = "nine euros" if settings.mode != "select" else "nine" if settings.keep == best_keep else "four"
+        return SimpleNamespace(answer=text, ttft_seconds=1.0)
+
+    monkeypatch.setattr("specprefill_cli.lab.study.verdicts.ask", answer)
+    found = find_verdicts(random_session, [item()] * 2, BASE, lambda _: None, lambda *_: 1.0)
+    assert {row.f1_delta for row in found} == {delta}
+    assert {row.wins for row in found} == {delta > 0}
+
+
+def test_the_keep_ratio_of_the_better_select_is_stored(random_session, monkeypatch):
+    def answer(_session, _item, settings):
+        return SimpleNamespace(answer="nine" if settings.keep == BASE.keep else "four", ttft_seconds=1.0)
+
+    monkeypatch.setattr("specprefill_cli.lab.study.verdicts.ask", answer)
+    found = find_verdicts(random_session, [item()] * 2, BASE, lambda _: None, lambda *_: 1.0)
+    assert {row.select_keep for row in found} == {BASE.keep}
