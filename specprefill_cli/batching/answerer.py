@@ -12,13 +12,13 @@ import torch
 
 from specprefill_cli.answering.answer import Answer
 from specprefill_cli.answering.resolve import check_names, loads_draft
+from specprefill_cli.batching.out_of_memory import free_memory, with_short_passes
 from specprefill_cli.batching.rows import Row
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import SpecprefillError, UsageError, first_line
-from specprefill_cli.prefill.pass_size import SMALLEST
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.reporting.jsonl import answer_record
-from specprefill_cli.settings import AUTO, Settings, parse_setting
+from specprefill_cli.settings import Settings, parse_setting
 
 Reader = Callable[[tuple[str, ...]], Collection]
 
@@ -108,13 +108,10 @@ class SessionAnswerer:
         except torch.OutOfMemoryError as error:
             reason = first_line(error)
         # Behind the block above, because the error holds what the failed attempt has allocated.
-        if self.session.cache is not None:
-            self.session.cache.draft.evict(0)
-            self.session.cache.target.evict(0)
-        torch.cuda.empty_cache()
-        tokens = SMALLEST if settings.prefill_chunk == AUTO else min(SMALLEST, int(settings.prefill_chunk))
-        answer = self.session.ask(collection, question, settings.varied(prefill_chunk=tokens)).finished()
-        return answer, [f"out of memory ({reason}); asked again in passes of {tokens} tokens"]
+        free_memory(self.session.cache)
+        settings = with_short_passes(settings)
+        answer = self.session.ask(collection, question, settings).finished()
+        return answer, [f"out of memory ({reason}); asked again in passes of {settings.prefill_chunk} tokens"]
 
 
 def read_once(read: Reader, limit: int = 8) -> Reader:

@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from specprefill_cli.batching.loop import is_device_failure
+from specprefill_cli.batching.out_of_memory import free_memory, with_short_passes
 from specprefill_cli.serving.messages import LAST, Failed, Finished, Payload, Piece, Prefilled, Result
 
 if TYPE_CHECKING:
@@ -70,6 +73,7 @@ class Ticket:
     """A submitted job. deliver: takes its payloads, on the engine's thread; it must not wait.
 
     submitted, started: on the clock of `time.perf_counter`; started is None while the job waits
+    delivered: whether it has had a payload; alone: whether it runs with no other, the second time it is tried
     """
 
     number: int
@@ -78,6 +82,8 @@ class Ticket:
     submitted: float
     started: float | None = None
     cancelled: bool = False
+    delivered: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,20 +158,22 @@ class Engine:
         for event in self.scheduler.step():
             if event.ticket in self.asked:
                 assert event.error is not None, "answers are consumed where they run"
-                self.tell(self.asked[event.ticket], Failed(event.error))
+                self.fail(event.ticket, event.error)
         self.last_active = time.monotonic()
 
     def next_job(self) -> Ticket | None:
         """The oldest job that waits, where it can begin now."""
         with self.changed:
-            if not self.waiting or not self.can_begin(self.waiting[0].job):
+            if not self.waiting or not self.can_begin(self.waiting[0]):
                 return None
             self.running.add(self.waiting[0])
             return self.waiting.popleft()
 
-    def can_begin(self, job: Job) -> bool:
+    def can_begin(self, ticket: Ticket) -> bool:
         """Whether a job need not wait: a question for others to end, a call for an answer that has the ranks' models."""
-        if isinstance(job, AskJob):
+        if ticket.alone or any(running.alone for running in self.running):
+            return self.scheduler.idle
+        if isinstance(ticket.job, AskJob):
             return self.scheduler.free > 0
         return self.scheduler.packs or self.scheduler.idle
 
@@ -176,7 +184,7 @@ class Engine:
             scheduled = self.scheduler.submit(
                 job.collection,
                 job.question,
-                job.settings,
+                with_short_passes(job.settings) if ticket.alone else job.settings,
                 job.identifier,
                 session=job.session,
                 consume=partial(job.consume, partial(self.tell, ticket)),
@@ -185,6 +193,20 @@ class Engine:
         else:
             ticket.started = time.perf_counter()
             self.tell(ticket, job.payload())
+
+    def fail(self, scheduled: Scheduled, error: Exception) -> None:
+        """End a question; one that lacked memory beside others is first tried again, alone and in short passes."""
+        ticket = self.asked[scheduled]
+        if not isinstance(error, torch.OutOfMemoryError) or ticket.delivered or ticket.alone:
+            self.tell(ticket, Failed(error))
+            return
+        assert isinstance(ticket.job, AskJob)
+        free_memory(ticket.job.session.cache)
+        del self.asked[scheduled]
+        ticket.alone, ticket.started = True, None
+        with self.changed:
+            self.running.discard(ticket)
+            self.waiting.appendleft(ticket)
 
     def interrupt_cancelled(self) -> None:
         """End the questions that nobody waits for any more, so that others can take their places."""
@@ -197,6 +219,7 @@ class Engine:
         if isinstance(payload, LAST):
             self.running.discard(ticket)
             self.asked = {scheduled: asker for scheduled, asker in self.asked.items() if asker is not ticket}
+        ticket.delivered = True
         self.observe(Event(ticket, payload))
         ticket.deliver(payload)
         if isinstance(payload, Failed) and is_device_failure(payload.error):

@@ -4,6 +4,7 @@ import threading
 from collections import defaultdict
 
 import pytest
+import torch
 
 from specprefill_cli.batching.scheduler import Scheduler
 from specprefill_cli.documents.collection import Collection
@@ -172,6 +173,33 @@ def test_a_question_that_fails_harms_no_other(session, asker):
     assert isinstance(asker.payloads("empty")[0].error, UsageError)
     assert isinstance(asker.payloads("call")[0].error, ValueError)
     assert asker.text("good") == alone(session)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_question_that_lacks_memory_is_tried_again_alone(session, asker, monkeypatch, attempts):
+    """Alone, it is out of memory again or not."""
+    real, beside = Scheduler.answer, []
+
+    def answer(self, ticket, prepared):
+        if ticket.question == "Why?":
+            beside.append(self.active - 1)
+            if len(beside) <= attempts:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        real(self, ticket, prepared)
+
+    monkeypatch.setattr(Scheduler, "answer", answer)
+    for name, question in {"a": "Who a?", "b": "Why?", "c": "Who c?"}.items():
+        asker.submit(name, ask_job(session, question))
+    asker.finish()
+    assert beside[0] > 0
+    assert beside[1:] == [0]
+    assert asker.text("a") == alone(session, "Who a?")
+    assert asker.text("c") == alone(session, "Who c?")
+    last = asker.payloads("b")[-1]
+    if attempts == 1:
+        assert last.answer.answer == alone(session, "Why?")
+    else:
+        assert isinstance(last.error, torch.OutOfMemoryError)
 
 
 def test_nothing_is_left_waiting_when_the_device_fails(session, asker):
