@@ -33,12 +33,12 @@ def positive_part(probabilities: Tensor, proposal: Proposal, place: int) -> Tens
     The positive part of target minus proposal, not normalised (arXiv 2211.17192, section 2.3).
     """
     if proposal.probabilities is None:
-        rest = probabilities.clone()
-        rest[proposal.tokens[place]] = 0
+        residual = probabilities.clone()
+        residual[proposal.tokens[place]] = 0
     else:
-        rest = (probabilities - proposal.probabilities[place]).clamp(min=0)
+        residual = (probabilities - proposal.probabilities[place]).clamp(min=0)
     # Equal distributions leave nothing but rounding: then either is right.
-    return rest if rest.sum() > 0 else probabilities
+    return residual if residual.sum() > 0 else probabilities
 
 
 def verify(logits: Tensor, proposal: Proposal, sampler: Sampler) -> tuple[int, int]:

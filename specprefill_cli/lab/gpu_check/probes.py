@@ -89,8 +89,8 @@ def kernels(shapes: str) -> Rows:
             queries, slots = len(context.query_positions), len(context.key_positions)
             query = torch.randn(1, cost.heads, queries, cost.head_size, device=device, dtype=dtype)
             key, value = torch.randn(2, 1, cost.key_value_heads, slots, cost.head_size, device=device, dtype=dtype)
-            found = attention_call(query, key, value, context)
-            rows.append({"model": role, "pass": situation, "queries": queries, "dtype": str(dtype)} | found)
+            call = attention_call(query, key, value, context)
+            rows.append({"model": role, "pass": situation, "queries": queries, "dtype": str(dtype)} | call)
     return rows
 
 

@@ -21,7 +21,7 @@ class Tuned:
     mode: str
     keep: float
     pilot_ttft_seconds: float
-    wanted_ttft_seconds: float
+    target_ttft_seconds: float
 
 
 def nearest_keep(

@@ -83,7 +83,7 @@ def test_each_mode_is_tuned_to_the_reference_time():
 
     tuned = tune(None, [item(n) for n in range(9)], SETTINGS, ("select", "hybrid"), lambda _: None, timer)
     assert (tuned["select"].keep, tuned["hybrid"].keep) == (0.5, 0.25)
-    assert tuned["select"].pilot_ttft_seconds == tuned["select"].wanted_ttft_seconds == 1.0
+    assert tuned["select"].pilot_ttft_seconds == tuned["select"].target_ttft_seconds == 1.0
     assert calls[0] == ("draft-kv", 9)
 
 

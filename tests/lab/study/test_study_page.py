@@ -107,7 +107,7 @@ RECORD = {
     "equal_cost": {
         "reference": "draft-kv",
         "tolerance": 0.05,
-        "tuned": [{"mode": "select", "keep": 0.4, "pilot_ttft_seconds": 0.5, "wanted_ttft_seconds": 0.5}],
+        "tuned": [{"mode": "select", "keep": 0.4, "pilot_ttft_seconds": 0.5, "target_ttft_seconds": 0.5}],
         "rows": [
             cost_row("full", 60.0, ttft_ratio=2.0, equal_ttft=False),
             cost_row("select", 41.5, keep=0.4, ttft_ratio=1.2, equal_ttft=False),
