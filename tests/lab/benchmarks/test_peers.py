@@ -13,7 +13,7 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.lab.benchmarks import gguf_target, peer_session
 from specprefill_cli.lab.benchmarks.peers import Peer, llama_cpp_peer, transformers_peer, vllm_peer
 from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
-from specprefill_cli.lab.commands.bench import baselines
+from specprefill_cli.lab.commands.bench.prefill import baselines
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.models import adapter, attention
 from specprefill_cli.settings import Settings
