@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Colours that colour-blind readers can tell apart (Wong, Nature Methods 8, 441, 2011).
 COLOURS = ("#0072b2", "#d55e00", "#007d5b", "#a6467f", "#8a6d00", "#555555")
 MARKERS = "os^Dv"
+# Of the lines that have the first colours, and of those that have them again.
+LINE_STYLES = ("-", "-.")
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     # Names of models may hold dollar signs.
@@ -89,16 +91,22 @@ def line_plot(
         if x_log:
             axes.set_xscale("log", base=2)
         shown = spaced(places, math.log2 if x_log else float)
-        axes.set_xticks(shown, [f"{x:.0%}" if x_percent else f"{x:,g}" for x in shown])
+        axes.set_xticks(shown, [f"{x:.0%}" if x_percent else tick_label(x) for x in shown])
         axes.set_xticks([], minor=True)
         axes.set(xlabel=x_label, ylabel=y_label)
-        axes.set_ylim(bottom=0)
+        highest = max(y for line in series for _, y in line.points)
+        axes.set_ylim(0, max(axes.get_ylim()[1], 1.05 * highest))
         axes.grid(axis="y", color="#dddddd")
         axes.set_axisbelow(True)
         names = axes.get_legend_handles_labels()[1]
         columns = 1 if max(map(len, names)) > LONGEST_NAME_IN_TWO_COLUMNS else 2
         figure.legend(loc="outside lower left", ncols=columns, frameon=False)
         return svg_text(figure, title)
+
+
+def tick_label(value: float) -> str:
+    """A whole number as it is, any other with two digits."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:.2g}"
 
 
 def spaced(places: Sequence[float], scale: Callable[[float], float]) -> list[float]:
@@ -114,7 +122,8 @@ def spaced(places: Sequence[float], scale: Callable[[float], float]) -> list[flo
 def draw_series(axes: Axes, line: Series, index: int) -> None:
     """One line with its intervals and its bound, named for the legend."""
     colour, (x, y) = COLOURS[index % len(COLOURS)], zip(*line.points, strict=True)
-    axes.plot(x, y, color=colour, marker=MARKERS[index % len(MARKERS)], linewidth=2, label=printable(line.name))
+    style, marker = LINE_STYLES[index // len(COLOURS) % len(LINE_STYLES)], MARKERS[index % len(MARKERS)]
+    axes.plot(x, y, color=colour, linestyle=style, marker=marker, linewidth=2, label=printable(line.name))
     if line.intervals:
         axes.vlines(x, *zip(*line.intervals, strict=True), color=colour, linewidth=3, alpha=0.45)
     if line.bound:

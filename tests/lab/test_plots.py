@@ -55,6 +55,8 @@ def test_labels_of_the_axis_do_not_run_into_one_another():
         line_plot("T", "x", "y", [Series("a", [(x, 1) for x in (1_024, 8_000, 8_192, 65_536)])], x_log=True)
     )
     assert {"1,024", "8,000", "65,536"} <= set(lengths)
+    rates = texts(line_plot("T", "x", "y", [Series("a", [(0.384398, 1), (3.1719, 1), (12.0, 1)])], x_log=True))
+    assert {"0.38", "3.2", "12"} <= set(rates)
     assert "8,192" not in lengths
 
 
