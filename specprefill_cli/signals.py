@@ -7,6 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# Seconds after which the main thread looks for signals while it waits: one that comes just before a wait does not end it.
+SLICE_SECONDS = 0.2
+
 
 class Termination:
     """Turns SIGTERM into KeyboardInterrupt, so that it ends a command as Ctrl-C does, and remembers that it came."""

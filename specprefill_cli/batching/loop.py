@@ -27,10 +27,7 @@ from specprefill_cli.batching.output import Finished
 from specprefill_cli.batching.rows import BadRow, Row, key_of, parse_line
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.reporting.jsonl import SCHEMA
-from specprefill_cli.signals import deferred_signals
-
-# Seconds after which the main thread looks for signals while it waits.
-SLICE_SECONDS = 0.2
+from specprefill_cli.signals import SLICE_SECONDS, deferred_signals
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Messages of known length on a stream socket. Standard library only."""
+"""Messages of known length on a stream socket. Imports little: it runs before any command."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import select
 import socket
 import struct
 
+from specprefill_cli.signals import SLICE_SECONDS
+
 _LENGTH = struct.Struct(">Q")
 HEADER = _LENGTH.size
-# Seconds after which the main thread looks for signals while it waits.
-SLICE_SECONDS = 0.2
 
 
 def frame(content: bytes) -> bytes:
