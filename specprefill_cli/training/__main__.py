@@ -38,7 +38,7 @@ Minutes = Annotated[
 Shape = Annotated[str, typer.Option(help="Sizes of the pair: cpu, gpu or smoke.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 BatchTokens = Annotated[int, typer.Option(help="Tokens of an update; about 8,192 on a CPU, 262,144 on a large GPU.")]
-Workers = Annotated[int, typer.Option(help="Processes that make rows.")]
+Workers = Annotated[int, typer.Option(help="Processes that make rows; a GPU needs many of them.")]
 Rate = Annotated[float, typer.Option(help="Highest learning rate.")]
 Characters = Annotated[int, typer.Option(help="Most characters to use of each text file.")]
 
@@ -217,6 +217,9 @@ def ladder(
         questions=questions,
         tokens_per_batch=tokens_per_batch,
         rate=rate,
+        characters=characters,
+        workers=workers,
+        device=device,
         seed=seed,
     )
     settings = TrainSettings(

@@ -72,7 +72,6 @@ class BatchStream(IterableDataset):
 
     def __iter__(self) -> Iterator[Batch]:
         info = torch.utils.data.get_worker_info()
-        torch.set_num_threads(1)
         maker = self.source(self.seed * 1_000 + (info.id if info else 0))
         while True:
             yield make_batch(maker, self.progress.value, self.tokens_per_batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from specprefill_cli.answering.session import Session
@@ -15,18 +15,19 @@ from specprefill_cli.lab.evaluation.datasets import Item, read_items
 from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.evaluation.runner import Configuration, run
 from specprefill_cli.lab.evaluation.statistics import mean_interval
+from specprefill_cli.lab.session import LONGEST_ANSWER
 from specprefill_cli.lab.tables import Columns, number
 from specprefill_cli.settings import Settings
 from specprefill_cli.training.batches import BatchStream
 from specprefill_cli.training.questions import lead_question
 from specprefill_cli.training.recipe import Recipe, TrainSettings
-from specprefill_cli.training.rungs import BASELINE, Rung
+from specprefill_cli.training.rungs import BASELINE, RUNGS, Rung
+from specprefill_cli.training.score import dev_set
 from specprefill_cli.training.selection import open_pair
 from specprefill_cli.training.shapes import PAIR_SHAPES
 from specprefill_cli.training.sources import RowSource
 from specprefill_cli.training.train import Trainer, train
 
-LONGEST_ANSWER = 32
 DISTRACTORS = 19
 # Of the questions on one paragraph, the part that is also asked among others.
 AMONG_OTHERS = 0.4
@@ -38,7 +39,7 @@ class Protocol:
     """What all rungs of a comparison share.
 
     start: fingerprint of the pair whose weights every rung begins with, and whose draft chooses
-    questions: of the dev set, each on its own paragraph
+    questions: of the dev set, each on its own paragraph; characters: of each text file
     """
 
     shape: str
@@ -47,12 +48,14 @@ class Protocol:
     questions: int
     tokens_per_batch: int
     rate: float
+    characters: int
+    workers: int
+    device: str
     seed: int
 
-    @property
-    def folder(self) -> str:
-        """The name of a folder for runs under this protocol."""
-        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:12]
+    def folder(self, rung: Rung) -> str:
+        """The name of a folder for a rung's run under this protocol."""
+        return f"{rung.name}-{hashlib.sha256(json.dumps([asdict(self), rung.changes]).encode()).hexdigest()[:12]}"
 
 
 def fingerprint(pair: Path) -> str:
@@ -85,16 +88,15 @@ def climb(
         PAIR_SHAPES[protocol.shape],
         replace(settings, **rung.training),
         BatchStream(rows, protocol.tokens_per_batch, protocol.seed),
-        folder / protocol.folder / rung.name,
+        folder / protocol.folder(rung),
         start,
     )
     sets = question_sets(source.data, protocol.questions)
     if recipe.question_first:
         sets = {measure: ([with_question_first(item) for item in items], how) for measure, (items, how) in sets.items()}
-    changes = {"recipe": dict(rung.recipe), "training": dict(rung.training)}
     return Trial(
         rung=rung.name,
-        changes=changes,
+        changes=rung.changes,
         protocol=protocol,
         steps=trainer.steps,
         tokens=trainer.tokens,
@@ -104,11 +106,10 @@ def climb(
 
 def question_sets(data: Path, questions: int) -> dict[str, tuple[list[Item], Configuration]]:
     """Dev questions on one paragraph in `full`, and fewer among other paragraphs with the draft's choice of a tenth."""
-    dev = data / "dev" / "squad11_dev.jsonl.xz"
     among = max(1, round(AMONG_OTHERS * questions))
     return {
-        ALONE: (read_items(dev, questions, 0, 0), Configuration("full")),
-        AMONG: (read_items(dev, among, DISTRACTORS, 0), Configuration("select", 0.1, "auto")),
+        ALONE: (read_items(dev_set(data), questions, 0, 0), Configuration("full")),
+        AMONG: (read_items(dev_set(data), among, DISTRACTORS, 0), Configuration("select", 0.1, "auto")),
     }
 
 
@@ -154,9 +155,15 @@ def run_ladder(
 ) -> list[tuple[Trial, dict]]:
     """The trials of the rungs with their figures, the baseline first; each new one is appended to the log as a line.
 
-    A rung that the log has under the same protocol is not run again.
+    A rung that the log has with the same changes under the same protocol is not run again.
     """
-    known = {trial.rung: trial for trial in read_trials(log) if trial.protocol == protocol}
+    logged = [trial for trial in read_trials(log) if trial.protocol == protocol]
+    known = {
+        rung.name: trial
+        for rung in rungs
+        for trial in logged
+        if (trial.rung, trial.changes) == (rung.name, rung.changes)
+    }
     outcomes: list[tuple[Trial, dict]] = []
     for rung in sorted(rungs, key=lambda rung: rung.name != BASELINE):
         trial = known.get(rung.name) or climb_rung(rung)
@@ -169,10 +176,11 @@ def run_ladder(
 
 
 def read_trials(log: Path) -> list[Trial]:
-    """The trials in a log; none if there is no log yet."""
+    """The trials in a log, without those of an older version's protocol; none if there is no log yet."""
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     rows = [{key: value for key, value in json.loads(line).items() if key != "figures"} for line in lines]
-    return [Trial(**{**row, "protocol": Protocol(**row["protocol"])}) for row in rows]
+    known = {field.name for field in fields(Protocol)}
+    return [Trial(**{**row, "protocol": Protocol(**row["protocol"])}) for row in rows if set(row["protocol"]) == known]
 
 
 def column(measure: str, key: str, form: str) -> Callable[[tuple[Trial, dict]], str]:
@@ -187,6 +195,7 @@ def column(measure: str, key: str, form: str) -> Callable[[tuple[Trial, dict]], 
 
 COLUMNS: Columns = {
     "rung": lambda outcome: outcome[0].rung,
+    "change": lambda outcome: RUNGS[outcome[0].rung].about,
     "tokens": lambda outcome: f"{outcome[0].tokens / 1e6:.1f} M",
     f"{ALONE}, F1 [95 %]": column(ALONE, "f1", ".1f"),
     f"{ALONE}, F1 - baseline [95 %]": column(ALONE, "f1_delta", "+.1f"),

@@ -13,6 +13,7 @@ class Recipe:
     renamed: of documents with other names and numbers; noisy: of written questions that lose words
     cloze: of passages with questions about themselves; the others have synthesised facts woven in
     absent: of questions with an answer that are followed by one that the document does not answer
+    single_topic: of documents whose blocks share a topic
     thinned: of documents of which only some chunks are shown; selected: of these, those whose chunks a draft chooses
     most_asked: how often each worker process asks a written question; None: any number of times
     question_first: each document begins with its question, the only one asked
@@ -34,10 +35,11 @@ class Recipe:
 class TrainSettings:
     """How a run trains.
 
-    minutes: length of the whole run, resumed parts included; the clock runs from batch to batch, so that the time to
-        load and compile is not counted
+    minutes: length of the whole run, resumed parts included; the clock runs from batch to batch, without the time
+        to load and to compile for the first
     rate: highest learning rate; warmup: steps in which it rises; cooldown: part of the run, at its end, in which it falls
     dropout: in the target; average: of its weights over the run, how much of the mean stays at each step (0: none)
+    compile: compile the layers, and compute in bfloat16 where the device is fast in it
     draft_every: the draft, which learns its part sooner, is updated at every n-th step only; 0 leaves it unchanged
     curriculum_from: progress at which the curriculum of rows begins; later for weights that can already copy
     """

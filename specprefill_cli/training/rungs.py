@@ -18,6 +18,11 @@ class Rung:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """The changes as JSON has them."""
+        return {"recipe": dict(self.recipe), "training": dict(self.training)}
+
 
 RUNGS = {
     rung.name: rung

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from specprefill_cli.lab.evaluation.datasets import Item, read_items
 from specprefill_cli.lab.evaluation.runner import Configuration, Row, rows, run
+from specprefill_cli.lab.session import LONGEST_ANSWER
 from specprefill_cli.lab.tables import EVALUATION, Columns, markdown
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
@@ -22,7 +23,6 @@ from specprefill_cli.training.unanswerable import measure_not_found, question_pa
 
 NEEDLE_TOKENS = (7_900, 15_900)
 NEEDLE_SEED = 977
-MAX_NEW_TOKENS = 32
 QuestionSet = tuple[str, Sequence[Item], Sequence[Configuration]]
 
 
@@ -88,7 +88,7 @@ def score_pair(
     Writes `out/scores.json` after every set, so that an interrupted run keeps its figures, and `out/scores.md`; with
     questions that are `unanswerable`, also `out/not_found.json`.
     """
-    base = Settings(max_new_tokens=MAX_NEW_TOKENS)
+    base = Settings(max_new_tokens=LONGEST_ANSWER)
     session = open_pair(pair, base)
     measurements: list[Measurement] = []
     for measure, items, configurations in question_sets(data, tokenizer, out, limit, needles):

@@ -14,20 +14,20 @@ from specprefill_cli.prefill.selection import chunk_scores, rank, with_neighbour
 from specprefill_cli.settings import Settings
 
 
-def open_pair(pair: Path, base: Settings) -> Session:
+def open_pair(pair: Path, base: Settings, target_weights: bool = True) -> Session:
     """A session with an exported pair and the bundled prompt; scoring heads are used if it has them."""
     settings = base.varied(draft=str(pair / "draft"), target=str(pair / "target"), prompt="tiny", offline=True)
-    session = open_session(settings, draft=True, calibrated=False)
+    session = open_session(settings, draft=True, target_weights=target_weights, calibrated=False)
     session.pair.scoring_heads = load_heads(pair, session.pair.loaded_draft)
     return session
 
 
 class DraftChoice:
-    """Chooses chunks with the draft of an exported pair."""
+    """Chooses chunks with the draft of an exported pair, on a CPU: many processes do so beside training."""
 
     def __init__(self, pair: Path) -> None:
-        self.settings = Settings(mode="select", max_new_tokens=1)
-        self.session = open_pair(pair, self.settings)
+        self.settings = Settings(mode="select", max_new_tokens=1, devices="cpu")
+        self.session = open_pair(pair, self.settings, target_weights=False)
 
     def __call__(self, text: str, question: str, most: int) -> Sequence[int]:
         """The `most` best chunks of a document, the best first."""

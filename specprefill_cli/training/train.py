@@ -8,6 +8,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,9 @@ from specprefill_cli.training.shards import ShardStream
 
 WEIGHT_DECAY = 0.05
 SECONDS_BETWEEN_SAVES = 300.0
+MOST_COMPILED = 64
+# What may change when a run is resumed.
+RESUMABLE = ("minutes", "workers", "device", "compile")
 # Of the batch's text tokens every third counts in the draft's loss, because its logits cost more than its layers.
 DRAFT_TEXT_EVERY = 3
 
@@ -60,6 +64,8 @@ class Trainer:
             self.mean = AveragedModel(self.models, multi_avg_fn=get_ema_multi_avg_fn(settings.average))
         self.resume()
         if settings.compile:
+            # All layers of both models share a compiled function, which has an entry for every shape and row length.
+            torch._dynamo.config.cache_size_limit = MOST_COMPILED
             for model in self.pair.values():
                 for layer in model.model.layers:
                     layer.compile(dynamic=False)
@@ -79,7 +85,8 @@ class Trainer:
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return
-        state = torch.load(path, map_location=self.settings.device, weights_only=True)
+        # The optimisers move what belongs on the device; their step counts stay where reading them needs no transfer.
+        state = torch.load(path, map_location="cpu", weights_only=True)
         self.models.load_state_dict(state["models"])
         if self.mean is not None:
             self.mean.load_state_dict(state["mean"])
@@ -175,10 +182,12 @@ def train(
 
     start: another run's checkpoint, or the folder of an exported pair, whose weights a new run begins with
 
-    Raises SpecprefillError for a loss that is not finite.
+    Raises SpecprefillError for a loss that is not finite, and for a run that began with other settings.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "settings.json").write_text(json.dumps({"shape": asdict(shape), "settings": asdict(settings)}, indent=2))
+    keep_settings(
+        folder, {"shape": asdict(shape), "settings": asdict(settings), "start": start and str(start.resolve())}
+    )
     trainer = Trainer(shape, settings, folder, start)
     # A resumed run continues with rows that it has not seen.
     stream.seed += trainer.steps
@@ -214,6 +223,21 @@ def train(
             break
     trainer.save()
     return trainer
+
+
+def keep_settings(folder: Path, values: dict[str, Any]) -> None:
+    """Write the settings of a run. Raises SpecprefillError where it has a checkpoint with others that shaped its weights."""
+    path, values = folder / "settings.json", json.loads(json.dumps(values))
+    if path.exists() and (folder / "checkpoint.pt").exists():
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        settings = {name: value for name, value in values["settings"].items() if name not in RESUMABLE}
+        changed = [name for name, value in settings.items() if stored["settings"].get(name, value) != value]
+        changed += [name for name in ("shape", "start") if stored.get(name, values[name]) != values[name]]
+        if changed:
+            raise SpecprefillError(
+                f"{folder}: this run began with other settings ({', '.join(changed)}); give the same ones, or another folder"
+            )
+    path.write_text(json.dumps(values, indent=2), encoding="utf-8")
 
 
 def log(folder: Path, trainer: Trainer, averages: dict[str, float]) -> None:

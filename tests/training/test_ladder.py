@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.sources import BUNDLED_FOLDER
 from specprefill_cli.training import ladder
 from specprefill_cli.training.__main__ import app
@@ -24,7 +25,7 @@ from specprefill_cli.training.shapes import PAIR_SHAPES
 from specprefill_cli.training.sources import prompt_format
 from specprefill_cli.training.synthesis import NOT_FOUND
 from specprefill_cli.training.tokenizer import load_tokenizer
-from specprefill_cli.training.train import Trainer
+from specprefill_cli.training.train import Trainer, keep_settings
 from tests.helpers.written_questions import harbour_groups
 
 PLACES = ["Oslo", "Bergen", "Kalmar", "Turku", "Visby", "Ribe", "Odense", "Lund", "Vaasa", "Molde"]
@@ -236,8 +237,23 @@ def test_ladder_logs_a_line_for_each_rung_and_prints_a_table(small, monkeypatch)
     assert "nothing: unknown" in result.output
 
 
+def small_protocol():
+    return ladder.Protocol(
+        shape="smoke",
+        start="",
+        minutes=1,
+        questions=3,
+        tokens_per_batch=1,
+        rate=1e-3,
+        characters=1,
+        workers=0,
+        device="cpu",
+        seed=1,
+    )
+
+
 def test_differences_are_paired_with_the_baseline(tmp_path):
-    protocol = ladder.Protocol(shape="smoke", start="", minutes=1, questions=3, tokens_per_batch=1, rate=1e-3, seed=1)
+    protocol = small_protocol()
     base = ladder.Trial(
         rung=BASELINE, changes={}, protocol=protocol, steps=1, tokens=1, scores={"a": [0.0, 50.0, 100.0]}
     )
@@ -252,3 +268,26 @@ def test_differences_are_paired_with_the_baseline(tmp_path):
     other = replace(protocol, questions=4)
     again = ladder.run_ladder(rungs[1:], other, tmp_path / "log.jsonl", lambda _rung: replace(base, protocol=other))
     assert again[0][0].protocol == other
+
+
+def test_a_changed_rung_is_run_again(tmp_path):
+    protocol = small_protocol()
+    trial = ladder.Trial(rung=BASELINE, changes={}, protocol=protocol, steps=1, tokens=1, scores={"a": [0.0]})
+    rung = RUNGS[BASELINE]
+    log = tmp_path / "log.jsonl"
+    ladder.run_ladder([rung], protocol, log, lambda rung: replace(trial, changes=rung.changes))
+    ladder.run_ladder([rung], protocol, log, pytest.fail)
+    changed = replace(rung, training={"dropout": 0.2})
+    assert protocol.folder(rung) != protocol.folder(changed)
+    ((again, _),) = ladder.run_ladder([changed], protocol, log, lambda rung: replace(trial, changes=rung.changes))
+    assert again.changes["training"] == {"dropout": 0.2}
+
+
+def test_a_run_is_not_resumed_with_other_settings(tmp_path):
+    values = {"shape": {}, "settings": {"rate": 1e-3, "minutes": 1}, "start": None}
+    keep_settings(tmp_path, values)
+    keep_settings(tmp_path, values | {"settings": {"rate": 2e-3, "minutes": 1}})
+    (tmp_path / "checkpoint.pt").write_bytes(b"")
+    keep_settings(tmp_path, values | {"settings": {"rate": 2e-3, "minutes": 5}})
+    with pytest.raises(SpecprefillError, match=r"other settings \(rate, start\)"):
+        keep_settings(tmp_path, values | {"start": "other"})
