@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
-from specprefill_cli.answering.session import Session
+from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.prefill.auto_mode import choose_mode
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.settings import OFF, Settings
 
 LONGEST_ANSWER = 32
@@ -32,6 +34,14 @@ def answer_with(
 def check_context(request: PrefillRequest, settings: Settings) -> None:
     """Raise PromptTooLong for a prompt that does not fit the models that the settings' mode runs."""
     choose_mode(settings.mode, request)
+
+
+def open_with_heads(settings: Settings, folder: Path) -> Session:
+    """A session with the scoring heads in a folder, or the pair's own where it has none."""
+    session = open_session(settings, draft=True)
+    pair = session.pair
+    pair.scoring_heads = load_heads(folder, pair.loaded_draft) or pair.scoring_heads
+    return session
 
 
 def draft_session(session: Session) -> Session:

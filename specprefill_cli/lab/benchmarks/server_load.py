@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -31,13 +32,14 @@ class Load:
     """What clients have seen.
 
     ttfts: seconds from a request to its first piece; answers: all that a question has had
-    memory: bytes of the server's processes, over time
+    memory: resident bytes of the largest of the server's processes, over time; seconds: until the last answer
     """
 
     ttfts: list[float] = field(default_factory=list)
     answers: dict[int, set[str]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +118,9 @@ async def watch_memory(process: int, load: Load) -> None:
     """Note the memory of the server and its engine again and again."""
     server = psutil.Process(process)
     while True:
-        load.memory.append(max(member.memory_info().rss for member in (server, *server.children())))
+        # A process may end between two looks.
+        with suppress(psutil.NoSuchProcess):
+            load.memory.append(max(member.memory_info().rss for member in (server, *server.children())))
         await asyncio.sleep(MEMORY_INTERVAL)
 
 
@@ -128,8 +132,9 @@ async def measure(clients: int, seconds: float, process: int) -> Load:
         for index, body in enumerate(bodies):
             load.answers[index] = {(await ask(client, body))[1]}
     memory = asyncio.create_task(watch_memory(process, load))
-    deadline = time.perf_counter() + seconds
-    await asyncio.gather(*(run_client(number, deadline, bodies, load) for number in range(clients)))
+    began = time.perf_counter()
+    await asyncio.gather(*(run_client(number, began + seconds, bodies, load) for number in range(clients)))
+    load.seconds = time.perf_counter() - began
     memory.cancel()
     return load
 
@@ -140,17 +145,17 @@ def bench_server(clients: int, seconds: float) -> list[ServerRow]:
     if state is None:
         raise SpecprefillError("no server is running; start one with `specprefill serve`")
     load = asyncio.run(measure(clients, seconds, state["process"]))
-    return [row_of(load, clients, seconds)]
+    return [row_of(load, clients)]
 
 
-def row_of(load: Load, clients: int, seconds: float) -> ServerRow:
+def row_of(load: Load, clients: int) -> ServerRow:
     """The figures of a load."""
     quarter = max(1, len(load.memory) // 4)
     return ServerRow(
         clients=clients,
-        seconds=seconds,
+        seconds=load.seconds,
         answers=len(load.ttfts),
-        rate=len(load.ttfts) / seconds,
+        rate=len(load.ttfts) / load.seconds,
         errors=len(load.errors),
         first_errors=load.errors[:3],
         ttft_median=float(np.median(load.ttfts)) if load.ttfts else None,

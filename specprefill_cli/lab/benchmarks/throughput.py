@@ -167,9 +167,9 @@ def rising_loads(
     name: str,
     step: Callable[[str], None],
 ) -> list[Load]:
-    """Loads at rising rates, of which the last one alone does not hold.
+    """Loads at rising rates, of which only the last exceeds the limit.
 
-    Raises UsageError where even a question alone does.
+    Raises UsageError where even one question alone exceeds it.
     """
     session = session.with_cache(None)
 

@@ -112,19 +112,22 @@ def calibrate(
     make_folder(folder, "--out" if out else "the calibration's folder")
     texts = [document.text for document in read_collection([str(path) for path in text or ()], strict=True).documents]
     items = [] if heads is None else read_items(heads, limit, distractors, sample_seed)
-    with notes.progress("loading the models"):
-        session = open_session(settings, draft=True, calibrated=False)
-    if heads is not None:
-        calibrate_heads([item for item in items if item.answers], session, settings, answers, folder, notes, json)
+    if heads is not None or text:
+        with notes.progress("loading the models"):
+            session = open_session(settings, draft=True, calibrated=False)
+        if heads is not None:
+            calibrate_heads([item for item in items if item.answers], session, settings, answers, folder, notes, json)
+        if text:
+            fit_maps(session, texts, edges, folder, notes, json)
+        # The others open the pair with what was found, and a device may not hold it twice.
+        del session
+    if gate is not None:
+        items = read_items(gate, limit, distractors, sample_seed)
+        find_gates(items, settings, gate_kl, gate_answers, folder, notes, json)
     if confidence is not None:
         calibrate_confidence(
             read_items(confidence, limit, distractors, sample_seed), settings, unseen, folder, notes, json
         )
-    if text:
-        fit_maps(session, texts, edges, folder, notes, json)
-    if gate is not None:
-        items = read_items(gate, limit, distractors, sample_seed)
-        find_gates(items, settings, gate_kl, gate_answers, folder, notes, json)
 
 
 def calibrate_heads(
@@ -157,13 +160,12 @@ def calibrate_confidence(
     items: list[Item], settings: Settings, unseen: float | None, folder: Path, notes: Notes, json: bool
 ) -> None:
     """Fit the confidence of answers in mode `auto`, as the pair gives them with its other calibrations."""
-    from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.calibration.confidence import fit_confidence
     from specprefill_cli.lab.calibration.files import save_confidence
-    from specprefill_cli.lab.session import LONGEST_ANSWER
+    from specprefill_cli.lab.session import LONGEST_ANSWER, open_with_heads
 
     settings = settings.varied(scorer=AUTO, mode=AUTO, max_new_tokens=LONGEST_ANSWER)
-    session = open_session(settings, draft=True)
+    session = open_with_heads(settings, folder)
     with notes.progress(f"answering {len(items):,} questions") as update:
         model = fit_confidence(session, items, settings, unseen, update)
     path = save_confidence(model, folder)
@@ -224,14 +226,14 @@ def find_gates(
     items: list[Item], settings: Settings, gate_kl: float, answers: int, folder: Path, notes: Notes, json: bool
 ) -> None:
     """Find the gates of the maps in the folder, or of the pair's own, and whether they beat `select`; write both there."""
-    from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.calibration.files import save_maps
+    from specprefill_cli.lab.session import open_with_heads
     from specprefill_cli.lab.study.gate import calibrate_gates
     from specprefill_cli.lab.study.measurements import fitting
     from specprefill_cli.lab.study.verdicts import find_verdicts
     from specprefill_cli.prefill.projection import load_calibration, pair_calibration
 
-    session = open_session(settings.varied(scorer=AUTO), draft=True)
+    session = open_with_heads(settings.varied(scorer=AUTO), folder)
     session.pair.kv_calibration = load_calibration(folder, session.pair) or pair_calibration(session.pair)
     with notes.progress(f"comparing {len(items):,} prompts with full prefill") as update:
         calibration = calibrate_gates(session, items, settings, gate_kl, update)

@@ -58,7 +58,7 @@ def study(
 ) -> None:
     """Map where the draft's KV fails in the target, what predicts it, what repairs it, and what it gains.
 
-    True errors by layer and depth; what checkpoints predict; with --text, how much the kinship of draft and target
+    True errors by layer and depth; what checkpoints predict; with --text, how much the similarity of draft and target
     matters; with --answers, F1 at equal time to first token against the draft alone, `select` and controls.
 
     Examples:

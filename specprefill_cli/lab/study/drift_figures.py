@@ -25,7 +25,9 @@ POOLED: Columns = {
 DRIFT: Columns = {
     "cache": lambda row: row["name"],
     "KL a token [95 %]": lambda row: figure(row["kl_mean"], ".3f", row["kl_low"], row["kl_high"]),
-    "answers parted after 1, 4, 16, 64 tokens": lambda row: ", ".join(f"{p:.0%}" for p in row["parted_after"].values()),
+    "answers diverged after 1, 4, 16, 64 tokens": lambda row: ", ".join(
+        f"{p:.0%}" for p in row["parted_after"].values()
+    ),
     "answer changed": lambda row: f"{row['answer_changed']:.0%}",
 }
 # What the plot of drift shows, in this order.
@@ -55,7 +57,7 @@ def drift_section(rows: list[dict[str, Any]]) -> Section:
     tokens = len(rows[0]["kl_by_token"])
     findings = [
         f"KL(full || cache) at each of {tokens} tokens that `full` would go on with, forced on every cache; an answer has "
-        "parted where a greedy choice differs. Stop tokens are passed over."
+        "diverged where a greedy choice differs. Stop tokens are passed over."
     ]
     by_name = {row["name"]: row for row in rows}
     lines = [Series(name, list(enumerate(by_name[name]["kl_by_token"], 1))) for name in DRIFT_LINES if name in by_name]

@@ -50,7 +50,7 @@ def find_verdicts(
     """
     settings = short_answers(settings).varied(scorer=AUTO)
     verdicts = []
-    for name in (name for name, mode in MODES.items() if mode.uses_draft_kv):
+    for name in (name for name, mode in MODES.usable() if mode.uses_draft_kv):
         chosen = settings.varied(mode=name)
         request = session.request(items[0].collection, items[0].question, chosen)
         share = request.keep if MODES[name].uses_keep else request.recompute
