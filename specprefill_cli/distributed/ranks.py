@@ -77,6 +77,9 @@ class Ranks:
         """
         yield
 
+    def finish(self) -> None:
+        """At the end of rank 0: end the others."""
+
 
 ALONE = Ranks()
 

@@ -12,13 +12,14 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from specprefill_cli import __version__
 from specprefill_cli.reporting.jsonl import answer_record
 from specprefill_cli.serving.backend import (
     Backend,
+    event_stream,
     first_payload,
     text_pieces,
     while_connected,
@@ -26,13 +27,9 @@ from specprefill_cli.serving.backend import (
     with_errors,
 )
 from specprefill_cli.serving.body import AskBody, ask_body, json_body, read_all
-from specprefill_cli.serving.guard import ApiError, Guard
+from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard
 from specprefill_cli.serving.messages import Finished, Payload, Piece
 from specprefill_cli.serving.submission import Submission
-
-EVENT_STREAM = "text/event-stream"
-# Proxies and browsers must keep no part of an answer back.
-STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 def application(backend: Backend, token: str | None) -> Guard:
@@ -62,7 +59,7 @@ async def health(request: Request, backend: Backend, told: bool) -> Response:
             "waiting": backend.engine.queued,
             "busy": backend.engine.busy,
         }
-    return JSONResponse(state)
+    return AsciiResponse(state)
 
 
 async def metrics(request: Request, backend: Backend) -> Response:
@@ -80,9 +77,9 @@ async def ask(request: Request, backend: Backend, paths_allowed: bool) -> Respon
     submission = backend.submit(collection, body.question, body.settings, body.identifier)
     if not body.stream:
         finished = await while_connected(request, whole_answer(submission))
-        return JSONResponse(record(finished, body))
+        return AsciiResponse(record(finished, body))
     first = await while_connected(request, first_payload(submission))
-    return StreamingResponse(events(submission, first, body), media_type=EVENT_STREAM, headers=STREAM_HEADERS)
+    return event_stream(events(submission, first, body))
 
 
 async def events(submission: Submission, first: Payload, body: AskBody) -> AsyncIterator[str]:

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
 
-from specprefill_cli.errors import PromptTooLong, SpecprefillError
+from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line
 from specprefill_cli.serving.engine import AskJob, Cancelled, Engine, QueueFull
 from specprefill_cli.serving.guard import ApiError, log_line
 from specprefill_cli.serving.messages import Failed, Finished, Payload, Piece
@@ -160,6 +160,12 @@ async def first_payload(submission: Submission) -> Payload:
     raise ApiError(500, "the answer has no end", "server_error")
 
 
+def event_stream(events: AsyncIterator[str]) -> StreamingResponse:
+    """Server-sent events, of which no proxy or browser may keep a part back."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+
 def with_errors(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
     """An endpoint whose refusals become responses; one bad request harms no other."""
 
@@ -172,5 +178,10 @@ def with_errors(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[
             return error.response()
         except SpecprefillError as error:
             return refusal(error).response()
+        except ClientDisconnect:
+            return ApiError(499, "the client has gone").response()
+        except Exception as error:
+            log_line(f"failed with 500: {type(error).__name__}: {first_line(error)}")
+            return ApiError(500, f"unexpected {type(error).__name__}", "server_error").response()
 
     return answered

@@ -13,8 +13,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from specprefill_cli.batching.answerer import row_settings
-from specprefill_cli.batching.rows import OVERRIDES, Row
+from specprefill_cli.batching.answerer import settings_with
+from specprefill_cli.batching.rows import OVERRIDES
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.collection import Collection
@@ -88,7 +88,7 @@ def overridden(settings: Settings, values: Mapping[str, Any]) -> Settings:
     if fixed is not None:
         raise ApiError(400, f"{fixed} is the server's own; give it to `specprefill serve`")
     overrides = {key: values[key] for key in OVERRIDES if values.get(key) is not None}
-    return row_settings(settings, Row(identifier="of the request", question="", overrides=overrides))
+    return settings_with(settings, overrides, "the request")
 
 
 async def read_all(documents: list[Any], paths_allowed: bool, gate: asyncio.Semaphore) -> Collection:

@@ -14,16 +14,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response
 
 from specprefill_cli.answering.answer import Answer
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.prompting import Template
-from specprefill_cli.serving.backend import Backend, first_payload, text_pieces, while_connected, whole_answer
+from specprefill_cli.serving.backend import (
+    Backend,
+    event_stream,
+    first_payload,
+    text_pieces,
+    while_connected,
+    whole_answer,
+)
 from specprefill_cli.serving.body import json_body, overridden
-from specprefill_cli.serving.guard import ApiError
+from specprefill_cli.serving.guard import ApiError, AsciiResponse
 from specprefill_cli.serving.messages import Payload, Piece
 from specprefill_cli.serving.submission import Submission
 
@@ -71,20 +78,16 @@ async def complete(request: Request, backend: Backend) -> Response:
     heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": backend.pair_name}
     if values.get("stream") is not True:
         finished = await while_connected(request, whole_answer(submission))
-        return JSONResponse(completion(heading, finished.answer))
+        return AsciiResponse(completion(heading, finished.answer))
     first = await while_connected(request, first_payload(submission))
     with_usage = bool((values.get("stream_options") or {}).get("include_usage"))
-    return StreamingResponse(
-        chunks(submission, first, heading, with_usage),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    return event_stream(chunks(submission, first, heading, with_usage))
 
 
 async def list_models(request: Request, backend: Backend) -> Response:
     """The one pair that is loaded."""
     model = {"id": backend.pair_name, "object": "model", "created": int(backend.started), "owned_by": "specprefill"}
-    return JSONResponse({"object": "list", "data": [model]})
+    return AsciiResponse({"object": "list", "data": [model]})
 
 
 def check_model(model: object, backend: Backend) -> None:
@@ -99,6 +102,8 @@ def check_fields(values: Mapping[str, Any]) -> None:
     for name, harmless in REFUSED.items():
         if values.get(name) not in harmless:
             raise ApiError(400, f"{name}: not supported; this server answers with text, and calls no tools")
+    if not isinstance(values.get("stream_options"), dict | None):
+        raise ApiError(400, "stream_options must be an object")
 
 
 def with_own_names(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,11 +141,13 @@ def text_of(message: Mapping[str, Any], number: int) -> str:
     content = message.get("content")
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) else [None]
+    if not isinstance(content, list):
+        raise ApiError(400, f"messages[{number}]: content must be text or a list of text parts")
+    parts = content
     for part in parts:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, dict) else "nothing"
-            raise ApiError(400, f"messages[{number}]: content must be text; {kind} is not supported")
+            kind = f"{part.get('type')} is not supported" if isinstance(part, dict) else "every part is an object"
+            raise ApiError(400, f"messages[{number}]: content must be text; {kind}")
     return "\n".join(part["text"] for part in parts if part)
 
 

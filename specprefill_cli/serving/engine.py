@@ -201,7 +201,7 @@ class Engine:
             self.tell(ticket, Failed(error))
             return
         assert isinstance(ticket.job, AskJob)
-        free_memory(ticket.job.session.cache)
+        free_memory(ticket.job.session.cache, self.scheduler.session.cache)
         del self.asked[scheduled]
         ticket.alone, ticket.started = True, None
         with self.changed:

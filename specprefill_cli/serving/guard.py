@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
+import json
 import os
 import socket
 import sys
@@ -18,7 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specprefill_cli.serving.host import peer_user
+from specprefill_cli.serving.host import DRAIN_SECONDS, peer_user
 
 # Seconds for a request's headers, and for its body; seconds that a connection may rest between requests.
 HEADER_SECONDS, BODY_SECONDS, REST_SECONDS = 10.0, 60.0, 30
@@ -45,7 +46,14 @@ class ApiError(Exception):
 
     def response(self) -> JSONResponse:
         """The error as a response."""
-        return JSONResponse(self.body, self.status, self.headers)
+        return AsciiResponse(self.body, self.status, self.headers)
+
+
+class AsciiResponse(JSONResponse):
+    """JSON in ASCII, as the records on standard output: names of files may hold what UTF-8 cannot encode."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False).encode("ascii")
 
 
 class GuardedProtocol(H11Protocol):
@@ -94,7 +102,7 @@ class GuardedProtocol(H11Protocol):
         """Close a connection whose headers do not arrive."""
         self.deadline = None
         if not self.transport.is_closing():
-            log_line(f"closed a connection: no whole request within {HEADER_SECONDS:g} s")
+            log_line(f"closed a connection: no complete headers within {HEADER_SECONDS:g} s")
             self.transport.close()
 
 
@@ -118,6 +126,7 @@ def http_server(application: ASGIApp) -> SilentServer:
             access_log=False,
             server_header=False,
             timeout_keep_alive=REST_SECONDS,
+            timeout_graceful_shutdown=DRAIN_SECONDS,
             h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         )
     )

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 # Runs a command on a connection, with a socket to the engine; it does not return.
 Runner = Callable[[socket.socket, socket.socket], None]
 # Seconds after which what still runs is ended, once the server was told to stop.
-DRAIN_SECONDS = 30.0
+DRAIN_SECONDS = 30
 ENGINE_LINK = b"c"
+# The status of a process that ended with exit code 1.
+FAILED = 1 << 8
 
 
 @dataclass
@@ -25,7 +27,7 @@ class Host:
 
     listener: the command socket; engine: the socket to the engine, whose end closes when the engine ends
     engine_process: its process id; lock: the descriptor of the server's lock, which a command must not keep
-    run: what a forked process does
+    run: what a forked process does; killed: whether this process has ended the engine
     """
 
     listener: socket.socket
@@ -35,9 +37,10 @@ class Host:
     run: Runner
     children: set[int] = field(default_factory=set)
     stopping: bool = False
+    killed: bool = False
 
-    def serve(self) -> int:
-        """Serve until SIGINT, SIGTERM or the engine's end; the exit code."""
+    def serve(self) -> int | None:
+        """Serve until SIGINT, SIGTERM or the engine's end; the engine's status as of `waitpid` where it ended by itself."""
         wake, woken = socket.socketpair()
         for end in (wake, woken):
             end.setblocking(False)
@@ -69,7 +72,7 @@ class Host:
         if self.stopping:
             self.end_children()
             with suppress(ProcessLookupError):
-                os.kill(self.engine_process, signal.SIGKILL)
+                self.end_engine()
         self.stopping = True
 
     def accept(self) -> None:
@@ -113,22 +116,27 @@ class Host:
             os._exit(code)
 
     def reap(self) -> None:
-        """Forget the processes that have ended."""
-        with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
-                self.children.discard(ended)
+        """Collect the commands that have ended; the engine's status is left to `drain`."""
+        for child in list(self.children):
+            if os.waitpid(child, os.WNOHANG)[0] == child:
+                self.children.discard(child)
 
-    def drain(self) -> int:
-        """Let the engine answer what it was asked, which ends with its process; the exit code."""
+    def drain(self) -> int | None:
+        """Let the engine answer what it was asked, which ends with its process; its status where it ended by itself."""
         ended_by_itself = not self.stopping
         self.engine.close()
-        signal.signal(signal.SIGALRM, lambda *_: os.kill(self.engine_process, signal.SIGKILL))
+        signal.signal(signal.SIGALRM, lambda *_: self.end_engine())
         signal.setitimer(signal.ITIMER_REAL, DRAIN_SECONDS)
-        status = 0
-        with suppress(ChildProcessError):
-            status = os.waitpid(self.engine_process, 0)[1]
+        status = os.waitpid(self.engine_process, 0)[1]
         signal.setitimer(signal.ITIMER_REAL, 0)
-        return os.waitstatus_to_exitcode(status) if ended_by_itself else 0
+        if not ended_by_itself:
+            return None
+        return FAILED if self.killed else status
+
+    def end_engine(self) -> None:
+        """End the engine at once."""
+        self.killed = True
+        os.kill(self.engine_process, signal.SIGKILL)
 
     def end_children(self) -> None:
         """End the commands that still run."""

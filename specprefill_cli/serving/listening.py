@@ -111,8 +111,10 @@ def http_listener(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
+        # The socket module appends the address.
+        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
         raise SpecprefillError(
-            f"--http {host}:{port}: cannot listen there ({error.strerror}); give another port"
+            f"--http {host}:{port}: cannot listen there ({reason}); give another address or port"
         ) from error
 
 
@@ -136,7 +138,7 @@ def read_token(path: Path) -> str:
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise UsageError(f"{path}: others may read this token; run `chmod 600 {path}`")
     token = path.read_text(encoding="ascii", errors="replace").strip()
-    if len(token) < 16 or not token.isprintable() or " " in token:
+    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(f"{path}: no token; write 16 or more letters and digits into it")
     return token
 

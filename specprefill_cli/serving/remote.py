@@ -56,12 +56,7 @@ class RemoteSession:
     def ask(self, documents: Collection, question: str, settings: Settings) -> RemoteStream | AnswerStream:
         """As `Session.ask`: prefill, and return the stream that decodes."""
         if self.own is None:
-            values: dict[str, Any] = {
-                "collection": documents,
-                "question": question,
-                "settings": settings,
-                "template": self.template,
-            }
+            values = self.question_values(documents, question, settings)
             message = Ask(**values, startup_seconds=self.startup_seconds, with_cells=self.with_cells)
             try:
                 self.link.request(message)
@@ -75,12 +70,7 @@ class RemoteSession:
         """As `retrieve` with a session of the command's own."""
         from specprefill_cli.answering.retrieval import retrieve
 
-        values: dict[str, Any] = {
-            "collection": collection,
-            "question": question,
-            "settings": settings,
-            "template": self.template,
-        }
+        values = self.question_values(collection, question, settings)
         try:
             return self.link.request(Retrieve(**values, top=top)).value
         except EngineGone:
@@ -90,16 +80,15 @@ class RemoteSession:
         """As `dry_run` with a session of the command's own."""
         from specprefill_cli.answering.dry_run import dry_run
 
-        values: dict[str, Any] = {
-            "collection": collection,
-            "question": question,
-            "settings": settings,
-            "template": self.template,
-        }
+        values = self.question_values(collection, question, settings)
         try:
             return self.link.request(Plan(**values)).value
         except EngineGone:
             return dry_run(self.go_on_alone(), collection, question, settings)
+
+    def question_values(self, collection: Collection, question: str, settings: Settings) -> dict[str, Any]:
+        """What every message with a question holds."""
+        return {"collection": collection, "question": question, "settings": settings, "template": self.template}
 
     @property
     def scorer(self) -> str:
@@ -127,6 +116,7 @@ class RemoteStream:
     last: Finished | None = None
     own: AnswerStream | None = None
     written: str = ""
+    interrupted: bool = False
 
     def __iter__(self) -> Iterator[str]:
         """Pieces of text; interrupting it (Ctrl-C) keeps what came so far."""
@@ -146,6 +136,7 @@ class RemoteStream:
                 elif isinstance(message, Finished):
                     self.last = message
             except KeyboardInterrupt:
+                self.interrupted = True
                 self.session.link.send(Cancel())
 
     def pieces_alone(self) -> Iterator[str]:
@@ -180,7 +171,8 @@ class RemoteStream:
         for _ in self:
             pass
         answer = self.result()
-        if answer.stopped == "interrupt":
+        # The answer may have ended in the pass in which the interrupt came.
+        if self.interrupted or answer.stopped == "interrupt":
             raise KeyboardInterrupt
         return answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from specprefill_cli.models.pairs import find_pair
 from specprefill_cli.settings import SETTINGS, Settings
@@ -20,23 +20,35 @@ def loading_variables() -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in VARIABLES}
 
 
+def model_places(settings: Settings) -> tuple[str, str]:
+    """Hub ids of draft and target, or where they are on this machine: a name there depends on the working folder.
+
+    Raises UsageError for a pair that does not exist.
+    """
+    pair = find_pair(settings.pair, settings.draft, settings.target)
+    draft, target = (os.path.realpath(name) if os.path.exists(name) else name for name in (pair.draft, pair.target))
+    return draft, target
+
+
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """The server of a command. engine: the socket to it; settings, variables: what it was started with."""
+    """The server of a command.
+
+    engine: the socket to it; settings, variables: what it was started with; models: `model_places` in its own folder
+    """
 
     engine: socket.socket
     settings: Settings
-    variables: Mapping[str, str | None] = field(default_factory=loading_variables)
+    models: tuple[str, str]
+    variables: Mapping[str, str | None]
 
     def difference(self, settings: Settings) -> str | None:
         """Why a command with these settings needs models of its own, or None.
 
         Raises UsageError for a pair that does not exist.
         """
-        own = find_pair(settings.pair, settings.draft, settings.target)
-        loaded = find_pair(self.settings.pair, self.settings.draft, self.settings.target)
-        if (own.draft, own.target) != (loaded.draft, loaded.target):
-            return f"the running server has the pair {loaded.draft} -> {loaded.target}"
+        if model_places(settings) != self.models:
+            return f"the running server has the pair {' -> '.join(self.models)}"
         for name in LOADING:
             if getattr(settings, name) != getattr(self.settings, name):
                 return f"the running server has {SETTINGS[name].flag} {getattr(self.settings, name)}"

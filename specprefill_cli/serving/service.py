@@ -38,7 +38,7 @@ class Service:
 
     host: None without a host; then `stop` ends the service
     idle: seconds without work after which it ends; None: never
-    ready: called when everything listens
+    ready: called when everything listens; failed: whether the engine ended without being told to
     """
 
     engine: Engine
@@ -47,6 +47,7 @@ class Service:
     idle: float | None
     ready: Callable[[], None]
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    failed: bool = False
     channels: dict[asyncio.Task[None], Channel] = field(default_factory=dict)
     pairs: dict[tuple[bool, bool], CalibratedPair] = field(default_factory=dict)
 
@@ -66,7 +67,9 @@ class Service:
         await self.stopped.wait()
         idle.cancel()
         if self.host is not None:
+            # The host then takes no more commands: nobody would serve them.
             loop.remove_reader(self.host.fileno())
+            self.host.close()
         for channel in self.channels.values():
             channel.close()
         for server in servers:
@@ -80,6 +83,7 @@ class Service:
         try:
             self.engine.run()
         finally:
+            self.failed = not self.stopped.is_set()
             loop.call_soon_threadsafe(self.stopped.set)
 
     def stop(self) -> None:

@@ -20,8 +20,9 @@ from specprefill_cli.serving.command import Runner
 from specprefill_cli.serving.host import Host
 from specprefill_cli.serving.listening import Listeners, listen, private_folder, sole_server, token_folder
 from specprefill_cli.serving.places import HAS_UNIX_SOCKETS, TAKES_COMMANDS
-from specprefill_cli.serving.served import Served
+from specprefill_cli.serving.served import Served, loading_variables, model_places
 from specprefill_cli.settings import Settings
+from specprefill_cli.signals import deferred_signals
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.collection import Collection
@@ -97,27 +98,47 @@ def run_host(
     command_line.prepare()
     assert listeners.command is not None
     ours, engines = socket.socketpair()
-    process = os.fork()
-    if process == 0:
-        ours.close()
-        become_engine(partial(run_engine, settings, own, options, listeners, engines, tell), listeners.command)
-    engines.close()
-    for listener in filter(None, (listeners.unix, listeners.http)):
-        listener.close()
-    if ours.recv(1) != READY:
-        # The engine's process has said why.
-        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    process = 0
+    try:
+        # Python ignores a KeyboardInterrupt in what it runs itself after a fork.
+        with deferred_signals():
+            process = os.fork()
+            if process == 0:
+                ours.close()
+                become_engine(partial(run_engine, settings, own, options, listeners, engines, tell), listeners.command)
+        engines.close()
+        for listener in filter(None, (listeners.unix, listeners.http)):
+            listener.close()
+        ready = ours.recv(1) == READY
+    except BaseException:
+        # The engine ignores Ctrl-C, and would go on loading with the server's lock.
+        if process:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+        raise
+    if not ready:
+        return engine_code(os.waitpid(process, 0)[1], tell)
     tell(f"ready: {', '.join(listeners.addresses)}; Ctrl-C ends it")
 
     def run_command(started: float, engine: socket.socket) -> None:
-        command_line.run(started, Served(engine=engine, settings=settings, variables=variables))
+        command_line.run(started, Served(engine=engine, settings=settings, models=models, variables=variables))
 
-    variables = Served(engine=ours, settings=settings).variables
+    models, variables = model_places(settings), loading_variables()
     host = Host(listener=listeners.command, engine=ours, engine_process=process, lock=lock, run=Runner(run_command))
-    code = host.serve()
+    status = host.serve()
+    code = engine_code(status, tell) if status is not None else 0
     if code:
         tell("the engine has ended; commands go on without it")
     return code
+
+
+def engine_code(status: int, tell: Callable[[str], None]) -> int:
+    """The exit code of the engine's process, which has said why it failed unless a signal ended it. status: of `waitpid`."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return code
+    tell(f"the engine was ended by {signal.Signals(-code).name}; was there too little memory?")
+    return SpecprefillError.exit_code
 
 
 def become_engine(run: Callable[[], int], command_listener: socket.socket) -> None:
@@ -161,8 +182,13 @@ def run_engine(
 
         await service.run([Site(listener, guard) for listener, guard in sites])
 
-    asyncio.run(serve())
-    return 0
+    try:
+        asyncio.run(serve())
+    finally:
+        # The engine's process runs nothing that is registered with atexit.
+        if host is not None:
+            service.session.pair.ranks.finish()
+    return SpecprefillError.exit_code if service.failed else 0
 
 
 def prepared(

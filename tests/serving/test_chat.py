@@ -76,3 +76,6 @@ def test_fields_that_ask_for_nothing_are_accepted():
     check_fields({"n": 1, "tools": [], "frequency_penalty": 0.0, "response_format": {"type": "text"}, "user": "me"})
     with pytest.raises(ApiError, match="response_format"):
         check_fields({"response_format": {"type": "json_object"}})
+    check_fields({"stream_options": None})
+    with pytest.raises(ApiError, match="stream_options must be an object"):
+        check_fields({"stream_options": "x"})

@@ -22,7 +22,7 @@ from specprefill_cli.serving.api import application
 from specprefill_cli.serving.backend import Backend, Limits
 from specprefill_cli.serving.body import json_body
 from specprefill_cli.serving.engine import Engine
-from specprefill_cli.serving.guard import ApiError, Guard, http_server, is_own_host
+from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_own_host
 from specprefill_cli.serving.listening import parse_address, private_folder, read_token, unix_listener
 from specprefill_cli.serving.messages import Finished
 from specprefill_cli.serving.metrics import Metrics
@@ -76,7 +76,7 @@ def test_slow_headers_are_cut_off_and_others_are_served(monkeypatch, capfd):
             assert await reader.read() == b""
 
     served(check)
-    assert "no whole request within" in capfd.readouterr().err
+    assert "no complete headers within" in capfd.readouterr().err
 
 
 def test_header_flood_is_refused():
@@ -181,6 +181,13 @@ def test_folder_and_token_must_be_private(monkeypatch, tmp_path):
     token.write_text("short")
     with pytest.raises(UsageError, match="no token"):
         read_token(token)
+    token.write_text("a-t\u00f6ken-that-is-long-enough", encoding="utf-8")
+    with pytest.raises(UsageError, match="no token"):
+        read_token(token)
+
+
+def test_names_that_utf_8_cannot_encode_are_answered():
+    assert AsciiResponse({"name": "\ud800"}).body == b'{"name": "\\ud800"}'
 
 
 def test_addresses_are_parsed():

@@ -6,7 +6,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 
+import psutil
 import pytest
 
 from specprefill_cli.resources import packaged_folder
@@ -199,3 +201,35 @@ def test_stop_drains_and_leaves_no_socket():
         assert server.process.wait(60) == 0
         assert not list(folder.glob("*.sock"))
         assert "no server is running" in server.run("serve", "--status")[2]
+
+
+def test_stop_prints_json():
+    with running_server() as server:
+        code, out, _ = server.run("serve", "--stop", "--json")
+        assert (code, json.loads(out)["server"]) == (0, None)
+
+
+def test_ctrl_c_while_the_models_load_ends_the_engine():
+    command = [sys.executable, "-m", "specprefill_cli", "serve"]
+    # Sockets need short paths.
+    folder = tempfile.TemporaryDirectory(prefix="sp")
+    environment = {**os.environ, "XDG_RUNTIME_DIR": folder.name}
+    with folder, subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, start_new_session=True) as process:
+        try:
+            engines = []
+            while not engines:
+                assert process.poll() is None
+                engines = psutil.Process(process.pid).children()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+            assert psutil.wait_procs(engines, timeout=60)[1] == []
+        finally:
+            process.kill()
+
+
+def test_batch_workers_run_without_the_server(server, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"question": QUESTION, "document": HANDBOOK}) + "\n")
+    code, _, err = server.run("batch", str(rows), "--workers", "1", "--max-new-tokens", "4")
+    assert code == 0
+    assert "--workers and --ray start processes of their own; running without it" in err
