@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -87,7 +87,7 @@ class SessionAnswerer:
 
     def question(self, row: Row) -> RowQuestion:
         """Read a row's documents, and warm up for its mode. Raises SpecprefillError for a row that cannot be asked."""
-        settings = row_settings(self.settings, row)
+        settings = settings_with(self.settings, row.overrides, f"row {row.identifier}")
         if loads_draft(settings) and not loads_draft(self.settings):
             raise UsageError("this row needs the draft, which was not loaded; give the batch a --mode that uses it")
         began = time.perf_counter()
@@ -133,9 +133,8 @@ def read_once(read: Reader, limit: int = 8) -> Reader:
     return remembered
 
 
-def row_settings(settings: Settings, row: Row) -> Settings:
-    """The batch's settings with the row's own. Raises UsageError for a wrong value."""
-    place = f"row {row.identifier}"
-    settings = settings.varied(**{name: parse_setting(name, value, place) for name, value in row.overrides.items()})
+def settings_with(settings: Settings, overrides: Mapping[str, Any], place: str) -> Settings:
+    """Settings with others in their place. Raises UsageError, which begins with `place`, for a wrong value."""
+    settings = settings.varied(**{name: parse_setting(name, value, place) for name, value in overrides.items()})
     check_names(settings)
     return settings

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from specprefill_cli.batching.arrivals import Source, arriving
+from specprefill_cli.batching.arrivals import Source
 from specprefill_cli.batching.dispatch import Dispatcher
 from specprefill_cli.batching.executor import (
     Answerer,
@@ -18,7 +17,6 @@ from specprefill_cli.batching.executor import (
     Event,
     Executor,
     Inbox,
-    InProcess,
     Line,
     Task,
     Tell,
@@ -38,26 +36,6 @@ class Count:
     failed: int = 0
     skipped: int = 0
     failed_before: int = 0
-
-
-def run_batch(
-    lines: Iterable[bytes],
-    has_documents: bool,
-    answer: Answerer,
-    write: Callable[[dict[str, Any]], None],
-    finished: Finished,
-    count: Count,
-    step: Callable[[], None] = lambda: None,
-) -> None:
-    """Answer each line as it arrives, in order; a row that fails becomes an error row and the next one follows.
-
-    answer: returns a row's record; what it raises goes into the error row
-
-    An exception of `write` and KeyboardInterrupt end the batch and abandon the current row, and so does a failed device.
-    Other arguments: see `run_rows`.
-    """
-    executor = InProcess(partial(record_of, answer=answer))
-    run_rows(arriving(lines), has_documents, executor, write, finished, count, step)
 
 
 def run_rows(

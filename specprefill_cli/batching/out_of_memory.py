@@ -9,9 +9,9 @@ from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.settings import AUTO, Settings
 
 
-def free_memory(cache: DocumentCache | None) -> None:
+def free_memory(*caches: DocumentCache | None) -> None:
     """Drop what was kept of earlier documents, and give the device back what is unused."""
-    if cache is not None:
+    for cache in filter(None, caches):
         cache.draft.evict(0)
         cache.target.evict(0)
     torch.cuda.empty_cache()

@@ -80,11 +80,20 @@ class RowScheduler:
             self.scheduler.cancel(ticket)
 
 
-def drive(rows: RowScheduler, tasks: SimpleQueue[Task | None], done: Callable[[Task, dict[str, Any]], None]) -> None:
-    """Answer the rows that come, until there is None. Raises DeviceFailure where the device has failed."""
+def drive(
+    rows: RowScheduler,
+    tasks: SimpleQueue[Task | None],
+    done: Callable[[Task, dict[str, Any]], None],
+    stop: threading.Event | None = None,
+) -> None:
+    """Answer the rows that come, until there is None, or after the pass in hand once `stop` is set.
+
+    Raises DeviceFailure where the device has failed.
+    """
     try:
-        while True:
-            while rows.idle or not tasks.empty():
+        while stop is None or not stop.is_set():
+            # Taking a row reads its documents, which holds up those that run: no more rows than have a place.
+            while rows.idle or (rows.scheduler.free and not tasks.empty()):
                 task = tasks.get()
                 if task is None:
                     return
@@ -109,6 +118,7 @@ class InThread:
         self.depth = IN_HAND * concurrency
         self.window = max(AHEAD, IN_HAND * self.depth)
         self.tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self.stop = threading.Event()
         self.thread: threading.Thread | None = None
 
     def start(self, worker: int, place: int, inbox: Inbox) -> None:
@@ -124,7 +134,7 @@ class InThread:
             inbox.put(event)
 
         try:
-            drive(RowScheduler(self.answerer, self.session), self.tasks, done)
+            drive(RowScheduler(self.answerer, self.session), self.tasks, done, self.stop)
         except BaseException as error:
             inbox.put(Failed(worker, error))
 
@@ -132,6 +142,8 @@ class InThread:
         self.tasks.put(task)
 
     def close(self) -> None:
+        self.stop.set()
+        # Wakes a thread that waits for rows.
         self.tasks.put(None)
         if self.thread is not None:
             self.thread.join(CLOSING)

@@ -167,6 +167,7 @@ class Scheduler:
                 not other.prefilled and other.shares == ticket.shares for other in self.running
             ):
                 continue
+            waited = ticket.prepared is not None
             try:
                 prepared = ticket.prepared = ticket.prepared or self.prepare(ticket)
             except Exception as error:
@@ -177,6 +178,8 @@ class Scheduler:
             needed = largest_pass_bytes(prepared) + ticket.bytes + sum(other.bytes for other in self.running)
             if self.running and needed > self.limit:
                 return
+            if waited:
+                prepared.request.clock.resume()
             self.queue.remove(ticket)
             self.running.append(ticket)
             # What the answer needs of it frees its memory with the answer.

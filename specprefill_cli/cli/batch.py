@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -88,6 +88,12 @@ def batch(
     resume |= retry_failed
     check_streams(questions, names, out, resume)
     check_workers(settings, workers, ray)
+    if context.obj["served"] is not None:
+        from specprefill_cli.serving.command import RunAlone
+
+        if workers or ray:
+            raise RunAlone("--workers and --ray start processes of their own", quiet)
+        workers = 0
     notes = Notes(quiet)
     at_once = rows_at_once(concurrency, settings, ray, notes)
     from specprefill_cli.batching.arrivals import source_of
@@ -116,9 +122,9 @@ def batch(
             stack.callback(executor.close)
             started = time.perf_counter()
             # A progress line on the terminal would run into rows printed there.
-            progress = Notes(quiet or out is None)
             total = len(keys) if keys is not None else None
-            update = stack.enter_context(progress.bar("rows", total))
+            bar = notes.bar("rows", total) if out is not None else nullcontext(lambda _done, _text: None)
+            update = stack.enter_context(bar)
             run_rows(
                 source_of(source),
                 bool(names),

@@ -45,6 +45,13 @@ class PhaseClock:
             self.ended = time.perf_counter()
             self.seconds[name] = self.seconds.get(name, 0.0) + self.ended - start
 
+    def resume(self) -> None:
+        """Count nothing of the time since the last phase ended: the question waited for others."""
+        if self.started is not None:
+            waited = time.perf_counter() - self.ended
+            self.started += waited
+            self.ended += waited
+
     @property
     def ttft(self) -> float:
         """Seconds from the start of the first phase to the end of the last."""

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from specprefill_cli.batching.loop import Count, run_batch
+from specprefill_cli.batching.loop import Count
 from specprefill_cli.batching.output import RowWriter, open_output
 from specprefill_cli.batching.rows import OVERRIDES, BadRow, Row, key_of, parse_line
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.signals import Termination
+from tests.helpers.batches import run_batch
 
 STUB = Path(__file__).parent.with_name("helpers") / "batch_stub.py"
 

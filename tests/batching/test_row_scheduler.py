@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from contextlib import closing
+from queue import SimpleQueue
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from specprefill_cli.batching.answerer import SessionAnswerer, read_once
 from specprefill_cli.batching.arrivals import arriving
 from specprefill_cli.batching.executor import Task
 from specprefill_cli.batching.loop import Count, run_rows
-from specprefill_cli.batching.row_scheduler import InThread, RowScheduler
+from specprefill_cli.batching.row_scheduler import InThread, RowScheduler, drive
 from specprefill_cli.batching.rows import Row
 from specprefill_cli.batching.scheduler import Scheduler
 from specprefill_cli.batching.tickets import Event
@@ -122,3 +123,32 @@ def test_the_end_does_not_wait_for_rows_that_nobody_wants(answerer, monkeypatch)
     with closing(InThread(answerer, answerer.session)) as executor, pytest.raises(BrokenPipeError):
         run_rows(arriving(lines), True, executor, write, Counter(), Count())
     assert not executor.thread.is_alive()
+
+
+def test_no_more_rows_are_read_than_can_start(answerer):
+    read = []
+
+    class Watched(RowScheduler):
+        def add(self, task):
+            read.append(self.scheduler.active + self.scheduler.pending)
+            super().add(task)
+
+    tasks = SimpleQueue()
+    for number, row in enumerate(ROWS):
+        tasks.put(Task(number, Row(row["id"], row["question"], (), {"max_new_tokens": 2})))
+    tasks.put(None)
+    drive(Watched(answerer, answerer.session), tasks, lambda _task, _record: None)
+    assert len(read) == len(ROWS)
+    assert max(read) < answerer.concurrency
+
+
+def test_closing_ends_rows_after_the_pass_in_hand(answerer, monkeypatch):
+    monkeypatch.setattr(row_scheduler, "CLOSING", 60)
+    executor = InThread(answerer, answerer.session)
+    inbox = SimpleQueue()
+    executor.start(0, 0, inbox)
+    for number in range(8):
+        executor.send(0, Task(number, Row(str(number), "When?", (), {"max_new_tokens": 400})))
+    executor.close()
+    assert not executor.thread.is_alive()
+    assert inbox.qsize() < 8

@@ -10,6 +10,8 @@ from specprefill_cli.batching.scheduler import Scheduler
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.prefill import phases
+from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, DocumentCache
 from specprefill_cli.settings import Settings
 
@@ -130,6 +132,29 @@ def test_memory_decides_how_many_run(random_session):
         answered += sum(event.last for event in scheduler.step())
         most = max(most, scheduler.active)
     assert (most, answered) == (1, 4)
+
+
+def test_waiting_for_memory_is_no_part_of_the_time_to_first_token(random_session, monkeypatch):
+    resumed = []
+    monkeypatch.setattr(PhaseClock, "resume", lambda clock: resumed.append(clock))
+    scheduler = Scheduler(random_session, memory_bytes=1)
+    for question in QUESTIONS[:2]:
+        scheduler.submit(ONE, question, BASE)
+    finish(scheduler)
+    assert len(resumed) == 1
+
+
+def test_a_clock_counts_nothing_of_a_wait(monkeypatch):
+    now = 10.0
+    monkeypatch.setattr(phases.time, "perf_counter", lambda: now)
+    clock = PhaseClock()
+    with clock.phase("tokenize"):
+        now = 11.0
+    now = 20.0
+    clock.resume()
+    with clock.phase("scoring"):
+        now = 22.0
+    assert (clock.seconds, clock.ttft) == ({"tokenize": 1.0, "scoring": 2.0}, 3.0)
 
 
 def test_a_question_that_fails_does_not_disturb_the_others(random_session):

@@ -2,9 +2,12 @@
 
 import hashlib
 import sys
+from functools import partial
 from pathlib import Path
 
-from specprefill_cli.batching.loop import Count, run_batch
+from specprefill_cli.batching.arrivals import arriving
+from specprefill_cli.batching.executor import InProcess
+from specprefill_cli.batching.loop import Count, record_of, run_rows
 from specprefill_cli.batching.output import RowWriter, open_output
 
 
@@ -19,7 +22,8 @@ def answer(row):
 
 def main(source, out):
     with open(source, "rb") as lines, open_output(Path(out), resume=True) as (stream, finished):
-        run_batch(lines, True, answer, RowWriter(stream), finished, Count())
+        executor = InProcess(partial(record_of, answer=answer))
+        run_rows(arriving(lines), True, executor, RowWriter(stream), finished, Count(), lambda: None)
 
 
 if __name__ == "__main__":
