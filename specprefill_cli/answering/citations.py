@@ -9,12 +9,15 @@ import numpy as np
 from torch import Tensor
 
 from specprefill_cli.documents.collection import Collection
+from specprefill_cli.prefill.bm25 import UNSPACED
 from specprefill_cli.prefill.fates import Fate, Plan
 
 LONGEST_ANSWER = 300
 SHORTEST_QUOTE = 3
-# Bounds the search for a quote, which takes quadratic time.
+# Words of an answer that are compared with the documents.
 MOST_QUOTED_WORDS = 40
+# Words as they are quoted: each character of a script without spaces is one.
+QUOTED_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 NOT_FOUND = "not found"
 # Answers that are no quotes, though the documents hold the words.
 UNQUOTED = ("yes", "no")
@@ -51,14 +54,14 @@ def cite(
     quoted = answer.strip(MARKS)
     if not len(offsets) or quoted.lower().startswith(NOT_FOUND) or quoted.lower() in UNQUOTED:
         return []
-    whole = occurrences(quoted, collection.text) if len(quoted) <= LONGEST_ANSWER else []
+    verbatim = occurrences(quoted, collection.text) if len(quoted) <= LONGEST_ANSWER else []
     seen = np.zeros(len(offsets), dtype=bool)
     for span in plan.spans:
         if span.fate is not Fate.DROP:
             seen[span.start - plan.document[0] : span.end - plan.document[0]] = True
     weights = importance.numpy() if importance is not None else np.zeros(len(offsets))
     ranked = []
-    for start, end in whole or longest_quote(quoted, collection.text):
+    for start, end in verbatim or longest_quote(quoted, collection.text):
         tokens = slice(np.searchsorted(offsets[:, 1], start, side="right"), np.searchsorted(offsets[:, 0], end))
         if seen[tokens].any():
             ranked.append((-float(weights[tokens].max(initial=0.0)), start, end))
@@ -71,24 +74,38 @@ def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
     if not words:
         return []
     pattern = r"\s+".join(re.escape(word) for word in words)
-    # 12 does not stand in 12,000 or 3.12.
-    before = r"(?<!\d[.,])" if words[0][0].isdigit() else ""
-    after = r"(?![.,]\d)" if words[-1][-1].isdigit() else ""
-    whole = rf"(?<!\w){before}{pattern}(?!\w){after}"
-    return [match.span() for match in re.finditer(whole, text, re.IGNORECASE)]
+    # 12 does not stand in 12,000 or 3.12. Scripts without spaces show no word boundaries.
+    first, last = words[0][0], words[-1][-1]
+    before = r"(?<!\d[.,])(?<!\w)" if first.isdigit() else "" if re.match(f"[{UNSPACED}]", first) else r"(?<!\w)"
+    after = r"(?!\w)(?![.,]\d)" if last.isdigit() else "" if re.match(f"[{UNSPACED}]", last) else r"(?!\w)"
+    return [match.span() for match in re.finditer(f"{before}{pattern}{after}", text, re.IGNORECASE)]
 
 
 def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
     """Return the character ranges of the longest run of the answer's words, `SHORTEST_QUOTE` or more, in the text."""
-    words = answer.split()[:MOST_QUOTED_WORDS]
+    words = list(QUOTED_WORD.finditer(answer))[:MOST_QUOTED_WORDS]
+    if len(words) < SHORTEST_QUOTE:
+        return []
     folded = " ".join(text.lower().split())
-    for size in range(len(words), SHORTEST_QUOTE - 1, -1):
-        for first in range(len(words) - size + 1):
-            quote = " ".join(words[first : first + size])
-            # A cheap test first, which also accepts parts of words.
-            if quote.lower() in folded and (places := occurrences(quote, text)):
-                return places
-    return []
+
+    def quote(first: int, end: int) -> str:
+        return " ".join(answer[words[first].start() : words[end - 1].end()].split())
+
+    # A cheap test first, which also accepts parts of words. A run within one that the text holds need not be searched.
+    ends, end = [], 0
+    for first in range(len(words)):
+        end = max(end, first)
+        while end < len(words) and quote(first, end + 1).lower() in folded:
+            end += 1
+        ends.append(end)
+    longest = max(end - first for first, end in enumerate(ends))
+    runs = [
+        (first, first + size)
+        for size in range(longest, SHORTEST_QUOTE - 1, -1)
+        for first, end in enumerate(ends)
+        if first + size <= end
+    ]
+    return next(filter(None, (occurrences(quote(*run), text) for run in runs)), [])
 
 
 def _citation(collection: Collection, start: int, end: int) -> Citation:

@@ -47,7 +47,7 @@ class Comparison:
     """A session and the documents that it is asked about, in one mode after the other.
 
     Where modes are compared, each starts cold, because they find different work in a warm cache, or none. One mode alone
-    reuses what earlier questions about the same documents left; cold: it does not either
+    reuses what earlier questions about the same documents left, unless cold
 
     misfits: modes that the last question's prompt was too long for, with the reason
     """
@@ -109,7 +109,7 @@ def with_differences(baseline: tuple[ModeAnswer, Tensor], answer: ModeAnswer, lo
 
 
 def kl_divergence(reference: Tensor, logits: Tensor) -> float:
-    """KL(reference || other) in nats between the distributions of two logits [V]; tokens impossible in both count 0."""
+    """KL(reference || other) in nats between the distributions of two logits [V]; tokens that the reference rules out count 0."""
     expected, other = reference.double().log_softmax(-1).cpu(), logits.double().log_softmax(-1).cpu()
     terms = torch.where(expected == -math.inf, 0.0, expected.exp() * (expected - other))
     return float(terms.sum().clamp(min=0.0))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from specprefill_cli.answering.answer import SpanRecord, span_records
 from specprefill_cli.answering.cells import Cell, document_cells
+from specprefill_cli.answering.resolve import PLANNED_MODE
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.warm_up import SHORT_TEXT
 from specprefill_cli.documents.cleaning import clean_question
@@ -24,7 +25,6 @@ from specprefill_cli.prefill.spread import spread_warnings
 from specprefill_cli.settings import Settings
 
 KEEP_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5)
-PLANNED_MODE = "select"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +149,10 @@ def estimate(
     prompt, target = request.prompt, cost_of(request.pair.target)
     full_flops, scoring = target.prefill_with_overhead(prompt.length), SCORERS[request.scorer].cost(request, True)
     full_seconds = None
-    if scoring:
-        seconds = request.clock.seconds
-        full_seconds = full_flops * (seconds["draft_prefill"] + seconds.get("look_ahead", 0.0)) / scoring
+    seconds = sum(request.clock.seconds.get(phase, 0.0) for phase in ("draft_prefill", "look_ahead"))
+    # A scorer of another package may run its draft in phases of its own.
+    if scoring and seconds:
+        full_seconds = full_flops * seconds / scoring
     candidates = [(request.keep, plan.kept_tokens)]
     candidates += [(keep, tokens_at(keep, request)) for keep in ratios if keep != request.keep]
     estimates = []

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.decoding.proposers import PROPOSERS
 from specprefill_cli.decoding.speculation import draft_may_propose
-from specprefill_cli.errors import UsageError
 from specprefill_cli.models.adapter import longrope_threshold
 from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup, runs_draft
 from specprefill_cli.prefill.pass_size import pass_size
@@ -18,7 +17,7 @@ from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import LexicalScorer
 from specprefill_cli.prefill.scorers.question import QuestionScorer
-from specprefill_cli.settings import AUTO, OFF, Settings
+from specprefill_cli.settings import AUTO, OFF, Settings, check_choice
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.collection import Collection
@@ -29,6 +28,10 @@ if TYPE_CHECKING:
     from specprefill_cli.prompting import Prompt
 
 
+# The mode whose selection a dry run and the passages show.
+PLANNED_MODE = "select"
+
+
 def check_names(settings: Settings) -> None:
     """Raises UsageError for a mode, scorer or proposer that is not registered; called before anything is loaded."""
     for option, name, known in (
@@ -36,8 +39,7 @@ def check_names(settings: Settings) -> None:
         ("--scorer", settings.scorer, SCORERS),
         ("--proposer", settings.proposer, PROPOSERS),
     ):
-        if name != AUTO and name not in known:
-            raise UsageError(f"{option} {name}: unknown; use one of {', '.join([AUTO, *known])}")
+        check_choice(name, (AUTO, *known), option)
 
 
 def loads_draft(settings: Settings) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from specprefill_cli.answering.passages import Passage, as_passage, best_passages, joined
 from specprefill_cli.answering.relevance import Sentences, rank_sentences
+from specprefill_cli.answering.resolve import PLANNED_MODE
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collection import Collection
@@ -40,6 +41,7 @@ def retrieve(
     Chunks are extended to whole sentences. Raises UsageError for an empty question, PromptTooLong when the draft
     cannot read the documents.
     """
+    settings = settings.varied(mode=PLANNED_MODE)
     question = clean_question(question)
     request = session.request(collection, question, settings)
     if SCORERS[request.scorer].uses_draft:
@@ -70,8 +72,10 @@ def kept_passages(collection: Collection, sentences: Sentences, plan: Plan, offs
     for span in plan.spans:
         if span.fate is Fate.RECOMPUTE:
             first, last = span.start - plan.document[0], span.end - plan.document[0] - 1
-            start, end = offsets[first, 0], offsets[last, 1]
-            kept |= (sentences.ranges[:, 0] < end) & (start < sentences.ranges[:, 1])
+            # Sentences are in document order and do not overlap.
+            first_sentence = np.searchsorted(sentences.ranges[:, 1], offsets[first, 0], side="right")
+            end_sentence = np.searchsorted(sentences.ranges[:, 0], offsets[last, 1])
+            kept[first_sentence:end_sentence] = True
     runs: list[tuple[int, int]] = []
     for index in np.flatnonzero(kept).tolist():
         longer = (runs[-1][0], index + 1) if runs else (index, index + 1)

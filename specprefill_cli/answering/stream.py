@@ -186,7 +186,7 @@ class AnswerStream:
         prompt, plan, pair = request.prompt, prefilled.plan, request.pair
         text = "".join(self.pieces).strip()
         length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens
-        shown = resolved.decoding.passages
+        passage_count = resolved.decoding.passages
         citations = cite(text, self.collection, plan, prompt.offsets, prefilled.importance)
         return Answer(
             id=self.identifier,
@@ -215,7 +215,7 @@ class AnswerStream:
             proposer=" and ".join(rounds.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             reused=[*request.reused, *prefilled.reused],
-            passages=self.passages(citations, shown) if isinstance(shown, int) else [],
+            passages=self.passages(citations, passage_count) if isinstance(passage_count, int) else [],
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
             confidence=self.answer_confidence(text, citations),
             expected_speedup=resolved.expected_speedup,

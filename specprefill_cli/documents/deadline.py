@@ -10,10 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-T = TypeVar("T")
+from specprefill_cli.signals import SLICE_SECONDS
 
-# A main thread that waits does not see Ctrl-C on Windows, so it waits in slices of this many seconds.
-_SLICE_SECONDS = 0.1
+T = TypeVar("T")
 
 
 class Abandoned(Exception):
@@ -46,7 +45,7 @@ def run_with_deadline(work: Callable[[], T], stop: threading.Event, seconds: flo
         while not outcome.done():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not done after {seconds:g} s")
-            wait((outcome,), timeout=_SLICE_SECONDS)
+            wait((outcome,), timeout=SLICE_SECONDS)
         return outcome.result()
     finally:
         stop.set()

@@ -27,6 +27,7 @@ def pages(file: SourceFile) -> Pages:
             if chapter in entries:
                 page = SourceFile(book.read(chapter), f"{file.name}:{chapter}", file.limits)
                 _, text = visible_text(decode(page, declared_encoding(page.data)), file.stop)
+                file.warnings += [f"{chapter}: {warning}" for warning in page.warnings]
                 yield file.page_text(text.split("\n"))
 
 

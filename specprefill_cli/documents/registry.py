@@ -1,6 +1,5 @@
 """The one list of readers, and the choice among them: content first, suffix second."""
 
-import warnings
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import PurePath
@@ -36,10 +35,7 @@ def read_document(
     file = SourceFile(data, name, limits, step=step)
     try:
         reader = choose_reader(data, name)
-        with warnings.catch_warnings():
-            # openpyxl warns about parts that it would not write back, which is no loss here.
-            warnings.simplefilter("ignore")
-            run_with_deadline(lambda: read_pages(reader, file), file.stop, limits.max_seconds)
+        run_with_deadline(lambda: read_pages(reader, file), file.stop, limits.max_seconds)
     except DocumentError:
         raise
     except TimeoutError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from datetime import datetime, time
 from io import BytesIO
@@ -28,6 +29,8 @@ DIGITS = 15
 def pages(file: SourceFile) -> Pages:
     """Yield, for each sheet, its name and its rows as they were last calculated, without empty ones."""
     excel = office_module(file, "openpyxl", "workbooks")
+    # It warns about parts that it would not write back, which is no loss here. `catch_warnings` is not thread-safe.
+    warnings.filterwarnings("ignore", module=r"openpyxl\.")
     stream = checked_archive(file)
     if has_uncalculated(stream):
         file.warnings.append("formulas without a stored value are skipped; open the file, save it, and read it again")

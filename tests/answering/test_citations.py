@@ -103,3 +103,14 @@ def test_quotation_marks_and_emphasis_are_ignored():
     for answer in ('"Four euros."', "**four euros**", "“four euros”"):
         (citation,) = cite(answer, COLLECTION, FULL, OFFSETS, None)
         assert citation.page == 2
+
+
+def test_scripts_without_spaces_are_cited():
+    text = "\u4f4d\u4e8e\u5317\u4eac\u5e02\u3002"
+    assert citation_starts(text, "\u5317\u4eac") == [2]
+    assert citation_starts(text, "\u5b83\u5728\u5317\u4eac\u5e02") == [2]
+
+
+def test_the_longest_of_several_quotes_is_cited():
+    text = "We met at the old mill by the river. At the old mill we rested."
+    assert citation_starts(text, "It was at the old mill by the lake") == [text.index("at the old mill by")]

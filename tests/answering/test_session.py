@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from specprefill_cli.answering.retrieval import retrieve
 from specprefill_cli.answering.session import Session
 from specprefill_cli.decoding.adaptive import Costs
 from specprefill_cli.decoding.sampling import Sampler
@@ -230,3 +231,13 @@ def test_settings_are_frozen_and_replaceable():
     assert replace(Settings(), keep=0.5).keep == 0.5
     with pytest.raises(AttributeError):
         Settings().keep = 0.5
+
+
+def test_passages_are_those_of_select_in_any_mode(two_tokenizers, random_session):
+    target, draft = two_tokenizers
+    session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
+    passages = [
+        retrieve(session, COLLECTION, "Who?", Settings(mode=mode, scorer="question", keep=0.4)).passages
+        for mode in ("select", "full", "draft-kv")
+    ]
+    assert passages[0] == passages[1] == passages[2]

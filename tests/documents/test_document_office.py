@@ -84,6 +84,12 @@ def test_epub_chapters_are_pages_in_the_order_of_the_spine() -> None:
     assert document.warnings == ()
 
 
+def test_epub_reports_damaged_text_of_a_chapter() -> None:
+    damaged = "<p>Caf\u00e9 \u00e0 l'\u00e9t\u00e9</p>".encode() + b"\xc3(</p>"
+    document = read_document(book({}, ["b.xhtml"], {"OPS/b.xhtml": damaged}), "a.epub")
+    assert "OPS/b.xhtml: damaged UTF-8" in document.warnings[0]
+
+
 def test_epub_reports_missing_chapters_and_refuses_protected_ones() -> None:
     document = read_document(book(CHAPTERS, ["b.xhtml", "gone.xhtml"]), "a.epub")
     assert document.warnings == ("1 of 2 chapters are missing, the first: OPS/gone.xhtml",)

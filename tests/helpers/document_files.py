@@ -3,6 +3,7 @@
 import io
 import zipfile
 from datetime import date
+from typing import Any
 
 import docx
 import openpyxl
@@ -101,7 +102,7 @@ def workbook() -> bytes:
     return saved(book)
 
 
-def book(chapters: dict[str, str], spine: list[str], extra: dict[str, str] | None = None) -> bytes:
+def book(chapters: dict[str, str], spine: list[str], extra: dict[str, Any] | None = None) -> bytes:
     """An EPUB with entries for `chapters` below OPS/, whose spine lists `spine`."""
     items = "".join(f'<item id="c{n}" href="{name}"/>' for n, name in enumerate(spine))
     order = "".join(f'<itemref idref="c{n}"/>' for n in range(len(spine)))
