@@ -14,12 +14,16 @@ def check_can_write(path: Path, option: str) -> None:
     """Raise UsageError, before any work is done, for a path that cannot become a file."""
     if path == Path("-"):
         raise UsageError(f"{option} -: this cannot be standard output; give a file name")
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UsageError(f"{option} {path}: this is a folder; give a file name")
-    if not path.parent.is_dir():
+    # Unlike pathlib, os.path raises nothing where a folder may not be searched.
+    grandparent = path.parent.parent
+    if not os.path.isdir(path.parent) and os.path.isdir(grandparent) and not os.access(grandparent, os.X_OK):
+        raise UsageError(f"{option} {path}: no permission to write there; give another place")
+    if not os.path.isdir(path.parent):
         raise UsageError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
     # A file is replaced by a new one from the same folder, so the folder must be writable too.
-    written = [path] if path.exists() else []
+    written = [path] if os.path.exists(path) else []
     if not is_device(path):
         written.append(Path(os.path.realpath(path)).parent)
     if not all(os.access(place, os.W_OK) for place in written):
@@ -28,12 +32,12 @@ def check_can_write(path: Path, option: str) -> None:
 
 def same_file(path: Path, other: Path) -> bool:
     """Whether two names lead to one existing file."""
-    return path.exists() and other.exists() and path.samefile(other)
+    return os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other)
 
 
 def is_device(path: Path) -> bool:
     """Whether a path exists and is no regular file: a device or a pipe, such as /dev/stdout."""
-    return path.exists() and not path.is_file()
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

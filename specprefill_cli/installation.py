@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -23,7 +29,13 @@ def install_command(extra: str = "") -> str:
 
 def pip_command(*arguments: str) -> str:
     """A command line of `pip install` for the interpreter that runs."""
-    return f"{shlex.quote(sys.executable)} -m pip install {' '.join(map(shlex.quote, arguments))}"
+    command = [sys.executable, "-m", "pip", "install", *arguments]
+    return " ".join(map(quoted_for_windows, command)) if os.name == "nt" else shlex.join(command)
+
+
+def quoted_for_windows(argument: str) -> str:
+    """An argument as cmd.exe and PowerShell take it; they read < and > as redirections."""
+    return argument if re.fullmatch(r"[\w.,=\[\]-]+", argument) else f'"{argument}"'
 
 
 def install_arguments(installed: Distribution, extra: str) -> list[str]:
@@ -42,7 +54,7 @@ def with_extra(source: Path, extra: str) -> str:
 
 
 def missing_packages(installed: Distribution, extra: str) -> list[str]:
-    """The names of needed packages that are absent or have another version; of the extra alone where one is given."""
+    """The needed packages, with versions, that are absent or of another version; of the extra alone where one is given."""
     from packaging.requirements import Requirement
 
     needed = [Requirement(text) for text in installed.requires or ()]
@@ -51,11 +63,15 @@ def missing_packages(installed: Distribution, extra: str) -> list[str]:
     needed = [
         requirement for requirement in needed if not requirement.marker or requirement.marker.evaluate({"extra": extra})
     ]
-    missing = [
-        requirement.name for requirement in needed if not is_satisfied(requirement.name, str(requirement.specifier))
-    ]
+    missing = [requirement for requirement in needed if not is_satisfied(requirement.name, str(requirement.specifier))]
     # All of them where the right versions are there, and yet one cannot be imported.
-    return missing or [requirement.name for requirement in needed]
+    return [without_marker(requirement) for requirement in missing or needed]
+
+
+def without_marker(requirement: Requirement) -> str:
+    """A requirement as pip takes it: name, extras and versions."""
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return f"{requirement.name}{extras}{requirement.specifier}"
 
 
 def is_satisfied(name: str, specifier: str) -> bool:

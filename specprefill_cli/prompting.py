@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import string
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -55,9 +56,9 @@ def load_template(name: str, folders: Sequence[Path] = ()) -> Template:
     Raises UsageError when there is none of that name, and SpecprefillError when the file is not a valid template.
     """
     folders = [*folders, packaged_folder("prompts")]
-    places = [Path(name)] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in folders]
+    places = [Path(name).expanduser()] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in folders]
     for path in places:
-        if path.is_file():
+        if os.path.isfile(path):
             return parse_template(path)
     known = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
     raise UsageError(
@@ -89,7 +90,7 @@ def key_fault(values: Mapping[str, Any]) -> str | None:
     if "text" in values and "system" in values:
         return "`system` goes with `user`; with `text` it would not be used"
     if ("text" in values) == ("user" in values):
-        return "give either `text` (plain) or `user` (chat), not both and not neither"
+        return "give exactly one of `text` (plain) and `user` (chat)"
     if not all(isinstance(value, str) for value in values.values()):
         return "every value must be a string in quotes"
     return None
@@ -98,7 +99,7 @@ def key_fault(values: Mapping[str, Any]) -> str | None:
 def variable_fault(values: Mapping[str, str]) -> str | None:
     """What is wrong with the variables in a template's texts, or None."""
     body = string.Template(values.get("text", values.get("user", "")))
-    if any(f"${name}" in values.get("system", "") for name in VARIABLES):
+    if set(string.Template(values.get("system", "")).get_identifiers()) & set(VARIABLES):
         return "`system` is fixed text; write $document and $question in `user`"
     if not body.is_valid():
         return "a lone dollar sign; write it as $$"
@@ -106,9 +107,10 @@ def variable_fault(values: Mapping[str, str]) -> str | None:
     if unknown:
         return f"unknown variable ${unknown[0]}; known are $document and $question"
     marked = body.substitute(MARKS)
-    missing = [variable for variable, mark in MARKS.items() if marked.count(mark) != 1]
-    if missing:
-        return f"the variable ${missing[0]} is missing; it must occur once"
+    for variable, mark in MARKS.items():
+        if (count := marked.count(mark)) != 1:
+            fault = f"occurs {count} times" if count else "is missing"
+            return f"the variable ${variable} {fault}; it must occur once"
     if marked.index(MARKS["document"]) > marked.index(MARKS["question"]):
         return "$question must come after $document, so that the document can be reused"
     return None
@@ -181,12 +183,15 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
         date_string="26 Jul 2024",
     )
     try:
-        text = str(fill([*system, {"role": "user", "content": user}]))
+        try:
+            text = str(fill([*system, {"role": "user", "content": user}]))
+        except TemplateError:
+            if not system:
+                raise
+            # Some templates refuse the system role: its text then opens the user's message.
+            text = str(fill([{"role": "user", "content": f"{template.system}\n\n{user}"}]))
     except TemplateError as error:
-        # Some templates refuse the system role: its text then opens the user's message.
-        if not system:
-            raise SpecprefillError(f"prompt '{template.name}': the model's chat template failed ({error})") from error
-        text = str(fill([{"role": "user", "content": f"{template.system}\n\n{user}"}]))
+        raise SpecprefillError(f"prompt '{template.name}': the model's chat template failed ({error})") from error
     if any(text.count(mark) != 1 for mark in MARKS.values()):
         raise SpecprefillError(
             f"prompt '{template.name}': the model's chat template does not show document and question once each"

@@ -79,6 +79,8 @@ class Setting:
             return value if isinstance(value, bool) else BOOLEANS[value.lower()]
         if isinstance(value, bool) or (self.type is int and isinstance(value, float)):
             raise TypeError
+        if self.type is str and not isinstance(value, str):
+            raise TypeError
         return self.type(value)
 
     def check(self, value: Any, label: str) -> None:

@@ -83,10 +83,11 @@ def test_rejects_model_without_chat_template(tokenizer):
         ('text = "$document only"', r"\$question is missing"),
         ('text = "$document $question $page"', r"unknown variable \$page"),
         ('text = "$question $document"', "must come after"),
-        ('text = "$document $question"\nuser = "$document $question"', "not both"),
+        ('text = "$document $question"\nuser = "$document $question"', "exactly one"),
         ('text = "$document $question"\ncolour = "red"', "unknown key 'colour'"),
         ('text = "$document $question"\nsystem = "Be brief."', "`system` goes with `user`"),
-        ('text = "$document $question $question"', r"\$question is missing"),
+        ('text = "$document $question $question"', r"\$question occurs 2 times"),
+        ('system = "About ${document}."\nuser = "$document $question"', "`system` is fixed text"),
         ("text = ", "not valid TOML"),
         ('text = "$document costs $ 5, $question"', r"write it as \$\$"),
     ],
@@ -124,3 +125,21 @@ def test_user_folder_overrides_packaged_templates(tmp_path):
 def test_unknown_template_error_lists_the_known_ones():
     with pytest.raises(UsageError, match="known are ask, tiny"):
         load_template("nonesuch")
+
+
+def test_a_variable_is_a_whole_word(tmp_path):
+    (tmp_path / "mine.toml").write_text('system = "The $documentation is below."\nuser = "$document $question"')
+    assert parse_template(tmp_path / "mine.toml").system == "The $documentation is below."
+
+
+def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text('text = "$document $question"')
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert load_template("~/mine.toml").name == "mine"
+
+
+def test_a_chat_template_that_fails_is_named(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", "{% if %}")
+    with pytest.raises(SpecprefillError, match="the model's chat template failed"):
+        render(load_template("ask"), "x", "y", tokenizer)

@@ -69,6 +69,9 @@ def test_rejects_faulty_config_file(tmp_path):
     file.write_text("look_ahead = 8.9")
     with pytest.raises(UsageError, match=r"config.toml: '8.9' is not a whole number"):
         merge_settings({}, {}, file)
+    file.write_text('devices = ["cuda:0"]')
+    with pytest.raises(UsageError, match=r"config.toml: .* is not .*setting devices"):
+        merge_settings({}, {}, file)
     file.write_text("keep = ")
     with pytest.raises(UsageError, match="not valid TOML"):
         merge_settings({}, {}, file)
@@ -137,8 +140,8 @@ def test_out_of_range_error_names_the_source(tmp_path):
 
 def test_an_unknown_name_is_reported_with_its_source(tmp_path):
     file = tmp_path / "config.toml"
-    file.write_text("mode = 5\n")
-    with pytest.raises(UsageError, match=r"config.toml: mode 5: unknown; use one of auto, "):
+    file.write_text('mode = "fast"\n')
+    with pytest.raises(UsageError, match=r"config.toml: mode fast: unknown; use one of auto, "):
         merge_settings({}, {}, file)
     with pytest.raises(UsageError, match=r"^SPECPREFILL_SCORER: scorer oracle: unknown; use one of auto, "):
         merge_settings({"mode": "full"}, {"SPECPREFILL_SCORER": "oracle"}, file)

@@ -31,9 +31,9 @@ def checked_arguments(command: str, documents: Sequence[str] | None, question: s
     return list(documents), question
 
 
-def missing(what: str, command: str, document: str, question: str) -> UsageError:
+def missing(subject: str, command: str, document: str, question: str) -> UsageError:
     """What to raise where an argument is missing, with an example of both."""
-    return UsageError(f"{command}: {what} missing; for example: specprefill {command} {document} {question}")
+    return UsageError(f"{command}: {subject} missing; for example: specprefill {command} {document} {question}")
 
 
 def names_document(argument: str) -> bool:

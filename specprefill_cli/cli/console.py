@@ -54,9 +54,16 @@ class PipeConsole(Console):
         raise BrokenPipeError
 
 
-def console(stream: TextIO, piped_width: int = 200) -> Console:
+class NotesConsole(Console):
+    """A console on standard error that falls silent when nobody reads it: the answer does not depend on it."""
+
+    def on_broken_pipe(self) -> None:
+        discard(sys.stderr)
+
+
+def console(stream: TextIO, piped_width: int = 200, kind: type[Console] = PipeConsole) -> Console:
     """A rich console on a stream; a pipe gets a width at which table rows stay on one line."""
-    return PipeConsole(file=stream, highlight=False, width=None if stream.isatty() else piped_width)
+    return kind(file=stream, highlight=False, width=None if stream.isatty() else piped_width)
 
 
 def plain_table(*header: str) -> Table:
@@ -76,7 +83,7 @@ class Notes:
     @cached_property
     def console(self) -> Console:
         """One console for all: lines are printed above its spinner."""
-        return console(sys.stderr, 120)
+        return console(sys.stderr, 120, NotesConsole)
 
     def show(self, renderable: RenderableType) -> None:
         if not self.quiet:
@@ -137,4 +144,9 @@ def print_json(values: Mapping[str, Any]) -> None:
 
 def close_broken_pipe() -> None:
     """Nobody takes our output any more (`| head`, or a full disk): let Python's own flush at exit go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    discard(sys.stdout)
+
+
+def discard(stream: TextIO) -> None:
+    """Let all that a stream still holds, and all that follows, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -151,7 +151,7 @@ def open_draft_side(context: typer.Context, settings: Settings, notes: Notes) ->
 
 def scores_with_draft(settings: Settings) -> bool:
     """Whether the scorer needs the draft."""
-    from specprefill_cli.answering.dry_run import PLANNED_MODE
+    from specprefill_cli.answering.resolve import PLANNED_MODE
     from specprefill_cli.prefill.auto_mode import runs_draft
 
     return runs_draft(PLANNED_MODE, settings.scorer)

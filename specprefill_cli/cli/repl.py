@@ -165,7 +165,9 @@ class Repl:
 
     def save(self, argument: str) -> RenderableType:
         self.require_answers()
-        path = Path(argument).expanduser()
+        # A name with blanks may stand in quotes.
+        path = Path(argument[1:-1] if argument[:1] == argument[-1:] and argument[:1] in ("'", '"') else argument)
+        path = path.expanduser()
         if path.suffix not in (".html", ".json"):
             raise UsageError("/save: give a file that ends with .html or .json")
         check_can_write(path, "/save")

@@ -98,6 +98,7 @@ def serve(
         return
     if not HAS_UNIX_SOCKETS and http is None:
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
+    idle_seconds = None if idle is None else duration(idle)
     check_extra("serve")
     from specprefill_cli.serving.start import CommandLine, ServeOptions, start
 
@@ -107,7 +108,7 @@ def serve(
     options = ServeOptions(
         http=http,
         token_file=token_file,
-        idle_seconds=None if idle is None else duration(idle),
+        idle_seconds=idle_seconds,
         queue=queue,
         queue_seconds=queue_seconds,
         body_bytes=body_limit * 2**20,
@@ -145,7 +146,10 @@ def control(stop: bool, json: bool, notes: Notes) -> None:
     if stop and state is not None:
         stop_server(state["process"])
         notes.tell("the server has stopped")
-    elif json:
+        state = None
+        if not json:
+            return
+    if json:
         print_json({"server": state})
     elif state is None:
         notes.tell("no server is running")
@@ -173,4 +177,4 @@ def check_extra(user: str) -> None:
 
     missing = [name for name in ("starlette", "uvicorn", "prometheus_client", "httpx") if find_spec(name) is None]
     if missing:
-        raise UsageError(f"{user}: {', '.join(missing)} is not installed; run: {install_command(EXTRA)}")
+        raise UsageError(f"{user}: not installed: {', '.join(missing)}; run: {install_command(EXTRA)}")

@@ -196,7 +196,8 @@ def memory(name: str, needed: int, placement: Placement) -> Check:
     free = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus) if gpus else main_memory()[0]
     device = placement.device_type
     detail = f"needs {format_bytes(needed)} on {device} and room for activations, {format_bytes(free)} are free"
-    if needed > free and "cpu" in (placement.max_memory or {}):
+    in_main_memory = (placement.max_memory or {}).get("cpu", 0)
+    if free < needed <= free + in_main_memory:
         return Check(name, State.LIMITED, f"{detail}: the rest stays in main memory, which is slow; use a smaller pair")
     if needed > free:
         return Check(name, State.BROKEN, f"{detail}: use a smaller pair, --dtype bfloat16, or more --devices")

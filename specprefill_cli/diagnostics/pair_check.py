@@ -73,7 +73,7 @@ def check_context(draft: ModelOutline, target: ModelOutline) -> Check:
     shorter = min(draft.context, target.context)
     detail = f"prompt and answer up to {shorter:,} tokens (draft {draft.context:,}, target {target.context:,})"
     if draft.context < target.context:
-        return Check("context", State.LIMITED, f"{detail}; longer ones are read with mode full")
+        return Check("context", State.LIMITED, f"{detail}; longer documents are read in windows, by `select`")
     return Check("context", State.OK, detail)
 
 

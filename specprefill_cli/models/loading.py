@@ -69,13 +69,13 @@ class LoadedModel:
         if self.undivided is not None:
             return [f"{self.name}: {self.undivided}; every rank runs all of it"]
         places = list((getattr(self.model, "hf_device_map", None) or {}).values())
-        left = places.count("cpu")
-        if not left:
+        on_cpu = places.count("cpu")
+        if not on_cpu:
             return []
-        if left == len(places):
+        if on_cpu == len(places):
             return [f"{self.name}: no part of it fits the GPUs as they are; all of it runs on the CPU"]
         return [
-            f"{self.name}: {left} of {len(places)} parts do not fit the GPUs; every pass brings them from main memory, which "
+            f"{self.name}: {on_cpu} of {len(places)} parts do not fit the GPUs; every pass brings them from main memory, which "
             "is slow: use more GPUs, or a smaller pair"
         ]
 

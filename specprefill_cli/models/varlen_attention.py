@@ -1,12 +1,13 @@
-"""Attention of several sequences in one kernel, on CUDA: `torch.nn.attention.varlen`, from torch 2.10 on.
+"""Attention of several sequences in one kernel, on CUDA: `torch.nn.attention.varlen`, in recent torch.
 
 It reads the keys of all sequences from one tensor, so they are copied there first.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -18,18 +19,20 @@ from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan
 # Keys of a sequence, on average, up to which one copy of all costs less than a kernel launch or two for each: calculated
 # from the bandwidth of current cards and 10 microseconds, not measured.
 MOST_KEYS = 4_096
+# Added to the kernel after its first version.
+ARGUMENTS = {"scale", "window_size", "enable_gqa"}
 # Masks that the kernel has built in: the queries are the last keys.
 BUILT_IN = (Mask.NONE, Mask.CAUSAL, Mask.LOWER_RIGHT)
 
 
 @cache
 def varlen_kernel() -> Callable[..., Any] | None:
-    """Torch's kernel, or None where this torch has none."""
+    """Torch's kernel, or None where this torch has none, or one without the arguments that it needs here."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    return varlen_attn
+    return varlen_attn if set(inspect.signature(varlen_attn).parameters) >= ARGUMENTS else None
 
 
 def takes_varlen(device: AttentionDevice, plans: Sequence[AttentionPlan], keys: Sequence[int]) -> bool:
@@ -50,10 +53,7 @@ def attend_varlen(
     kernel = varlen_kernel()
     assert kernel is not None, "`takes_varlen` was asked first"
     counts = [states.shape[2] for states in keys]
-    edges = (
-        torch.tensor([*accumulate(sizes, initial=0)], dtype=torch.int32, device=query.device)
-        for sizes in (lengths, counts)
-    )
+    edges = (edges_of(tuple(sizes), query.device) for sizes in (lengths, counts))
     output: Tensor = kernel(
         by_token(query),
         by_token(torch.cat([*keys], dim=2)),
@@ -67,6 +67,12 @@ def attend_varlen(
         enable_gqa=query.shape[1] != keys[0].shape[1],
     )
     return output.transpose(0, 1)[None]
+
+
+@lru_cache(maxsize=16)
+def edges_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Where each sequence begins and the last one ends [n + 1]; one copy to the device for all layers of a pass."""
+    return torch.tensor([*accumulate(sizes, initial=0)], dtype=torch.int32, device=device)
 
 
 def by_token(states: Tensor) -> Tensor:

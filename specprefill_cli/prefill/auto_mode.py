@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.loading import LoadedModel
@@ -16,14 +17,15 @@ from specprefill_cli.settings import AUTO
 
 # Expected speedup over `full` from which `auto` takes another mode.
 SMALLEST_SPEEDUP = 1.2
-# What helps against a prompt that does not fit.
+# What helps against a prompt that does not fit, and where its documents are not the reason.
 SHORTEN = "give fewer or shorter documents, or a pair with a longer context"
+SHORTEN_QUESTION = "ask a shorter question, or use a pair with a longer context"
 
 
 def automatic_modes(request: PrefillRequest | None = None) -> tuple[str, ...]:
     """The modes that `auto` chooses from by cost; `full` comes first. request: also those that it may prefer for it."""
     preferred = (verdict.mode for verdict in usable_verdicts(request)) if request is not None else ()
-    return (BASELINE, *(name for name, mode in MODES.items() if mode.automatic), *preferred)
+    return (BASELINE, *(name for name, mode in MODES.usable() if mode.automatic), *preferred)
 
 
 def runs_draft(mode: str, scorer: str) -> bool:
@@ -95,7 +97,8 @@ def too_long_for_full(request: PrefillRequest, best: str) -> tuple[str, str]:
     """The mode for a prompt beyond the target's context, and the reason; best: the cheapest one."""
     able = best if MODES[best].any_length else next(name for name in MODES if MODES[name].any_length)
     target = request.pair.target
-    return able, f"auto: {request.prompt.length:,} tokens do not fit {target.name}'s context of {target.context:,}"
+    prompt = f"{request.prompt.length:,} tokens with {request.max_new_tokens:,} of answer"
+    return able, f"auto: {prompt} do not fit {target.name}'s context of {target.context:,}"
 
 
 def cached_for(request: PrefillRequest, modes: Sequence[str]) -> str:
@@ -122,35 +125,57 @@ def check_fits(request: PrefillRequest, mode: str) -> None:
     """Raises PromptTooLong when prompt and answer exceed what the mode takes of the target's context, or the draft's."""
     any_length = MODES[mode].any_length
     advice = SHORTEN if any_length else f"use --mode select, or {SHORTEN}"
-    target, tokens = request.pair.target, request.prompt.length
-    if any_length and request.positions != ORIGINAL:
-        # Question and instruction, and one chunk.
-        tokens = min(tokens, tokens - request.document_tokens + request.chunk_size)
-    elif any_length:
+    tokens = request.prompt.length
+    if any_length and request.positions == ORIGINAL:
         advice = f"use --positions auto, or {SHORTEN}"
-    check_context(target, tokens, request.max_new_tokens, "tokens of answer", advice)
+    elif any_length and request.document_tokens > request.chunk_size:
+        tokens += request.chunk_size - request.document_tokens
+        advice = SHORTEN_QUESTION
+    answer = Extension(tokens=request.max_new_tokens, content="answer", option="--max-new-tokens")
+    check_context(request.pair.target, request.prompt.length, tokens, answer, advice)
     if runs_draft(mode, request.scorer):
         check_draft_fits(request, any_length, advice)
 
 
 def check_draft_fits(request: PrefillRequest, in_windows: bool = True, advice: str = SHORTEN) -> None:
     """Raises PromptTooLong when the draft cannot read the prompt; in_windows: it may read the document in parts."""
-    draft, scorer, tokens = request.pair.draft, SCORERS[request.scorer], request.draft_prompt.length
+    draft, scorer, prompt = request.pair.draft, SCORERS[request.scorer], request.draft_prompt
     if draft is None:
         return
-    if in_windows and scorer.any_length:
-        start, end = request.draft_prompt.document
-        tokens = min(tokens, tokens - (end - start) + request.chunk_size)
-    elif in_windows:
-        advice = f"use another --scorer, or {advice}"
+    tokens = prompt.length
+    start, end = prompt.document
+    if in_windows and not scorer.any_length:
+        advice = f"use another --scorer, or {SHORTEN}"
+    elif in_windows and end - start > request.chunk_size:
+        tokens += request.chunk_size - (end - start)
+        advice = SHORTEN_QUESTION
     steps = request.look_ahead if scorer.looks_ahead else 0
-    check_context(draft, tokens, steps, "tokens of look-ahead", advice)
+    look_ahead = Extension(tokens=steps, content="look-ahead", option="--look-ahead")
+    check_context(draft, prompt.length, tokens, look_ahead, advice)
 
 
-def check_context(model: LoadedModel | ModelOutline, tokens: int, more: int, purpose: str, advice: str) -> None:
-    """Raises PromptTooLong where a prompt of so many tokens, and more behind it, exceed a model's context."""
-    if tokens + more > model.context:
-        raise PromptTooLong(
-            f"the prompt has {tokens:,} tokens and with {more:,} {purpose} does not fit {model.name}'s context of "
-            f"{model.context:,}; {advice}"
-        )
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """Tokens that a model computes behind a prompt: how many, what they are, and the option that limits them."""
+
+    tokens: int
+    content: str
+    option: str
+
+
+def check_context(
+    model: LoadedModel | ModelOutline, prompt_tokens: int, tokens: int, extension: Extension, advice: str
+) -> None:
+    """Raises PromptTooLong where tokens of a prompt, and what follows them, exceed a model's context.
+
+    tokens: those that must fit at once; fewer than the prompt's where its document is read in windows
+    """
+    if tokens + extension.tokens <= model.context:
+        return
+    part = "the prompt has" if tokens == prompt_tokens else "without its document, the prompt has"
+    if tokens <= model.context:
+        advice = f"lower {extension.option}, or {advice}"
+    raise PromptTooLong(
+        f"{part} {tokens:,} tokens and with {extension.tokens:,} tokens of {extension.content} does not fit "
+        f"{model.name}'s context of {model.context:,}; {advice}"
+    )

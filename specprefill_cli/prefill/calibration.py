@@ -42,10 +42,12 @@ def with_calibration(pair: LoadedPair) -> CalibratedPair:
     return CalibratedPair(pair=pair.pair, target=pair.target, draft=pair.draft, ranks=pair.ranks)
 
 
-def read_description(path: Path, what: str, remedy: str, parse: Callable[[dict[str, Any]], Content]) -> Content | None:
+def read_description(
+    path: Path, content: str, remedy: str, parse: Callable[[dict[str, Any]], Content]
+) -> Content | None:
     """Read a calibration file with `parse`; None where there is no file.
 
-    what: the content, for messages; remedy: the command that makes it
+    content: what the file holds, for messages; remedy: the command that makes it
 
     Raises SpecprefillError for a damaged file.
     """
@@ -57,7 +59,7 @@ def read_description(path: Path, what: str, remedy: str, parse: Callable[[dict[s
             raise ValueError(f"version {version}; this specprefill reads versions up to {SCHEMA}")
         return parse(values)
     except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
-        raise SpecprefillError(f"{path}: not a file of {what} ({error}); recreate it with {remedy}") from error
+        raise SpecprefillError(f"{path}: not a file of {content} ({error}); recreate it with {remedy}") from error
 
 
 def check_identity(

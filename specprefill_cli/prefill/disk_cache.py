@@ -135,9 +135,13 @@ class DiskCache:
                 os.replace(scratch, path)
             finally:
                 Path(scratch).unlink(missing_ok=True)
-            self.trim()
         except (OSError, SafetensorError) as error:
             self.warn(f"{self.folder}: document state not stored ({reason(error)})")
+            return
+        try:
+            self.trim()
+        except OSError as error:
+            self.warn(f"{self.folder}: older document states not removed ({reason(error)})")
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
         """`encode_text`; the tokens of a long text are read from disk, or written there."""
@@ -173,16 +177,24 @@ class DiskCache:
 
     def trim(self) -> None:
         """Remove the least recently used files beyond the limit, and partial files of killed processes."""
-        for path in self.folder.glob(f"*{SCRATCH}"):
-            if time.time() - path.stat().st_mtime > STALE_SECONDS:
+        for path, stat in self.files(SCRATCH):
+            if time.time() - stat.st_mtime > STALE_SECONDS:
                 path.unlink(missing_ok=True)
         total = 0
-        entries = [(path, path.stat()) for path in self.folder.glob(f"*{SUFFIX}")]
+        entries = self.files(SUFFIX)
         for path, stat in sorted(entries, key=lambda entry: entry[1].st_mtime_ns, reverse=True):
             total += stat.st_size
             # The newest was checked against the limit without its header.
             if total > self.capacity_bytes and total > stat.st_size:
                 path.unlink(missing_ok=True)
+
+    def files(self, suffix: str) -> list[tuple[Path, os.stat_result]]:
+        """The folder's files with a suffix; another process may remove one at any moment."""
+        entries = []
+        for path in self.folder.glob(f"*{suffix}"):
+            with suppress(FileNotFoundError):
+                entries.append((path, path.stat()))
+        return entries
 
     def identity(self, loaded: LoadedModel, tokens: Tensor, window: int | None) -> dict[str, str]:
         """Everything that determines the keys and values of a document."""

@@ -12,7 +12,7 @@ from specprefill_cli.settings import OFF
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """What calibration found about accepting the KV of one map. Raises ValueError for values that cannot be.
+    """What calibration found about accepting the KV of one map. Raises ValueError for impossible values.
 
     signal: what risk is made of; threshold: the largest remaining risk up to which the mean KL of the first token to
     `full` stays within `target` (nats); 0 where there is none, and nothing can be accepted

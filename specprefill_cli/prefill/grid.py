@@ -85,18 +85,18 @@ def depths_by_risk(
     return first + spend(choice, removed, costs, budget - float(costs[choice, 0].sum()))
 
 
-def spend(choice: Tensor, removed: Tensor, costs: Tensor, left: float) -> Tensor:
-    """The choice [chunks] of depths with what is left of the budget spent too, each time where it removes most risk.
+def spend(choice: Tensor, removed: Tensor, costs: Tensor, budget: float) -> Tensor:
+    """The choice [chunks] of depths with the rest of the budget spent too, each time where it removes most risk.
 
-    removed: [depths, chunks] risk; costs: [depths, 1]
+    removed: [depths, chunks] risk; costs: [depths, 1]; budget: what remains of it
     """
     while True:
         extra = costs - costs[choice, 0]
-        gains = torch.where((extra > 0) & (extra <= left), removed - removed.gather(0, choice[None]), 0)
+        gains = torch.where((extra > 0) & (extra <= budget), removed - removed.gather(0, choice[None]), 0)
         depth, chunk = divmod(int(gains.argmax()), len(choice))
         if not gains[depth, chunk] > 0:
             return choice
-        left -= float(extra[depth, chunk])
+        budget -= float(extra[depth, chunk])
         choice[chunk] = depth
 
 

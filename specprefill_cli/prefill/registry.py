@@ -7,6 +7,7 @@ entry-point groups `specprefill.modes` and `specprefill.scorers`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -47,8 +48,13 @@ class Registry(Mapping[str, Item], Generic[Item]):
 
     @cached_property
     def external(self) -> dict[str, EntryPoint]:
-        """Entry points of other packages."""
-        return {entry.name: entry for entry in entry_points(group=self.group) if entry.name not in self.builtin}
+        """Entry points of other packages, without those that claim the name of a built-in."""
+        return {entry.name: entry for entry in self.installed if entry.name not in self.builtin}
+
+    @cached_property
+    def installed(self) -> list[EntryPoint]:
+        """All entry points of other packages, by name."""
+        return sorted(entry_points(group=self.group), key=lambda entry: entry.name)
 
     def __getitem__(self, name: str) -> Item:
         """The mode or scorer. Raises KeyError for an unknown name, SpecprefillError for a plugin that cannot be loaded."""
@@ -66,7 +72,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return self.loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*self.builtin, *sorted(self.external)))
+        return iter((*self.builtin, *self.external))
 
     def __len__(self) -> int:
         return len(self.builtin) + len(self.external)
@@ -74,16 +80,26 @@ class Registry(Mapping[str, Item], Generic[Item]):
     def __contains__(self, name: object) -> bool:
         return name in self.builtin or name in self.external
 
+    def usable(self) -> Iterator[tuple[str, Item]]:
+        """Names and items without the plugins that cannot be loaded."""
+        for name in self:
+            with suppress(SpecprefillError):
+                yield name, self[name]
+
     def plugins(self) -> list[Plugin]:
         """All plugins of this kind, loaded once to see whether they work."""
         plugins = []
-        for name, entry in sorted(self.external.items()):
-            error = None
+        for entry in self.installed:
+            error = (
+                f"'{entry.name}' is the name of a built-in {self.kind}; rename it"
+                if entry.name in self.builtin
+                else None
+            )
             try:
-                self[name]
+                self[entry.name]
             except SpecprefillError as failure:
                 error = str(failure)
-            plugins.append(Plugin(name, entry.value, error))
+            plugins.append(Plugin(entry.name, entry.value, error))
         return plugins
 
 

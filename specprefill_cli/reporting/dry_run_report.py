@@ -10,7 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from specprefill_cli.answering.cells import Cell
-from specprefill_cli.answering.dry_run import PLANNED_MODE, DryRun
+from specprefill_cli.answering.dry_run import DryRun
+from specprefill_cli.answering.resolve import PLANNED_MODE
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.reporting.html import PageResult
 from specprefill_cli.reporting.jsonl import SCHEMA

@@ -199,7 +199,7 @@ def test_session_runs_every_command(repl, tmp_path):
     stats = say("/stats").split()
     assert stats[stats.index("select") + 1] == "4"
     for name in ("page.html", "rows.json"):
-        assert "written to" in say(f"/save {tmp_path / name}")
+        assert "written to" in say(f"/save '{tmp_path / name}'")
     assert json.loads((tmp_path / "rows.json").read_text())["question"] == "Who lives there?"
     assert "<html" in (tmp_path / "page.html").read_text()
     assert "source" in say("/sources")

@@ -38,6 +38,9 @@ BROKEN = """
     [specprefill.scorers]
     torn = example_plugin:NoSuchScorer
     lost = no_such_package:Scorer
+
+    [specprefill.modes]
+    bent = no_such_package:Mode
 """
 
 
@@ -87,17 +90,17 @@ def test_each_broken_plugin_is_one_warning(run, arguments):
     done = run(*arguments, entry_points=BROKEN)
     assert done.returncode == 0
     lines = done.stderr.splitlines()
-    assert len(lines) == 2
-    assert all(line.startswith("warning: scorer '") for line in lines)
-    assert (
-        "'lost' of the plugin no_such_package:Scorer cannot be loaded (No module named 'no_such_package')" in lines[0]
-    )
+    assert len(lines) == 3
+    assert all(line.startswith(("warning: scorer '", "warning: mode '")) for line in lines)
+    lost = "'lost' of the plugin no_such_package:Scorer cannot be loaded (No module named 'no_such_package')"
+    assert any(lost in line for line in lines)
     assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_broken_plugin_fails_only_where_it_is_named(run):
     ask = ("ask", MANUAL, "Who?", "--quiet", "--max-new-tokens", "2")
     assert run(*ask, "--mode", "select", "--scorer", "lexical", entry_points=BROKEN).returncode == 0
+    assert run(*ask).returncode == 0
     done = run(*ask, "--mode", "select", "--scorer", "torn")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
@@ -142,3 +145,12 @@ def test_bench_and_evaluate_run_plugins(run, tmp_path):
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     assert [(row["mode"], row["scorer"]) for row in rows] == [("copy", None), ("select", "coin")]
+
+
+def test_a_plugin_with_the_name_of_a_builtin_is_reported(run):
+    entry_points = """
+        [specprefill.scorers]
+        question = example_plugin:CoinScorer
+    """
+    (plugin,) = json.loads(run("plugins", "--json", entry_points=entry_points).stdout)["plugins"]
+    assert "the name of a built-in scorer" in plugin["error"]

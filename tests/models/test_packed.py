@@ -200,3 +200,9 @@ def test_long_caches_are_not_copied_for_one_kernel(monkeypatch):
     assert not takes_varlen(gpu, plans, [4_000, 9_000])
     assert not takes_varlen(replace(gpu, kind="cpu"), plans, [10, 10])
     assert not takes_varlen(gpu, [plan_attention(positions, positions, gpu, window=4)] * 2, [10, 10])
+
+
+def test_a_kernel_without_the_arguments_is_not_used(monkeypatch):
+    module = pytest.importorskip("torch.nn.attention.varlen")
+    monkeypatch.setattr(module, "varlen_attn", lambda query, key, value, is_causal=False: query)
+    assert varlen_attention.varlen_kernel.__wrapped__() is None

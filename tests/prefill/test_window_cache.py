@@ -7,7 +7,7 @@ from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.models.cache import state_bytes
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.disk_cache import LONG_TEXT, SUFFIX, DiskCache
+from specprefill_cli.prefill.disk_cache import LONG_TEXT, SCRATCH, SUFFIX, DiskCache
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TOKENS, DocumentCache, PrefixCache
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.scorers import window_reading
@@ -116,3 +116,10 @@ def test_a_document_larger_than_the_disk_limit_keeps_its_first_windows(random_se
         answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
         assert (DRAFT_PREFIX in answer.reused) == bool(number)
         assert 0 < len(list((tmp_path / "half").glob(f"*{SUFFIX}"))) < len(files)
+
+
+def test_files_that_another_process_removes_are_no_fault(tmp_path):
+    for suffix in (SUFFIX, SCRATCH):
+        (tmp_path / f"gone{suffix}").symlink_to(tmp_path / "nowhere")
+    disk(tmp_path).trim()
+    assert disk(tmp_path).files(SUFFIX) == []

@@ -203,7 +203,7 @@ def test_other_modes_refuse_with_the_numbers_and_name_select(random_session, mod
 def test_auto_takes_select_and_says_why(random_session):
     mode, reason = automatic_mode(request_for(with_context(random_session, 400)))
     assert mode == "select"
-    assert "tokens do not fit random-llama-1's context of 400" in reason
+    assert "tokens with 16 of answer do not fit random-llama-1's context of 400" in reason
 
 
 def test_original_positions_beyond_the_context_are_refused(random_session):
@@ -213,7 +213,7 @@ def test_original_positions_beyond_the_context_are_refused(random_session):
 
 def test_a_question_that_leaves_no_room_is_refused(random_session):
     request = request_for(with_context(random_session, 400), question="When? " * 300)
-    with pytest.raises(PromptTooLong, match="context of 400; give fewer or shorter"):
+    with pytest.raises(PromptTooLong, match=r"without its document, .*context of 400; ask a shorter question"):
         check_fits(request, "select")
 
 
