@@ -74,10 +74,13 @@ def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
     if not words:
         return []
     pattern = r"\s+".join(re.escape(word) for word in words)
-    # 12 does not stand in 12,000 or 3.12. Scripts without spaces show no word boundaries.
     first, last = words[0][0], words[-1][-1]
-    before = r"(?<!\d[.,])(?<!\w)" if first.isdigit() else "" if re.match(f"[{UNSPACED}]", first) else r"(?<!\w)"
-    after = r"(?!\w)(?![.,]\d)" if last.isdigit() else "" if re.match(f"[{UNSPACED}]", last) else r"(?!\w)"
+    # Scripts without spaces show no word boundaries.
+    before = "" if re.match(f"[{UNSPACED}]", first) else r"(?<!\w)"
+    after = "" if re.match(f"[{UNSPACED}]", last) else r"(?!\w)"
+    # 12 does not stand in 12,000 or 3.12.
+    before += r"(?<!\d[.,])" if first.isdigit() else ""
+    after += r"(?![.,]\d)" if last.isdigit() else ""
     return [match.span() for match in re.finditer(f"{before}{pattern}{after}", text, re.IGNORECASE)]
 
 

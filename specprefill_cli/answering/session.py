@@ -71,9 +71,8 @@ def open_session(
 
     Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
     """
-    check_names(settings)
+    template = check_settings(settings)
     named = find_pair(settings.pair, settings.draft, settings.target)
-    template = load_template(settings.prompt or named.prompt, [prompt_folder(settings)])
     with_draft = loads_draft(settings) if draft is None else draft
     if with_draft and named.draft.startswith(BUNDLED) and not named.target.startswith(BUNDLED):
         raise UsageError("--target needs a --draft that suits it; or use --mode full, or --scorer lexical")
