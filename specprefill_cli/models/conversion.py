@@ -1,0 +1,166 @@
+"""GGUF files converted once, into folders of the user's cache that load in a second."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.lora import adapter_hash, read_adapter
+
+FOLDER_VARIABLE = "SPECPREFILL_MODELS"
+# Part of a folder's name: raise it when the same file would become other weights or another tokenizer.
+VERSION = 1
+MANIFEST = "conversion.json"
+PARTIAL = ".partial-"
+# Of the work, in percent: checking the file, then reading its weights; writing takes the rest.
+CHECKED, READ = 5, 80
+HASH_BLOCK = 2**22
+# How much has been done, in percent, and what is being done.
+Step = Callable[[int, str], None]
+
+
+def models_folder() -> Path:
+    """$SPECPREFILL_MODELS, or `models` in the platform's folder for caches."""
+    import platformdirs
+
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("specprefill")) / "models"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """A GGUF file with its adapter, and the folder that they become.
+
+    name: of the model, in messages and in the folder's name; sha256: of the file
+    adapter: the folder of an adapter that is merged; None: none is
+    remedy: what to do about a file with another hash
+    """
+
+    name: str
+    sha256: str
+    adapter: Path | None
+    remedy: str
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the model is once it is converted."""
+        adapter = adapter_hash(self.adapter)[:12] if self.adapter is not None else "plain"
+        return models_folder() / f"{self.name}-{self.sha256[:12]}-{adapter}-v{VERSION}"
+
+    @property
+    def done(self) -> bool:
+        """Whether the folder is there with all its files, none of them cut short."""
+        try:
+            sizes = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
+            return all((self.folder / name).stat().st_size == size for name, size in sizes.items())
+        except (OSError, ValueError, AttributeError):
+            return False
+
+    def convert(self, file: Path, step: Step) -> None:
+        """Make the folder, unless another process has; it appears whole or not at all.
+
+        Raises SpecprefillError for another or damaged file, and where the folder cannot be written.
+        """
+        from filelock import FileLock, Timeout
+
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(f"{self.folder}.lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                step(0, "waiting for another process that converts it")
+                lock.acquire()
+            try:
+                if not self.done:
+                    self.replace_folder(file, step)
+            finally:
+                lock.release()
+        except OSError as error:
+            raise unwritable(self.folder.parent, error) from error
+
+    def replace_folder(self, file: Path, step: Step) -> None:
+        """Write the folder under another name, then rename it; what killed processes left is removed."""
+        for left in self.folder.parent.glob(f"{self.folder.name}{PARTIAL}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        step(0, f"checking {file.name}")
+        self.check_file(file)
+        scratch = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f"{self.folder.name}{PARTIAL}"))
+        try:
+            write_model(file, scratch, self.adapter, step)
+            sizes = {path.name: path.stat().st_size for path in scratch.iterdir()}
+            (scratch / MANIFEST).write_text(json.dumps(sizes), encoding="utf-8")
+            shutil.rmtree(self.folder, ignore_errors=True)
+            scratch.rename(self.folder)
+        finally:
+            with suppress(OSError):
+                shutil.rmtree(scratch)
+
+    def check_file(self, file: Path) -> None:
+        """Raises SpecprefillError for a file with another hash, or one that cannot be read."""
+        digest = hashlib.sha256()
+        try:
+            with file.open("rb") as stream:
+                while block := stream.read(HASH_BLOCK):
+                    digest.update(block)
+        except OSError as error:
+            raise SpecprefillError(f"{file}: cannot be read ({error.strerror or error}); {self.remedy}") from error
+        if digest.hexdigest() != self.sha256:
+            raise SpecprefillError(
+                f"{file}: damaged, or another file (SHA-256 {digest.hexdigest()[:12]}..., not {self.sha256[:12]}...); "
+                f"{self.remedy}"
+            )
+
+
+def write_model(file: Path, folder: Path, adapter: Path | None, step: Step) -> None:
+    """Write the model of a llama GGUF file as transformers stores it, weights in bfloat16 and an adapter merged.
+
+    Raises SpecprefillError for a file or adapter that cannot be converted, OSError where the folder cannot be written.
+    """
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    from specprefill_cli.models.gguf_tokenizer import build_tokenizer, tokenizer_config
+    from specprefill_cli.models.gguf_weights import llama_config, read_gguf, weights
+
+    step(CHECKED, f"reading {file.name}")
+    reader = read_gguf(file)
+    config, lora = llama_config(reader), read_adapter(adapter, str(adapter)) if adapter is not None else None
+    tensors: dict[str, torch.Tensor] = {}
+    for number, (name, array) in enumerate(weights(reader, config)):
+        weight, module = torch.from_numpy(array), name.removesuffix(".weight")
+        tensors[name] = (weight if lora is None else lora.merged(module, weight)).to(torch.bfloat16)
+        step(CHECKED + (READ - CHECKED) * number // len(reader.tensors), "unpacking the weights")
+    if lora is not None:
+        lora.check_modules({name.removesuffix(".weight"): None for name in tensors})
+    step(READ, "building the tokenizer")
+    build_tokenizer(reader).save(str(folder / "tokenizer.json"))
+    for name, values in (("config.json", config), ("tokenizer_config.json", tokenizer_config(reader))):
+        (folder / name).write_text(json.dumps(values, indent=1), encoding="utf-8")
+    step(READ + 5, "writing the weights")
+    free, size = shutil.disk_usage(folder).free, sum(tensor.nbytes for tensor in tensors.values())
+    if size > free:
+        raise OSError(errno.ENOSPC, f"{size / 2**20:.0f} MiB are needed, and {free / 2**20:.0f} are free")
+    try:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error)) from error
+
+
+def unwritable(folder: Path, error: OSError) -> SpecprefillError:
+    """What to raise where converted models cannot be stored."""
+    return SpecprefillError(
+        f"{folder}: the converted model cannot be stored there ({error.strerror or error}); make room, or set "
+        f"{FOLDER_VARIABLE} to another folder"
+    )

