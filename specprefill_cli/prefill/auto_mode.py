@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.outline import ModelOutline
-from specprefill_cli.prefill.positions import ORIGINAL, answer_room
+from specprefill_cli.prefill.positions import answer_room
 from specprefill_cli.prefill.projection import pair_verdicts
-from specprefill_cli.prefill.registry import BASELINE, MODES, SCORERS
+from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.verdict import DraftKvVerdict
+from specprefill_cli.record import BASELINE, ORIGINAL
 from specprefill_cli.settings import AUTO
 
 # Expected speedup over `full` from which `auto` takes another mode.
@@ -172,10 +173,10 @@ def check_context(
     """
     if tokens + extension.tokens <= model.context:
         return
-    part = "the prompt has" if tokens == prompt_tokens else "without its document, the prompt has"
+    subject = "the prompt has" if tokens == prompt_tokens else "with one chunk of its document, the prompt has"
     if tokens <= model.context:
         advice = f"lower {extension.option}, or {advice}"
     raise PromptTooLong(
-        f"{part} {tokens:,} tokens and with {extension.tokens:,} tokens of {extension.content} does not fit "
+        f"{subject} {tokens:,} tokens and with {extension.tokens:,} tokens of {extension.content} does not fit "
         f"{model.name}'s context of {model.context:,}; {advice}"
     )

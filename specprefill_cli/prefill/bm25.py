@@ -34,15 +34,24 @@ def bm25(
         A word belongs to the passage that it begins in
     normalise: the form in which words are compared; empty for words that do not count in a question
     """
-    index = word_index(text, np.ascontiguousarray(starts, dtype=np.int64).tobytes(), end, normalise)
+    index = index_of(text, starts, end, normalise)
     norm = k1 * (1 - b + b * index.lengths / max(index.lengths.mean(), 1e-9))
     scores = np.zeros(len(starts))
     for word in sorted({normalise(word) for word in WORD.findall(question)} - {""}):
         frequency = index.frequency(word)
-        containing = np.count_nonzero(frequency)
-        idf = np.log1p((len(starts) - containing + 0.5) / (containing + 0.5))
-        scores += idf * frequency * (k1 + 1) / (frequency + norm)
+        scores += rarity(frequency) * frequency * (k1 + 1) / (frequency + norm)
     return scores
+
+
+def rarity(frequency: np.ndarray) -> float:
+    """The inverse document frequency of a word that stands so often in each passage [n]."""
+    containing = np.count_nonzero(frequency)
+    return float(np.log1p((len(frequency) - containing + 0.5) / (containing + 0.5)))
+
+
+def index_of(text: str, starts: np.ndarray, end: int, normalise: Callable[[str], str]) -> WordIndex:
+    """The words of a text's passages; arguments as in `bm25`."""
+    return word_index(text, np.ascontiguousarray(starts, dtype=np.int64).tobytes(), end, normalise)
 
 
 @dataclass(frozen=True, kw_only=True)

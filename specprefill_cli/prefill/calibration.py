@@ -16,6 +16,7 @@ from specprefill_cli.models.loading import LoadedPair
 if TYPE_CHECKING:
     from specprefill_cli.prefill.projection import KvCalibration
     from specprefill_cli.prefill.scoring_heads import ScoringHeads
+    from specprefill_cli.prefill.target_calibration import TargetCalibration
     from specprefill_cli.prefill.verdict import DraftKvVerdict
 
 # Version 2: maps of draft KV may read the target's embedding.
@@ -27,12 +28,14 @@ Content = TypeVar("Content")
 class CalibratedPair(LoadedPair):
     """A loaded pair with what calibration found out about it.
 
-    scoring_heads: the draft's heads that point at answers; kv_calibration: maps from the draft's states to the
+    scoring_heads: the draft's heads that point at answers; target_calibration: the target's own values of `auto`;
+    kv_calibration: maps from the draft's states to the
     target's keys and values, loaded when a mode first needs them; verdicts: modes with
     draft KV that beat `select`, None before they are read
     """
 
     scoring_heads: ScoringHeads | None = None
+    target_calibration: TargetCalibration | None = None
     kv_calibration: KvCalibration | None = None
     verdicts: tuple[DraftKvVerdict, ...] | None = None
 

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ STALE_SECONDS = 3_600
 WORD_BYTES = 8
 # Characters from which reading the tokens of a text from disk pays.
 LONG_TEXT = 100_000
-TOKEN_NAMES = ("ids", "offsets")
+TOKEN_NAMES, VECTOR_NAMES = ("ids", "offsets"), ("embeddings",)
 # Part of every identity, so that a file of another format is never read.
 FORMAT = "2"
 
@@ -148,32 +148,51 @@ class DiskCache:
         if len(text) < LONG_TEXT:
             return encode_text(tokenizer, text)
         path = self.path({"format": FORMAT, "tokenizer": fingerprint(tokenizer), "text": text_hash(text)})
-        stored = self.load_tokens(path)
+        stored = self.load_tensors(path, TOKEN_NAMES, "tokens")
         if stored is not None:
             self.texts_found += 1
             return stored[0].tolist(), stored[1].numpy()
         ids, offsets = encode_text(tokenizer, text)
-        pair = torch.tensor(ids), torch.from_numpy(offsets)
-        self.write(path, dict(zip(TOKEN_NAMES, pair, strict=True)), {"checksum": checksum([pair])})
+        self.save_tensors(path, TOKEN_NAMES, (torch.tensor(ids), torch.from_numpy(offsets)))
         return ids, offsets
 
-    def load_tokens(self, path: Path) -> tuple[Tensor, Tensor] | None:
-        """Token ids [n] and character ranges [n, 2] in a file; None where there is none, or it is damaged."""
+    def load_vectors(self, identity: str) -> Tensor | None:
+        """A document's embeddings; None where there are none, or they are damaged."""
+        stored = self.load_tensors(self.vectors_path(identity), VECTOR_NAMES, "embeddings")
+        return None if stored is None else stored[0]
+
+    def save_vectors(self, identity: str, vectors: Tensor) -> None:
+        """Write a document's embeddings."""
+        self.save_tensors(self.vectors_path(identity), VECTOR_NAMES, (vectors,))
+
+    def has_vectors(self, identity: str) -> bool:
+        """Whether there is a file of a document's embeddings; whether it is whole, `load_vectors` sees."""
+        return self.vectors_path(identity).exists()
+
+    def vectors_path(self, identity: str) -> Path:
+        return self.path({"format": FORMAT, "vectors": identity})
+
+    def save_tensors(self, path: Path, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
+        """Write tensors that `load_tensors` reads."""
+        self.write(path, dict(zip(names, tensors, strict=True)), {"checksum": checksum([tensors])})
+
+    def load_tensors(self, path: Path, names: Sequence[str], content: str) -> list[Tensor] | None:
+        """The tensors of a file by name; content: what they are, in a word. None where there is none, or it is damaged."""
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(path, framework="pt") as file:
-                ids, offsets = (file.get_tensor(name) for name in TOKEN_NAMES)
-                if checksum([(ids, offsets)]) != json.loads((file.metadata() or {})["specprefill"])["checksum"]:
+                tensors = [file.get_tensor(name) for name in names]
+                if checksum([tensors]) != json.loads((file.metadata() or {})["specprefill"])["checksum"]:
                     raise ValueError("its checksum differs")
         except FileNotFoundError:
             return None
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-            self.warn(f"{path}: damaged document tokens ({reason(error)}); they are computed again")
+            self.warn(f"{path}: damaged document {content} ({reason(error)}); they are computed again")
             return None
         with suppress(OSError):
             os.utime(path)
-        return ids, offsets
+        return tensors
 
     def trim(self) -> None:
         """Remove the least recently used files beyond the limit, and partial files of killed processes."""
@@ -216,14 +235,14 @@ class DiskCache:
         return self.folder / f"{name[:40]}{SUFFIX}"
 
 
-def checksum(pairs: Iterable[tuple[Tensor, Tensor]]) -> int:
+def checksum(groups: Iterable[Sequence[Tensor]]) -> int:
     """The sum of all tensors' bytes as 64-bit words: safetensors notices a truncated file, not a changed one.
 
     A CRC takes longer than all else that is done with a file of a long document.
     """
     value = 0
-    for pair in pairs:
-        for tensor in pair:
+    for group in groups:
+        for tensor in group:
             data = tensor.contiguous().view(-1).view(torch.uint8).numpy()
             whole = len(data) // WORD_BYTES * WORD_BYTES
             value += int(data[:whole].view(np.uint64).sum()) + int(data[whole:].sum())

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from torch import Tensor
 
-
-class Fate(StrEnum):
-    """A span is computed by the target, its KV is accepted from the draft, or it is dropped."""
-
-    RECOMPUTE = "recompute"
-    ACCEPT = "accept"
-    DROP = "drop"
+from specprefill_cli.record import Fate
 
 
 @dataclass(frozen=True)

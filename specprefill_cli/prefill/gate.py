@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specprefill_cli.prefill.checkpoint_signals import KV_ERROR, SIGNALS
+from specprefill_cli.record import GateVerdict
 from specprefill_cli.settings import OFF
 
 
@@ -75,19 +76,6 @@ class RiskLimit:
     def substituted(self, mode: str) -> str:
         """Why nothing was accepted, and which mode prefilled instead."""
         return f"prefilled in mode {mode}: {self.hopeless}; --accept-risk off accepts it all the same"
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateVerdict:
-    """The gate's decision about a prompt.
-
-    risk: that would remain, None where it was not estimated; threshold: None where any risk is accepted
-    """
-
-    signal: str
-    risk: float | None
-    threshold: float | None
-    accepted: bool
 
 
 def signal_of(gate: Gate | None) -> str:

@@ -18,6 +18,9 @@ PHASES = (
     "target_prefill",
     "first_token",
 )
+# With an endpoint, after all of them: from sending the text to the first piece of the answer. That is network, queue, prefill
+# and first token of the server.
+UPSTREAM = "upstream"
 
 
 @dataclass

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.record import ORIGINAL
 from specprefill_cli.settings import AUTO
 
-ORIGINAL, COMPACT = "original", "compact"
+COMPACT = "compact"
 # Positions that shortened gaps take together, for each kept token: text in which most positions are missing reads badly.
 GAP_SHARE = 1
 

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import torch
@@ -54,6 +55,7 @@ class PrefixCache:
         self.pending_writes: list[Callable[[], None]] = []
         # The least recently used one first.
         self.prefixes: dict[str, CachedPrefix] = {}
+        self.embeddings: dict[str, Tensor] = {}
         self.name = uuid.uuid4().hex
 
     def open(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> PrefillState | None:
@@ -88,6 +90,24 @@ class PrefixCache:
         if self.store is not None:
             # Written after the answer, so that the first token does not wait for the disk.
             self.pending_writes.append(partial(self.store.save, loaded, tokens, prefix, window))
+
+    def vectors(self, identity: str, compute: Callable[[], Tensor]) -> Tensor:
+        """A document's embeddings, of a hundredth of its KV's size: those kept for its last question, or computed."""
+        known = self.embeddings.pop(identity, None)
+        if known is None and self.store is not None:
+            known = self.store.load_vectors(identity)
+        if known is None:
+            known = compute()
+            if self.store is not None:
+                self.pending_writes.append(partial(self.store.save_vectors, identity, known))
+        self.embeddings[identity] = known
+        while len(self.embeddings) > KEPT_ENCODINGS:
+            del self.embeddings[next(iter(self.embeddings))]
+        return known
+
+    def has_vectors(self, identity: str) -> bool:
+        """Whether `vectors` would find a document's embeddings, in memory or on disk."""
+        return identity in self.embeddings or (self.store is not None and self.store.has_vectors(identity))
 
     def write(self) -> None:
         """Store on disk what was kept since the last call."""
@@ -161,10 +181,14 @@ def cached_tokens(
 
 @dataclass
 class DocumentCache:
-    """What a session keeps from one question for the next ones about the same documents."""
+    """What a session keeps from one question for the next ones about the same documents.
+
+    encoding: held while a text is tokenised
+    """
 
     draft: PrefixCache = field(default_factory=PrefixCache)
     target: PrefixCache = field(default_factory=PrefixCache)
+    encoding: Lock = field(default_factory=Lock, repr=False)
 
     def __post_init__(self) -> None:
         store = self.draft.store

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.models.raw_kv import layer_count
-from specprefill_cli.prefill.fates import Fate, Plan
+from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import fate_spans, rank
+from specprefill_cli.record import Fate
 
 # Fates are stored as indices into this tuple.
 FATES = (Fate.RECOMPUTE, Fate.ACCEPT, Fate.DROP)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-# The mode that every other one is compared with.
-BASELINE = "full"
-
 
 @dataclass(frozen=True)
 class Plugin:
@@ -120,6 +117,8 @@ SCORERS: Registry[Scorer] = Registry(
         "question": "specprefill_cli.prefill.scorers.question:QuestionScorer",
         "heads": "specprefill_cli.prefill.scorers.heads:HeadsScorer",
         "paper": "specprefill_cli.prefill.scorers.paper:PaperScorer",
+        "blend": "specprefill_cli.prefill.scorers.blend:BlendScorer",
+        "embedding": "specprefill_cli.prefill.scorers.embedding:EmbeddingScorer",
         "lexical": "specprefill_cli.prefill.scorers.lexical:LexicalScorer",
         "random": "specprefill_cli.prefill.scorers.random:RandomScorer",
     },

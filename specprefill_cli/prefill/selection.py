@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.prefill.fates import Fate, Plan, Span
+from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.positions import answer_room
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
+from specprefill_cli.record import Fate
 
 # Chunks larger than usual are too coarse where they keep more than this multiple of the keep ratio.
 USUAL_CHUNK, COARSE = 32, 1.25

@@ -26,11 +26,11 @@ from specprefill_cli.models.raw_kv import (
     split_heads,
 )
 from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_slots, nearest_errors
-from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.mapped_cache import mapped_state
 from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
 from specprefill_cli.prefill.projection import load_calibration, pair_identity
 from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, build_model
 

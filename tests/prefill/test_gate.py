@@ -12,13 +12,13 @@ from specprefill_cli.lab.study.controls import everything_of, fresh, spliced, ze
 from specprefill_cli.models.raw_kv import attention_module
 from specprefill_cli.prefill.checkpoint_signals import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
 from specprefill_cli.prefill.checkpoints import copy_slots
-from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.gate import Gate, risk_limit
 from specprefill_cli.prefill.mapped_cache import mapped_state
 from specprefill_cli.prefill.modes import draft_kv
 from specprefill_cli.prefill.projection import KvCalibration, KvMap, LayerFit, pair_identity
 from specprefill_cli.prefill.recompute_policy import ACCEPT, DROP, RECOMPUTE, drop_down_to
 from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 

@@ -7,18 +7,18 @@ import hypothesis.strategies as st
 import pytest
 import torch
 
-from specprefill_cli.answering.answer import span_records
+from specprefill_cli.answering.cells import span_records
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.models.cache import layer_keys
 from specprefill_cli.models.raw_kv import layer_count
 from specprefill_cli.prefill import grid
 from specprefill_cli.prefill.checkpoints import chunk_risks
-from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.grid import depths_by_risk, layer_risks, remaining_layer_risk
 from specprefill_cli.prefill.modes import draft_kv
 from specprefill_cli.prefill.recompute_policy import ACCEPT, RECOMPUTE, fates_by_risk
 from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.record import Fate
 from specprefill_cli.reporting.table import span_text
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES

@@ -10,10 +10,11 @@ from specprefill_cli.models.adapter import prefill, read_keys
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.prefill.fates import Fate, Plan, Span
+from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.importance import attention_importance
 from specprefill_cli.prefill.modes.select import sparse_prefill
 from specprefill_cli.prefill.scoring_heads import Head, head_importance
+from specprefill_cli.record import Fate
 from tests.helpers.architectures import build_model
 
 LENGTH, CHUNK = 8_192, 2_048

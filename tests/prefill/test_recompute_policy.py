@@ -11,11 +11,11 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.checkpoints import ALWAYS_EXACT
-from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.modes import draft_kv
 from specprefill_cli.prefill.modes.draft_kv import find_map
 from specprefill_cli.prefill.recompute_policy import ACCEPT, RECOMPUTE, chunks_to_recompute, fates_by_risk
 from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
 
 RISKS = torch.tensor([0.1, 0.5, 0.0, 0.3, 0.1])

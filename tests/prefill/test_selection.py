@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.prefill.fates import Fate, full_plan
+from specprefill_cli.prefill.fates import full_plan
 from specprefill_cli.prefill.scorers.base import AutoBudget
 from specprefill_cli.prefill.selection import (
     chunk_budget,
@@ -19,6 +19,7 @@ from specprefill_cli.prefill.selection import (
     selected_spans,
     with_neighbours,
 )
+from specprefill_cli.record import Fate
 
 importances = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=300).map(torch.tensor)
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.prefill.fates import Plan
-from specprefill_cli.prefill.gate import GateVerdict
 from specprefill_cli.prefill.positions import CompactPositions
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.record import GateVerdict
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.passes import run_at_once
+from specprefill_cli.models.passes import before_each_pass
 from specprefill_cli.models.raw_kv import StateCapture
 from specprefill_cli.prefill.checkpoints import chunk_risks
 from specprefill_cli.prefill.draft_kv_cost import calibrated_window, draft_kv_cost, draft_request, find_map
-from specprefill_cli.prefill.gate import GateVerdict, RiskLimit, risk_limit, signal_of
+from specprefill_cli.prefill.gate import RiskLimit, risk_limit, signal_of
 from specprefill_cli.prefill.grid import LAYER, grid_by_risk
 from specprefill_cli.prefill.mapped_cache import Inspection, inspect, mapped_state, repair, without_slots
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
@@ -35,6 +35,7 @@ from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 from specprefill_cli.prefill.selection import chunk_scores, expected_tokens, select_scored
+from specprefill_cli.record import GateVerdict
 
 # In `hybrid`, mapped KV with a relative error above this is worse than none.
 USELESS_ERROR = 1.0
@@ -187,9 +188,9 @@ def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
 
 def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, PrefillState]:
     """Score with the draft, and fill a target cache from the draft's states."""
-    with run_at_once(), StateCapture(request.draft.model, kv_map.draft_layers) as capture:
+    with before_each_pass(None), StateCapture(request.draft.model, kv_map.draft_layers) as capture:
         scores = shared_scores(draft_request(request, kv_map), on_every_rank=True)
-    with run_at_once(), request.clock.phase("mapping"):
+    with before_each_pass(None), request.clock.phase("mapping"):
         states = {layer: capture.states(layer, request.prompt.length) for layer in kv_map.draft_layers}
         return scores, mapped_state(request, kv_map, states)
 

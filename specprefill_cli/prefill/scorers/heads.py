@@ -79,7 +79,9 @@ class HeadsScorer(AttentionScorer):
         return blend(importance, lexical_importance(request), weight) if weight else importance
 
     def auto_budget(self, request: PrefillRequest) -> AutoBudget:
-        heads = known_heads(request)
+        heads, own = known_heads(request), request.pair.target_calibration
+        if own is not None and own.auto_mass is not None:
+            return AutoBudget(share=own.auto_mass, tokens=own.auto_tokens)
         return AutoBudget(share=heads.auto_mass, tokens=heads.auto_tokens)
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:

@@ -1,13 +1,13 @@
-"""Scorer `lexical`: BM25 of the question over the document's chunks; needs no draft."""
+"""Scorer `lexical`: BM25 of the question's stems over the document's chunks; needs no draft."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from specprefill_cli.prefill.bm25 import bm25
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scorer, Scores
+from specprefill_cli.prefill.words import word_scores
 
 
 class LexicalScorer(Scorer):
@@ -25,5 +25,5 @@ def lexical_importance(request: PrefillRequest) -> Tensor:
     offsets, size = request.prompt.offsets, request.chunk_size
     if not len(offsets):
         return torch.zeros(0)
-    scores = bm25(request.question, request.document_text, offsets[::size, 0], int(offsets[-1, 1]))
+    scores = word_scores(request.question, request.document_text, offsets[::size, 0], int(offsets[-1, 1]))
     return torch.from_numpy(scores).float().repeat_interleave(size)[: len(offsets)]

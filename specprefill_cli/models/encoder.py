@@ -1,0 +1,187 @@
+"""The sentence encoder that ships with the package: all-MiniLM-L6-v2, a BERT of six layers, in plain torch.
+
+Chunks of a document are encoded late (arXiv 2409.04701): the encoder reads overlapping stretches of text, and a chunk's vector
+is the mean of its tokens' final states, so that it knows what surrounds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.placement import cpu_has_bfloat16
+from specprefill_cli.resources import ENCODER_FOLDER
+
+WEIGHTS, TOKENIZER = "encoder.safetensors", "tokenizer.json"
+LAYERS, HEADS, WIDTH = 6, 12, 384
+NORM_EPSILON = 1e-12
+# Tokens of a stretch with its two special ones, those that neighbouring stretches share, and stretches of one pass.
+STRETCH, OVERLAP = 256, 64
+CPU_BATCH, GPU_BATCH = 4, 64
+# The table of word vectors, and the suffix of the name of a matrix's scales.
+WORDS, SCALE = "words", ".scale"
+# Columns of a 4-bit matrix that share a scale; a smaller scale stands for zeros.
+GROUP, SMALLEST = 32, 1e-6
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The encoder's weights by name, on one device, and its tokenizer."""
+
+    weights: dict[str, Tensor]
+    tokenizer: Tokenizer
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """The ids of the tokens before and behind a text."""
+        vocabulary = self.tokenizer.get_vocab()
+        return vocabulary["[CLS]"], vocabulary["[SEP]"]
+
+    @torch.inference_mode()
+    def text_vector(self, text: str) -> Tensor:
+        """The unit vector [WIDTH] of a question or passage, of which the first `STRETCH` tokens count; float32 on the CPU."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids[: STRETCH - 2]
+        states = self.states(self.framed(torch.tensor([ids], dtype=torch.long)))
+        return F.normalize(states.float().mean(1), dim=-1)[0].cpu()
+
+    @torch.inference_mode()
+    def chunk_vectors(self, text: str, starts: np.ndarray) -> Tensor:
+        """The unit vectors [n, WIDTH] of a text's chunks, float32 on the CPU; zeros for a chunk without a token.
+
+        starts: [n] character at which each chunk begins, ascending; the last one ends with the text
+        """
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        first = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
+        chunks = torch.from_numpy(np.searchsorted(starts, first, side="right") - 1).clamp(min=0)
+        sums = torch.zeros(len(starts), WIDTH)
+        ids = torch.tensor(encoding.ids, dtype=torch.long)
+        stretches = divide(len(ids))
+        size = CPU_BATCH if self.weights["words"].device.type == "cpu" else GPU_BATCH
+        for place in range(0, len(stretches), size):
+            batch = stretches[place : place + size]
+            rows = torch.stack([ids[stretch.start : stretch.end] for stretch in batch])
+            states = self.states(self.framed(rows))[:, 1:-1].float().cpu()
+            for stretch, row in zip(batch, states, strict=True):
+                low, high = stretch.core
+                sums.index_add_(0, chunks[low:high], row[low - stretch.start : high - stretch.start])
+        return F.normalize(sums, dim=-1)
+
+    def framed(self, ids: Tensor) -> Tensor:
+        """Rows of token ids [rows, tokens] with the special tokens around them."""
+        first, last = (torch.full((len(ids), 1), token) for token in self.ends)
+        return torch.cat([first, ids, last], 1)
+
+    def states(self, ids: Tensor) -> Tensor:
+        """The final states [rows, tokens, WIDTH] of rows of token ids [rows, tokens] without padding."""
+        weights = self.weights
+        rows, tokens = ids.shape
+        ids = ids.to(weights["words"].device)
+        hidden = F.embedding(ids, weights["words"]) + weights["positions"][:tokens]
+        hidden = self.norm(hidden, "norm")
+        for number in range(LAYERS):
+            layer = f"layers.{number}."
+            projected = self.linear(hidden, f"{layer}qkv").view(rows, tokens, 3, HEADS, WIDTH // HEADS)
+            queries, keys, values = projected.permute(2, 0, 3, 1, 4)
+            attended = (
+                F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).reshape(rows, tokens, WIDTH)
+            )
+            hidden = self.norm(hidden + self.linear(attended, f"{layer}attended"), f"{layer}norm")
+            wide = F.gelu(self.linear(hidden, f"{layer}up"))
+            hidden = self.norm(hidden + self.linear(wide, f"{layer}down"), f"{layer}last_norm")
+        return hidden
+
+    def linear(self, hidden: Tensor, name: str) -> Tensor:
+        return F.linear(hidden, self.weights[name], self.weights[f"{name}.bias"])
+
+    def norm(self, hidden: Tensor, name: str) -> Tensor:
+        return F.layer_norm(hidden, (WIDTH,), self.weights[name], self.weights[f"{name}.bias"], NORM_EPSILON)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Tokens [start, end) that are read together; the states of those in `core` are taken from here. Cores divide the text."""
+
+    start: int
+    end: int
+    core: tuple[int, int]
+
+
+def divide(tokens: int) -> list[Stretch]:
+    """Stretches of one size over a text of that many tokens, in order."""
+    size = min(tokens, STRETCH - 2)
+    if not size:
+        return []
+    starts = [*range(0, tokens - size, STRETCH - 2 - OVERLAP), tokens - size]
+    edges = [0, *((first + size + second) // 2 for first, second in pairwise(starts)), tokens]
+    return [Stretch(start, start + size, core) for start, core in zip(starts, pairwise(edges), strict=True)]
+
+
+def encoder_flops(tokens: int) -> float:
+    """Operations of encoding a document of so many tokens, of which a word piece is about one: 2 per weight and token."""
+    weights = LAYERS * 12 * WIDTH**2
+    attention = LAYERS * 4 * STRETCH * WIDTH
+    return (2.0 * weights + attention) * tokens * STRETCH / (STRETCH - 2 - OVERLAP)
+
+
+@lru_cache(maxsize=1)
+def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
+    """The bundled encoder on a device, in bfloat16 where the device computes that fastest.
+
+    Raises SpecprefillError where its files are missing from the installation.
+    """
+    from safetensors.torch import load_file
+
+    if not (folder / WEIGHTS).is_file():
+        raise SpecprefillError(f"{folder}: the encoder is missing from this installation; install specprefill again")
+    half = device != "cpu" or cpu_has_bfloat16()
+    tensors = unpacked(load_file(folder / WEIGHTS), torch.bfloat16 if half else torch.float32)
+    return Encoder(
+        weights={name: tensor.to(device) for name, tensor in tensors.items()},
+        tokenizer=Tokenizer.from_file(str(folder / TOKENIZER)),
+    )
+
+
+def packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as they ship: vectors in float16, matrices in int8 with a scale for each row, the table of words in 4 bits."""
+    result = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim == 1:
+            result[name] = tensor.half()
+        elif name == WORDS:
+            result[name], result[f"{name}{SCALE}"] = nibbles(tensor)
+        else:
+            scale = tensor.float().abs().amax(1, keepdim=True).clamp(min=SMALLEST) / 127
+            result[name], result[f"{name}{SCALE}"] = (tensor.float() / scale).round().to(torch.int8), scale
+    return result
+
+
+def nibbles(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix [rows, columns] as pairs of 4-bit numbers [rows, columns / 2], and a scale for each `GROUP` columns."""
+    groups = tensor.float().unflatten(1, (-1, GROUP))
+    scale = groups.abs().amax(-1, keepdim=True).clamp(min=SMALLEST) / 7
+    numbers = ((groups / scale).round() + 8).to(torch.uint8).flatten(1)
+    return numbers[:, ::2] * 16 + numbers[:, 1::2], scale.half()
+
+
+def unpacked(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """The weights that `packed` made, in a data type."""
+    result = {}
+    for name, tensor in tensors.items():
+        if name.endswith(SCALE):
+            continue
+        values = tensor
+        if tensor.dtype == torch.uint8:
+            values = torch.stack([tensor // 16, tensor % 16], -1).unflatten(1, (-1, GROUP // 2)).flatten(-2).float() - 8
+        scale = tensors.get(f"{name}{SCALE}")
+        scaled = values.float() if scale is None else values.float() * scale.float()
+        result[name] = scaled.reshape(len(tensor), -1).to(dtype) if tensor.ndim > 1 else scaled.to(dtype)
+    return result

@@ -1,0 +1,78 @@
+"""Scorer `embedding`: how near each chunk's meaning is to the question's, by the bundled sentence encoder.
+
+Nothing of a chunk depends on the question, so that its vector is kept for the next question about the document.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specprefill_cli.models.encoder import Encoder, encoder_flops, load_encoder
+from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scorer, Scores
+
+# Document tokens of a piece that has a vector, whatever --chunk-size is: longer ones say less about where the answer is.
+PIECE = 32
+# Cosines of MiniLM lie close together: their softmax is taken at this multiple.
+SHARPNESS = 15.0
+VECTORS = "document embeddings"
+
+
+class EmbeddingScorer(Scorer):
+    """Softmax over the document's pieces of their cosine with the question."""
+
+    name = "embedding"
+
+    def score(self, request: PrefillRequest) -> Scores:
+        with request.clock.phase("scoring"):
+            cached = has_vectors(request)
+            importance = embedding_importance(request)
+        return Scores(importance=importance, neighbours=NEIGHBOURS, reused=(VECTORS,) if cached else ())
+
+    def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
+        return embedding_flops(request)
+
+
+def embedding_importance(request: PrefillRequest) -> Tensor:
+    """Importance [n] of the target's document tokens, float32."""
+    offsets = request.prompt.offsets
+    if not len(offsets):
+        return torch.zeros(0)
+    encoder = load_encoder(request.pair.target.device)
+    starts = offsets[::PIECE, 0]
+    cache = request.draft_prefixes
+
+    def compute() -> Tensor:
+        return encoder.chunk_vectors(request.document_text, starts).half()
+
+    vectors = compute() if cache is None else cache.vectors(identity(request), compute)
+    importance = piece_importance(vectors, encoder, request.question)
+    return importance.repeat_interleave(PIECE)[: len(offsets)]
+
+
+def piece_importance(vectors: Tensor, encoder: Encoder, question: str) -> Tensor:
+    """Importance [pieces] of pieces with unit vectors [pieces, width]."""
+    cosines = vectors.float() @ encoder.text_vector(question)
+    return (SHARPNESS * cosines).softmax(0)
+
+
+def has_vectors(request: PrefillRequest) -> bool:
+    """Whether a cache holds the document's vectors."""
+    return request.draft_prefixes is not None and request.draft_prefixes.has_vectors(identity(request))
+
+
+def identity(request: PrefillRequest) -> str:
+    """What determines the vectors: the text, and where its pieces begin."""
+    starts = np.ascontiguousarray(request.prompt.offsets[::PIECE, 0], dtype=np.int64)
+    digest = hashlib.sha256(request.document_text.encode("utf-8", "surrogatepass"))
+    digest.update(starts.tobytes())
+    return digest.hexdigest()
+
+
+def embedding_flops(request: PrefillRequest) -> float:
+    """Operations of the encoder, without what a cache holds."""
+    return 0.0 if has_vectors(request) else encoder_flops(request.document_tokens)

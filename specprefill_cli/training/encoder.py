@@ -1,0 +1,74 @@
+"""Makes the bundled encoder from a folder of all-MiniLM-L6-v2, as the hub or a package gives it.
+
+python -m specprefill_cli.training.encoder FOLDER [--out specprefill_cli/bundled/encoder]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.encoder import LAYERS, TOKENIZER, WEIGHTS, packed
+from specprefill_cli.resources import ENCODER_FOLDER
+
+SOURCE_WEIGHTS = "model.safetensors"
+SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+# Our names of a layer's parts, and BERT's.
+PARTS = {
+    "attended": "attention.output.dense",
+    "norm": "attention.output.LayerNorm",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+    "last_norm": "output.LayerNorm",
+}
+QUERY_KEY_VALUE = tuple(f"attention.self.{part}" for part in ("query", "key", "value"))
+
+
+def convert(source: Path, out: Path) -> None:
+    """Write the encoder's weights and tokenizer. Raises SpecprefillError for other weights than the known ones."""
+    path = source / SOURCE_WEIGHTS
+    if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
+        raise SpecprefillError(f"{path}: other weights than those of all-MiniLM-L6-v2 (SHA-256 {SHA256})")
+    out.mkdir(parents=True, exist_ok=True)
+    save_file(packed(renamed(load_file(path))), out / WEIGHTS)
+    tokenizer = json.loads((source / TOKENIZER).read_text())
+    # A document is tokenised whole, whatever its length.
+    tokenizer |= {"truncation": None, "padding": None}
+    (out / TOKENIZER).write_text(json.dumps(tokenizer, ensure_ascii=False))
+
+
+def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """BERT's weights by our names: queries, keys and values in one matrix; texts have one type, which joins the positions."""
+    result = {
+        "words": tensors["embeddings.word_embeddings.weight"],
+        "positions": tensors["embeddings.position_embeddings.weight"]
+        + tensors["embeddings.token_type_embeddings.weight"][0],
+        "norm": tensors["embeddings.LayerNorm.weight"],
+        "norm.bias": tensors["embeddings.LayerNorm.bias"],
+    }
+    for number in range(LAYERS):
+        layer, source = f"layers.{number}.", f"encoder.layer.{number}."
+        for suffix, kind in (("", "weight"), (".bias", "bias")):
+            result[f"{layer}qkv{suffix}"] = torch.cat([tensors[f"{source}{part}.{kind}"] for part in QUERY_KEY_VALUE])
+            result |= {f"{layer}{name}{suffix}": tensors[f"{source}{part}.{kind}"] for name, part in PARTS.items()}
+    return result
+
+
+def main() -> None:
+    """Parse the command line and convert."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help=f"folder with {SOURCE_WEIGHTS} and {TOKENIZER}")
+    parser.add_argument("--out", type=Path, default=ENCODER_FOLDER, help="folder to write")
+    arguments = parser.parse_args()
+    convert(arguments.folder, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

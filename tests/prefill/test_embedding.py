@@ -1,0 +1,98 @@
+"""Scorers `embedding` and `blend`: meaning, the cache of vectors, and what they cost."""
+
+import pytest
+import torch
+
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.models.encoder import Encoder
+from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
+from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
+from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.scorers.blend import HEADS_WEIGHT
+from specprefill_cli.prefill.scorers.embedding import VECTORS, embedding_flops
+from specprefill_cli.settings import Settings
+
+FILLER = "The boiler is serviced every autumn by an engineer who checks the flue and the burner for soot. "
+ANSWER = "Goods may be returned within 30 days of purchase for a full refund. "
+TEXT = FILLER * 25 + ANSWER + FILLER * 25
+COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+QUESTION = "How long do I have to send it back and get my money?"
+
+
+@pytest.fixture
+def encodings(monkeypatch):
+    """How often a document was encoded."""
+    count, encode = [], Encoder.chunk_vectors
+
+    def counted(self, text, starts):
+        count.append(text)
+        return encode(self, text, starts)
+
+    monkeypatch.setattr(Encoder, "chunk_vectors", counted)
+    return count
+
+
+def request_of(session, scorer, question=QUESTION, **settings):
+    return session.request(COLLECTION, question, Settings(mode="select", scorer=scorer, **settings))
+
+
+@pytest.mark.parametrize("scorer", ["embedding", "blend"])
+def test_the_passage_in_other_words_is_most_important(tiny_session, scorer):
+    request = request_of(tiny_session, scorer)
+    importance = SCORERS[scorer].score(request).importance
+    start, _ = request.prompt.offsets[int(importance.argmax())]
+    assert abs(start - TEXT.index(ANSWER)) < 2 * len(ANSWER)
+
+
+@pytest.mark.parametrize(("question", "least", "most"), [(ANSWER, 1.0, 1.0), (QUESTION, 0.0, 0.6), ("Why?", 0.0, 0.0)])
+def test_heads_count_by_how_much_of_the_question_stands_in_one_place(tiny_session, question, least, most):
+    heads, embedding, blend = (
+        SCORERS[name].score(request_of(tiny_session, name, question)).importance
+        for name in ("heads", "embedding", "blend")
+    )
+    weights = (blend - embedding / embedding.sum()) / (heads / heads.sum())
+    assert HEADS_WEIGHT * least - 1e-3 <= float(weights.median()) <= HEADS_WEIGHT * most + 1e-3
+
+
+def test_a_chunk_size_does_not_change_the_pieces(tiny_session):
+    small, large = (
+        SCORERS["embedding"].score(request_of(tiny_session, "embedding", chunk_size=size)).importance
+        for size in (32, 128)
+    )
+    torch.testing.assert_close(small, large)
+
+
+def test_vectors_serve_the_next_question(tiny_session, encodings):
+    session = tiny_session.with_cache(DocumentCache())
+    first, second = (request_of(session, "blend", question) for question in (QUESTION, "Who checks the flue?"))
+    assert embedding_flops(first) > 0
+    assert VECTORS not in SCORERS["blend"].score(first).reused
+    assert embedding_flops(second) == 0
+    assert SCORERS["blend"].cost(second) < SCORERS["blend"].cost(second.cold())
+    scores = SCORERS["blend"].score(second)
+    assert VECTORS in scores.reused
+    assert len(encodings) == 1
+    cold = SCORERS["blend"].score(second.cold())
+    torch.testing.assert_close(scores.importance, cold.importance, rtol=1e-2, atol=1e-5)
+
+
+def test_vectors_outlive_the_session_on_disk(tiny_session, encodings, tmp_path):
+    warnings = []
+
+    def ask():
+        cache = DocumentCache(draft=PrefixCache(DiskCache(tmp_path, 2**30, warnings.append)))
+        request = request_of(tiny_session.with_cache(cache), "embedding")
+        importance = SCORERS["embedding"].score(request).importance
+        cache.write()
+        return importance
+
+    first, again = ask(), ask()
+    torch.testing.assert_close(first, again)
+    assert len(encodings) == 1
+    (path,) = tmp_path.glob(f"*{SUFFIX}")
+    path.write_bytes(path.read_bytes()[:-100])
+    torch.testing.assert_close(first, ask())
+    assert len(encodings) == 2
+    assert len(warnings) == 1
+    assert "damaged" in warnings[0]

@@ -1,0 +1,60 @@
+"""What a target's own calibration changes: positions and `--keep auto`, for the weights that it was made for."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from specprefill_cli.answering.resolve import resolve_positions
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.models.outline import load_outline
+from specprefill_cli.models.placement import Placement
+from specprefill_cli.prefill.scorers.heads import HeadsScorer
+from specprefill_cli.prefill.target_calibration import TargetCalibration, load_target_calibration
+from specprefill_cli.settings import AUTO, Settings
+
+COLLECTION = Collection((one_page_document("doc", "The gate opens at nine. " * 20, "text/plain"),))
+
+
+def write(folder, **values):
+    (folder / "calibration.json").write_text(json.dumps({"schema": 2, **values}))
+
+
+def test_it_belongs_to_the_weights_that_it_names(random_pair, tmp_path):
+    assert load_target_calibration(tmp_path, random_pair) is None
+    write(tmp_path, positions="compact")
+    assert load_target_calibration(tmp_path, random_pair).positions == "compact"
+    write(tmp_path, positions="compact", target=weights_fingerprint(random_pair.target.model))
+    assert load_target_calibration(tmp_path, random_pair).positions == "compact"
+    write(tmp_path, positions="compact", target="0" * 16)
+    assert load_target_calibration(tmp_path, random_pair) is None
+    # An outline has no weights to compare.
+    outlined = replace(random_pair, target=load_outline("tiny:target", Placement(None), offline=True))
+    assert load_target_calibration(tmp_path, outlined) is not None
+
+
+@pytest.mark.parametrize("values", [{"positions": "elsewhere"}, {"unknown": 1}])
+def test_a_damaged_file_is_one_line(random_pair, tmp_path, values):
+    write(tmp_path, **values)
+    with pytest.raises(SpecprefillError, match=r"calibration\.json: not a file of a target's calibration"):
+        load_target_calibration(tmp_path, random_pair)
+
+
+@pytest.mark.parametrize(
+    ("asked", "calibrated", "taken"),
+    [(AUTO, "compact", "compact"), (AUTO, "original", AUTO), (AUTO, None, AUTO), ("original", "compact", "original")],
+)
+def test_positions_are_the_calibrated_ones_unless_asked_for(random_pair, asked, calibrated, taken):
+    random_pair.target_calibration = TargetCalibration(positions=calibrated)
+    assert resolve_positions(asked, random_pair) == taken
+
+
+def test_its_mass_replaces_that_of_the_heads(random_session):
+    request = random_session.request(COLLECTION, "When does the gate open?", Settings())
+    assert HeadsScorer().auto_budget(request).share == 0.7
+    request.pair.target_calibration = TargetCalibration(auto_mass=0.4, auto_tokens=2_000)
+    budget = HeadsScorer().auto_budget(request)
+    assert (budget.share, budget.tokens) == (0.4, 2_000)
