@@ -13,8 +13,9 @@ from rich.table import Table
 
 from specprefill_cli import __version__
 from specprefill_cli.cli.console import console, print_json
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.reporting.safe import plain
-from specprefill_cli.reporting.table import keep_text, phase_text, seconds
+from specprefill_cli.reporting.table import phase_text, seconds
 
 # The text of a row's cell by column.
 Columns = Mapping[str, Callable[[Any], str]]
@@ -102,6 +103,18 @@ NEEDLES: Columns = {
     "for 100,000 tokens": lambda row: seconds(row.unit_seconds),
     "peak memory": lambda row: mebibytes(row.peak_memory_bytes),
 }
+RECALL: Columns = {
+    "scorer": lambda row: row.scorer,
+    "keep": lambda row: keep_text("select", row.keep),
+    "n": lambda row: str(row.n),
+    "recall [95 %]": lambda row: number(row.recall, ".1f", row.recall_low, row.recall_high),
+    "- first [95 %]": lambda row: number(row.delta, "+.1f", row.delta_low, row.delta_high),
+    "answer": lambda row: number(row.answer, ".1f"),
+    "in passages": lambda row: number(row.shown, ".1f"),
+    "kept": lambda row: number(row.kept_ratio, ".3f"),
+    "new, 1,000 tokens": lambda row: f"{row.new_ms:,.0f} ms",
+    "known": lambda row: f"{row.known_ms:,.0f} ms",
+}
 EVALUATION: Columns = {
     "mode": lambda row: row.mode,
     "keep": lambda row: keep_text(row.mode, row.keep),
@@ -166,3 +179,10 @@ def versions() -> dict[str, str]:
     """Versions of specprefill, its main dependencies, and Python."""
     packages = {name: version(name) for name in ("torch", "transformers")}
     return {"specprefill": __version__, **packages, "python": platform.python_version()}
+
+
+def keep_text(mode: str, keep: float | None) -> str:
+    """Write a keep ratio for a table of modes; empty for modes that have none."""
+    if mode not in MODES or not MODES[mode].uses_keep:
+        return ""
+    return "auto" if keep is None else f"{keep:g}"

@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specprefill_cli.answering.answer import Answer
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.prefill import prompt_of_length
 from specprefill_cli.lab.evaluation.statistics import known_mean, quartiles
+from specprefill_cli.record import Record
 from specprefill_cli.settings import OFF, Settings
 
 QUOTES = 4
@@ -87,7 +87,7 @@ TASKS: dict[str, Callable[[Collection], list[Query]]] = {
 class Round:
     """All answers of a task with their token ids, and the speed of decoding after each first token."""
 
-    answers: Sequence[Answer]
+    answers: Sequence[Record]
     token_ids: Sequence[Sequence[int]]
     tokens_per_second: float
 

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specprefill_cli.answering.answer import Answer
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
@@ -16,6 +15,7 @@ from specprefill_cli.lab.evaluation.metrics import contains_answer
 from specprefill_cli.lab.evaluation.statistics import quartiles
 from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.record import Record
 from specprefill_cli.settings import Settings
 
 THINGS = ("door code", "locker number", "pass number", "ticket number", "account number")
@@ -104,7 +104,7 @@ def hide_needle(text: str, size: int, depth: float, generator: random.Random) ->
     )
 
 
-def needle_row(length: int, answers: Sequence[tuple[Answer, bool]]) -> NeedleRow:
+def needle_row(length: int, answers: Sequence[tuple[Record, bool]]) -> NeedleRow:
     """The figures of the answers at one length, each with whether it is right."""
     times = [answer.ttft_seconds for answer, _ in answers]
     low, high = quartiles(times)

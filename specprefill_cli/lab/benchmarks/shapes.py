@@ -97,7 +97,7 @@ def open_shapes(text: str, settings: Settings, ranks: Ranks) -> Session:
     names = dict(zip(("draft", "target"), shape_pair(text), strict=True))
     configs = {role: named_config(name, role) for role, name in names.items()}
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
-    dtype = choose_dtype(settings.dtype, placement, configs["target"].hidden_size)
+    dtype = choose_dtype(settings.dtype, placement, configs["target"])
     tokenizer = AutoTokenizer.from_pretrained(model_source("tiny:target"))
 
     def make(role: str, placement: Placement) -> LoadedModel:

@@ -9,21 +9,22 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.batching.scheduler import Scheduler
-from specprefill_cli.batching.tickets import Ticket
 from specprefill_cli.documents.collection import Collection
+from specprefill_cli.engine.local import LocalEngine
+from specprefill_cli.engine.request import Deliver, Done, Event, Failed, Piece, Request
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.lab.benchmarks.decode import SHORT_QUESTIONS
 from specprefill_cli.lab.benchmarks.prefill import prompt_of_length
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.lab.session import check_context
-from specprefill_cli.prefill.registry import BASELINE
+from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import AUTO, Settings
 
 # The first rate, as a share of what one question after the other would allow, and how much faster each next one is.
@@ -77,36 +78,45 @@ class ThroughputRow:
 
 @dataclass
 class Traffic:
-    """Questions that arrive whether or not earlier ones are answered, and when their answers' pieces came."""
+    """Questions that arrive whether or not earlier ones are answered, and when their answers' pieces came.
 
-    scheduler: Scheduler
-    submit: Callable[[int], Ticket]
+    submit: submits the question of a number
+    """
+
+    engine: LocalEngine
+    submit: Callable[[int, Deliver], object]
     clock: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
-    arrived: dict[Ticket, float] = field(default_factory=dict)
-    pieces: dict[Ticket, list[float]] = field(default_factory=lambda: defaultdict(list))
+    arrived: dict[int, float] = field(default_factory=dict)
+    pieces: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    failures: list[BaseException] = field(default_factory=list)
 
     def run(self, arrivals: Sequence[float]) -> None:
         """Let questions arrive at these seconds from now, and answer all. Raises what a question raises."""
         began, submitted = self.clock(), 0
-        while submitted < len(arrivals) or not self.scheduler.idle:
+        while submitted < len(arrivals) or self.engine.busy:
             now = self.clock() - began
             while submitted < len(arrivals) and arrivals[submitted] <= now:
-                self.arrived[self.submit(submitted)] = began + arrivals[submitted]
+                self.arrived[submitted] = began + arrivals[submitted]
+                self.submit(submitted, partial(self.take, submitted))
                 submitted += 1
-            if self.scheduler.idle:
+            if self.engine.busy:
+                self.engine.step()
+            else:
                 self.sleep(arrivals[submitted] - now)
-                continue
-            for event in self.scheduler.step():
-                if event.error is not None:
-                    raise event.error
-                # An answer without text has its end as its first piece.
-                if event.text is not None or event.ticket not in self.pieces:
-                    self.pieces[event.ticket].append(self.clock())
+        if self.failures:
+            raise self.failures[0]
+
+    def take(self, number: int, event: Event) -> None:
+        """Note when a piece of an answer came; an answer without text has its end as its first piece."""
+        if isinstance(event, Failed):
+            self.failures.append(event.error)
+        elif isinstance(event, Piece) or (isinstance(event, Done) and number not in self.pieces):
+            self.pieces[number].append(self.clock())
 
     def load(self, rate: float) -> Load:
         """The figures of what has run."""
-        ttft = [self.pieces[ticket][0] - arrived for ticket, arrived in self.arrived.items()]
+        ttft = [self.pieces[number][0] - arrived for number, arrived in self.arrived.items()]
         gaps = [later - earlier for times in self.pieces.values() for earlier, later in pairwise(times)]
         first, last = min(self.arrived.values()), max(self.arrived.values())
         return Load(
@@ -174,10 +184,13 @@ def rising_loads(
     session = session.with_cache(None)
 
     def traffic(arrivals: Sequence[float], most: int | None) -> Traffic:
-        scheduler = Scheduler(session, concurrency=most)
-        running = Traffic(
-            scheduler, lambda n: scheduler.submit(collection, SHORT_QUESTIONS[n % len(SHORT_QUESTIONS)], settings)
-        )
+        engine = LocalEngine(session, concurrency=most)
+
+        def submit(number: int, deliver: Deliver) -> None:
+            question = SHORT_QUESTIONS[number % len(SHORT_QUESTIONS)]
+            engine.submit(Request(documents=collection, question=question, settings=settings), deliver)
+
+        running = Traffic(engine, submit)
         running.run(arrivals)
         return running
 

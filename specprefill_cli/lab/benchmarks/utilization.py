@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.prefill.registry import BASELINE, MODES, SCORERS
+from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.record import BASELINE
 
 if TYPE_CHECKING:
     import torch

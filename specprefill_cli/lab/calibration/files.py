@@ -16,6 +16,8 @@ from specprefill_cli.files import write_whole
 from specprefill_cli.prefill.calibration import SCHEMA
 from specprefill_cli.prefill.projection import DESCRIPTION, WEIGHTS, KvCalibration
 from specprefill_cli.prefill.scoring_heads import FILE, ScoringHeads
+from specprefill_cli.prefill.target_calibration import FILE as TARGET_VALUES
+from specprefill_cli.prefill.target_calibration import TargetCalibration
 
 
 def save_heads(heads: ScoringHeads, folder: Path) -> Path:
@@ -26,6 +28,11 @@ def save_heads(heads: ScoringHeads, folder: Path) -> Path:
 def save_confidence(model: ConfidenceModel, folder: Path) -> Path:
     """Write the weights of answers' confidence. Raises SpecprefillError where that is not possible."""
     return write_description(folder / CONFIDENCE, asdict(model))
+
+
+def save_target_values(values: TargetCalibration, folder: Path) -> Path:
+    """Write what `auto` means for a target. Raises SpecprefillError where that is not possible."""
+    return write_description(folder / TARGET_VALUES, asdict(values))
 
 
 def save_maps(calibration: KvCalibration, folder: Path) -> Path:

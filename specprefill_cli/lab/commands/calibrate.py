@@ -32,6 +32,13 @@ def calibrate(
         list[Path] | None,
         typer.Option(help="Text files, or folders: fit the maps of the draft's KV into the target's on them."),
     ] = None,
+    auto: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSONL (or .xz) of questions with known answers: find what --positions auto and --keep auto mean for the "
+            "target on it."
+        ),
+    ] = None,
     confidence: Annotated[
         Path | None,
         typer.Option(help="JSONL (or .xz) of questions with known answers: fit how likely an answer is right on it."),
@@ -92,9 +99,9 @@ def calibrate(
 
       specprefill calibrate --pair qwen2.5-7b --text corpus/ --exact 4
     """
-    if heads is None and confidence is None and gate is None and not text:
+    if heads is None and confidence is None and gate is None and auto is None and not text:
         raise UsageError(
-            "calibrate: nothing to do; give --heads, --confidence or --gate QUESTIONS.jsonl, or --text FILES"
+            "calibrate: nothing to do; give --heads, --auto, --confidence or --gate QUESTIONS.jsonl, or --text FILES"
         )
     if exact and not text:
         raise UsageError("--exact: belongs to the maps of draft KV; give --text FILES too")
@@ -103,12 +110,13 @@ def calibrate(
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.documents import read_collection
     from specprefill_cli.lab.evaluation.datasets import read_items
-    from specprefill_cli.models.calibration import calibration_folder
-    from specprefill_cli.models.pairs import find_pair
+    from specprefill_cli.models.calibration import calibration_folder, draft_folder
+    from specprefill_cli.models.pairs import chosen_pair
 
     refuse_ranks(settings.tensor_parallel, "calibrate")
     notes = Notes(quiet)
-    folder = out or calibration_folder(find_pair(settings.pair, settings.draft, settings.target))
+    pair = chosen_pair(settings)
+    folder = out or calibration_folder(pair)
     make_folder(folder, "--out" if out else "the calibration's folder")
     texts = [document.text for document in read_collection([str(path) for path in text or ()], strict=True).documents]
     items = [] if heads is None else read_items(heads, limit, distractors, sample_seed)
@@ -116,7 +124,8 @@ def calibrate(
         with notes.progress("loading the models"):
             session = open_session(settings, draft=True, calibrated=False)
         if heads is not None:
-            calibrate_heads([item for item in items if item.answers], session, settings, answers, folder, notes, json)
+            place = out or draft_folder(pair.draft)
+            calibrate_heads([item for item in items if item.answers], session, settings, answers, place, notes, json)
         if text:
             fit_maps(session, texts, edges, folder, notes, json)
         # The others open the pair with what was found, and a device may not hold it twice.
@@ -124,6 +133,8 @@ def calibrate(
     if gate is not None:
         items = read_items(gate, limit, distractors, sample_seed)
         find_gates(items, settings, gate_kl, gate_answers, folder, notes, json)
+    if auto is not None:
+        calibrate_target(read_items(auto, limit, distractors, sample_seed), settings, folder, notes, json)
     if confidence is not None:
         calibrate_confidence(
             read_items(confidence, limit, distractors, sample_seed), settings, unseen, folder, notes, json
@@ -154,6 +165,26 @@ def calibrate_heads(
         print(f"{name}: {value:g}")
     scorer = "heads" if heads.default else "lexical"
     print(f"mass kept by --keep auto: {heads.auto_mass:.3f}; default scorer: {scorer}")
+
+
+def calibrate_target(items: list[Item], settings: Settings, folder: Path, notes: Notes, json: bool) -> None:
+    """Find what `auto` means for the target, and write it to the folder."""
+    from specprefill_cli.lab.calibration.files import save_target_values
+    from specprefill_cli.lab.calibration.target_values import tune_target
+    from specprefill_cli.lab.session import open_with_heads
+
+    settings = settings.varied(scorer=AUTO)
+    session = open_with_heads(settings, folder)
+    with notes.progress(f"answering {len(items):,} questions") as update:
+        values = tune_target(session, [item for item in items if item.answers], settings, update)
+    path = save_target_values(values, folder)
+    if json:
+        print_json({"file": str(path), **asdict(values)})
+        return
+    notes.tell(f"wrote {path}")
+    for name, value in values.evidence.items():
+        print(f"{name}: {value}")
+    print(f"--positions auto: {values.positions}; --keep auto: {values.auto_mass:g} of the importance")
 
 
 def calibrate_confidence(
@@ -199,12 +230,12 @@ def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path,
     """Fit the maps from the draft's KV to the target's, and write them to the folder."""
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
     from specprefill_cli.lab.calibration.files import save_maps
-    from specprefill_cli.models.calibration import calibration_folder
+    from specprefill_cli.models.calibration import draft_folder
     from specprefill_cli.prefill.scoring_heads import load_heads
 
-    assert session.pair.draft is not None
+    draft = session.pair.loaded_draft
     # The draft reads with the window of its scoring heads, where they are known.
-    stored = (load_heads(place, session.pair.draft) for place in (folder, calibration_folder(session.pair.pair)))
+    stored = (load_heads(place, draft) for place in (folder, draft_folder(session.pair.pair.draft)))
     window = next((heads.window for heads in stored if heads is not None), None)
     with notes.progress("running the pair over the text") as update:
         calibration = calibrate_kv(session.pair, texts, edges, update, window)

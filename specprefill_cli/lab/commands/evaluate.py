@@ -12,6 +12,7 @@ import typer
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.loading import warn_of_idle_options
 from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, with_settings
+from specprefill_cli.endpoint.reference import is_endpoint
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 from specprefill_cli.files import check_can_write, same_file
 from specprefill_cli.lab.commands.lists import KEEP_LIST, SCORER_LIST
@@ -19,9 +20,10 @@ from specprefill_cli.lab.commands.options import Distractors, SampleSeed
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.answering.answer import Answer
+    from specprefill_cli.answering.session import Session
     from specprefill_cli.lab.evaluation.datasets import Item
     from specprefill_cli.lab.evaluation.runner import Configuration, Run
+    from specprefill_cli.record import Record
 
 
 @with_settings("models", "prefill", "max_new_tokens", lists=(MODE_LIST, KEEP_LIST, SCORER_LIST))
@@ -60,7 +62,7 @@ def evaluate(
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.evaluation.runner import configurations, run
-    from specprefill_cli.reporting.jsonl import answer_record, line
+    from specprefill_cli.reporting.jsonl import line
 
     notes = Notes(quiet)
     items = read_items(questions, limit, distractors, sample_seed)
@@ -72,18 +74,23 @@ def evaluate(
     cases = configurations(modes, keeps, scorers)
     variants = [case.settings(settings) for case in cases]
     with notes.progress("loading the models"):
-        session = open_session(settings, draft=any(map(loads_draft, variants)))
+        if is_endpoint(settings.target):
+            from specprefill_cli.endpoint.session import open_endpoint
+
+            session: Session = open_endpoint(settings)
+        else:
+            session = open_session(settings, draft=any(map(loads_draft, variants)))
     cases = [case.named(session) for case in cases]
     warn_of_idle_options(given, [case.settings(settings) for case in cases], notes)
     with ExitStack() as stack:
         out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None
         update = stack.enter_context(notes.progress(f"asking {len(items):,} questions"))
 
-        def step(number: int, item: Item, case: Configuration, answer: Answer) -> None:
+        def step(number: int, item: Item, case: Configuration, answer: Record) -> None:
             update(f"asking {len(items):,} questions in {len(cases)} configurations: {number:,} done")
             if out:
                 extra = {"references": item.answers, "keep": case.keep, "scorer": case.scorer}
-                out.write(line(answer_record(answer) | extra) + "\n")
+                out.write(line(answer.to_json() | extra) + "\n")
 
         outcome = run(session, items, cases, settings, step)
     report(questions, outcome, json, notes)

@@ -75,7 +75,7 @@ def study(
     from specprefill_cli.lab.plots import require_matplotlib
     from specprefill_cli.lab.study import equal_cost, measurements, page
     from specprefill_cli.lab.study.summary import summary
-    from specprefill_cli.reporting.jsonl import SCHEMA
+    from specprefill_cli.record import SCHEMA
 
     refuse_ranks(settings.tensor_parallel, "study")
     require_matplotlib("study")

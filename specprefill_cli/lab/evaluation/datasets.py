@@ -21,6 +21,7 @@ class Item:
     """A question with its acceptable answers (none if it cannot be answered) and its documents.
 
     evidence: character range of the row's own context in the collection's text
+    facts: character ranges of the passages that the row names as its evidence, all of which an answer needs
     buried: whether that context lies among others, which rows that name documents never have
     """
 
@@ -30,11 +31,13 @@ class Item:
     collection: Collection
     evidence: tuple[int, int]
     buried: bool = False
+    facts: tuple[tuple[int, int], ...] = ()
 
 
 def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> list[Item]:
     """Rows `{id, context | document | documents, question, answers}` of a file; paths are relative to the file.
 
+    A row may name passages that stand verbatim in its documents as `evidence`, a list of strings.
     limit: how many rows to draw at random; distractors: how many other contexts of the file to put around each row's
     own; seed: of both
 
@@ -54,10 +57,12 @@ def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> li
         answers = tuple(str(answer) for answer in row["answers"])
         if "context" in row:
             collection, evidence = bury(row["context"], contexts, distractors, generator)
-            items.append(Item(str(row["id"]), row["question"], answers, collection, evidence, distractors > 0))
         else:
             collection = named_documents(row, path, cache)
-            items.append(Item(str(row["id"]), row["question"], answers, collection, (0, len(collection.text))))
+            evidence = 0, len(collection.text)
+        facts = fact_ranges(row, collection.text, evidence, path)
+        buried = "context" in row and distractors > 0
+        items.append(Item(str(row["id"]), row["question"], answers, collection, evidence, buried, facts))
     return items
 
 
@@ -99,9 +104,26 @@ def parse_row(line: str, place: str) -> dict:
         raise SpecprefillError(f"{place}: question and context must be strings")
     if not row["question"].strip():
         raise SpecprefillError(f"{place}: the question is empty")
+    evidence = row.get("evidence", [])
+    if not isinstance(evidence, list) or not all(isinstance(passage, str) and passage for passage in evidence):
+        raise SpecprefillError(f"{place}: evidence must be a list of strings")
     if "context" not in row and not document_names(row):
         raise SpecprefillError(f"{place}: document must be a path, documents a list of them")
     return row | {key: replace_surrogates(row[key]) for key in ("question", "context") if key in row}
+
+
+def fact_ranges(row: dict, text: str, own: tuple[int, int], path: Path) -> tuple[tuple[int, int], ...]:
+    """Where a row's evidence stands in its own part of the text. Raises SpecprefillError for a passage that does not."""
+    start, end = own
+    ranges = []
+    for passage in row.get("evidence", ()):
+        place = text.find(passage, start, end)
+        if place < 0:
+            raise SpecprefillError(
+                f"{path}, row {row['id']}: its evidence does not stand in its documents: {passage!r}"
+            )
+        ranges.append((place, place + len(passage)))
+    return tuple(ranges)
 
 
 def document_names(row: dict) -> tuple[str, ...]:

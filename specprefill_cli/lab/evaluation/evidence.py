@@ -9,12 +9,11 @@ from statistics import fmean, median
 
 import numpy as np
 
-from specprefill_cli.answering.answer import Answer
 from specprefill_cli.answering.citations import occurrences
-from specprefill_cli.answering.confidence import LIKELY
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.metrics import contains_answer, f1
-from specprefill_cli.prefill.fates import Fate, Plan
+from specprefill_cli.prefill.fates import Plan
+from specprefill_cli.record import LIKELY, Fate, Record
 
 # F1 from which an answer counts as right.
 RIGHT = 0.5
@@ -50,7 +49,7 @@ class EvidenceFigures:
         return self.reliability[-1] if self.reliability else None
 
 
-def evidence_figures(answers: Sequence[tuple[Item, Answer]]) -> EvidenceFigures:
+def evidence_figures(answers: Sequence[tuple[Item, Record]]) -> EvidenceFigures:
     """The figures of answered questions."""
     shown = [
         (item, " ".join(passage.text for passage in answer.passages)) for item, answer in answers if answer.passages
@@ -69,24 +68,43 @@ def evidence_figures(answers: Sequence[tuple[Item, Answer]]) -> EvidenceFigures:
 
 
 def answer_kept(item: Item, plan: Plan, offsets: np.ndarray) -> bool | None:
-    """Whether the target computed all tokens of one place in the question's own context where a reference stands.
+    """Whether the target computed all tokens of one place where a reference stands; None where none stands there.
 
-    None where no reference stands there. offsets: [n, 2] character range of each document token
+    Places are in the evidence that the row names, else in the question's own context.
+    offsets: [n, 2] character range of each document token
     """
-    start, end = item.evidence
-    context = item.collection.text[start:end]
-    places = [place for reference in item.answers for place in occurrences(reference, context)]
+    places = [
+        (start + low, start + high)
+        for start, end in item.facts or (item.evidence,)
+        for reference in item.answers
+        for low, high in occurrences(reference, item.collection.text[start:end])
+    ]
     if not places or not len(offsets):
         return None
-    kept = np.zeros(len(offsets), dtype=bool)
+    kept = kept_tokens(plan, len(offsets))
+    return any(bool(kept[tokens_of(place, offsets)].all()) for place in places)
+
+
+def facts_kept(item: Item, plan: Plan, offsets: np.ndarray) -> bool | None:
+    """Whether the target computed all tokens of all passages that the row names as evidence; None where it names none."""
+    if not item.facts or not len(offsets):
+        return None
+    kept = kept_tokens(plan, len(offsets))
+    return all(bool(kept[tokens_of(fact, offsets)].all()) for fact in item.facts)
+
+
+def kept_tokens(plan: Plan, count: int) -> np.ndarray:
+    """Which of the document's tokens the target computes: [count] booleans."""
+    kept = np.zeros(count, dtype=bool)
     for span in plan.spans:
         kept[span.start - plan.document[0] : span.end - plan.document[0]] = span.fate is Fate.RECOMPUTE
-    # Token i overlaps characters [low, high) where it ends behind low and begins before high.
-    ranges = (
-        slice(np.searchsorted(offsets[:, 1], start + low, side="right"), np.searchsorted(offsets[:, 0], start + high))
-        for low, high in places
-    )
-    return any(bool(kept[tokens].all()) for tokens in ranges)
+    return kept
+
+
+def tokens_of(place: tuple[int, int], offsets: np.ndarray) -> slice:
+    """The tokens that overlap characters [low, high): those that end behind low and begin before high."""
+    low, high = place
+    return slice(np.searchsorted(offsets[:, 1], low, side="right"), np.searchsorted(offsets[:, 0], high))
 
 
 def reliability_bin(low: float, high: float, stated: Sequence[tuple[float, bool]]) -> ReliabilityBin:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-from specprefill_cli.answering.answer import Answer
 from specprefill_cli.answering.resolve import resolve_scorer
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
@@ -16,10 +15,11 @@ from specprefill_cli.lab.evaluation.evidence import EvidenceFigures, answer_kept
 from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
 from specprefill_cli.lab.evaluation.statistics import mean_interval
 from specprefill_cli.lab.session import Control
-from specprefill_cli.prefill.registry import BASELINE, MODES
+from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.settings import Settings
 
-AnsweredItems = list[tuple[Item, Answer]]
+AnsweredItems = list[tuple[Item, Record]]
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def run(
     items: Iterable[Item],
     asked: Sequence[Configuration],
     base: Settings,
-    step: Callable[[int, Item, Configuration, Answer], None],
+    step: Callable[[int, Item, Configuration, Record], None],
 ) -> Run:
     """Ask every question in every configuration, question by question, so that machine drift affects all alike.
 
@@ -166,12 +166,12 @@ def run(
     return outcome
 
 
-def ask(session: Session, item: Item, settings: Settings) -> Answer:
+def ask(session: Session, item: Item, settings: Settings) -> Record:
     """One answer; its caches are freed, so that they do not count in the next answer's memory."""
     return ask_and_check(session, item, settings)[0]
 
 
-def ask_and_check(session: Session, item: Item, settings: Settings) -> tuple[Answer, bool | None]:
+def ask_and_check(session: Session, item: Item, settings: Settings) -> tuple[Record, bool | None]:
     """One answer, and whether the target computed the text that holds the right one."""
     stream = session.ask(item.collection, item.question, settings, item.identifier)
     return stream.finished(), answer_kept(item, stream.prefilled.plan, stream.request.prompt.offsets)

@@ -1,4 +1,4 @@
-"""Statistics of samples: bootstrap intervals, quartiles, rank correlation, and how well a score predicts an event."""
+"""Statistics of samples: bootstrap and Wilson intervals, quartiles, rank correlation, and how well a score predicts an event."""
 
 from __future__ import annotations
 
@@ -43,6 +43,15 @@ def bootstrap_interval(
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """The mean and its bootstrap interval."""
     return statistics.fmean(values), *bootstrap_interval(values)
+
+
+def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's 95 % interval of a proportion, 0 to 1; unlike a bootstrap's, it has a width where all or none succeed."""
+    if not n:
+        return float("nan"), float("nan")
+    share, spread = successes / n, z**2 / n
+    centre, half = share + spread / 2, z * ((share * (1 - share) + spread / 4) / n) ** 0.5
+    return (centre - half) / (1 + spread), (centre + half) / (1 + spread)
 
 
 def ranks(values: ArrayLike) -> np.ndarray:

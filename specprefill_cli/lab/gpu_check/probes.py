@@ -84,7 +84,7 @@ def kernels(shapes: str) -> Rows:
     rows = []
     for role, name in zip(("draft", "target"), shape_pair(shapes), strict=True):
         config = named_config(name, role)
-        cost, dtype = ModelCost.of(config), choose_dtype("auto", placement, config.hidden_size)
+        cost, dtype = ModelCost.of(config), choose_dtype("auto", placement, config)
         for situation, context in passes():
             queries, slots = len(context.query_positions), len(context.key_positions)
             query = torch.randn(1, cost.heads, queries, cost.head_size, device=device, dtype=dtype)

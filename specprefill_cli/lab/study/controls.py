@@ -16,7 +16,7 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import PrefillState, new_state
 from specprefill_cli.prefill.checkpoints import SlotKv, copy_slots
-from specprefill_cli.prefill.fates import Fate, Plan, Span
+from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.gate import risk_limit
 from specprefill_cli.prefill.mapped_cache import repair
 from specprefill_cli.prefill.modes.base import PrefillResult
@@ -35,6 +35,7 @@ from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.scorers.random import question_seed
+from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
 
 # Other contents for the copy of a whole cache; given it and the document's range of slots.

@@ -20,8 +20,9 @@ from specprefill_cli.prefill.mapped_cache import inspect
 from specprefill_cli.prefill.modes.draft_kv import DraftKvMode, find_map, score_and_map
 from specprefill_cli.prefill.projection import KvCalibration, choose_map
 from specprefill_cli.prefill.recompute_policy import remaining_risk
-from specprefill_cli.prefill.registry import BASELINE, MODES
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import AUTO, Settings
 
 # Shares of the prompt that are recomputed.

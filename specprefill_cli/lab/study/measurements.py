@@ -26,9 +26,10 @@ from specprefill_cli.prefill.gate import signal_of
 from specprefill_cli.prefill.mapped_cache import inspect, repair
 from specprefill_cli.prefill.modes.draft_kv import DraftKvMode, find_map, score_and_map
 from specprefill_cli.prefill.recompute_policy import RECOMPUTE, chunk_tokens, fates_by_risk, remaining_risk
-from specprefill_cli.prefill.registry import BASELINE, MODES
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.random import question_seed
+from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import Settings
 
 BUDGETS = (0.0, 0.05, 0.15, 0.3, 0.5)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from specprefill_cli.batching.tickets import Event
+from specprefill_cli.engine.request import Done, Piece
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks import throughput
 from specprefill_cli.lab.benchmarks.throughput import (
@@ -28,22 +28,20 @@ class OneServer:
         self.waiting = []
 
     @property
-    def idle(self):
-        return not self.waiting
+    def busy(self):
+        return bool(self.waiting)
 
-    def submit(self, number):
-        self.waiting.append([number, 0])
-        return number
+    def submit(self, _number, deliver):
+        self.waiting.append([deliver, 0])
 
     def step(self):
         self.now += 1
-        number, pieces = self.waiting[0]
+        deliver, pieces = self.waiting[0]
         self.waiting[0][1] += 1
-        events = [Event(ticket=number, text="x")]
+        deliver(Piece("x"))
         if pieces == 1:
             self.waiting.pop(0)
-            events.append(Event(ticket=number, answer="xx"))
-        return events
+            deliver(Done("xx"))
 
     def sleep(self, seconds):
         self.now += seconds

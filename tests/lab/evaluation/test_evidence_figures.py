@@ -3,12 +3,12 @@ import re
 import numpy as np
 import pytest
 
-from specprefill_cli.answering.passages import Passage
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import answer_kept, evidence_figures
-from specprefill_cli.prefill.fates import Fate, Plan, Span
+from specprefill_cli.prefill.fates import Plan, Span
+from specprefill_cli.record import Fate, Passage
 from tests.helpers.answers import make_answer
 
 

@@ -29,8 +29,8 @@ from specprefill_cli.lab.study.equal_ttft import KEEPS, nearest_keep, tune
 from specprefill_cli.lab.study.measurements import BUDGETS, study
 from specprefill_cli.lab.study.summary import summary
 from specprefill_cli.models.raw_kv import key_value_size
-from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.projection import KvMap, LayerFit
+from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8

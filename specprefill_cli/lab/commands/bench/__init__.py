@@ -5,6 +5,7 @@ import typer
 from specprefill_cli.lab.commands.bench.decode import decode
 from specprefill_cli.lab.commands.bench.needles import needles
 from specprefill_cli.lab.commands.bench.prefill import peer, prefill
+from specprefill_cli.lab.commands.bench.recall import recall
 from specprefill_cli.lab.commands.bench.throughput import throughput
 
 app = typer.Typer(no_args_is_help=True)
@@ -19,5 +20,5 @@ def group() -> None:
     """
 
 
-for command in (prefill, decode, throughput, needles, peer):
+for command in (prefill, decode, throughput, needles, recall, peer):
     app.command(command.__name__)(command)
