@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from specprefill_cli.answering.session import open_session
 from specprefill_cli.cli.choices import split
 from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
+from specprefill_cli.lab.session import LONGEST_ANSWER
 from specprefill_cli.lab.tables import markdown
 from specprefill_cli.models.sources import BUNDLED_FOLDER
+from specprefill_cli.settings import Settings
 from specprefill_cli.training.batches import BatchStream
 from specprefill_cli.training.corpus import dev_grams, stream_text
 from specprefill_cli.training.export import export_pair
 from specprefill_cli.training.ladder import COLUMNS, Protocol, climb, fingerprint, run_ladder
 from specprefill_cli.training.recipe import TrainSettings
 from specprefill_cli.training.rungs import BASELINE, RUNGS
-from specprefill_cli.training.score import score_pair
+from specprefill_cli.training.score import dev_set, score_pair
 from specprefill_cli.training.shapes import PAIR_SHAPES
 from specprefill_cli.training.shards import ShardStream, write_shards
+from specprefill_cli.training.smollm2.network import Rank
+from specprefill_cli.training.smollm2.source import ChatRowSource, held_out_questions
+from specprefill_cli.training.smollm2.train import AdapterSettings, train_adapter
 from specprefill_cli.training.sources import RowSource
 from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from specprefill_cli.training.train import train
+from specprefill_cli.training.unanswerable import COLUMNS as NOT_FOUND_COLUMNS
+from specprefill_cli.training.unanswerable import measure_not_found, question_pairs
 
 app = typer.Typer(
     help="Make the bundled pair: tokenizer, corpus, pretrain, tune, export, score, in this order. corpus and pretrain may "
@@ -241,6 +250,47 @@ def ladder(
         lambda rung: climb(rung, protocol, source, settings, start, run),
     )
     print(markdown(outcomes, COLUMNS), flush=True)
+
+
+@app.command()
+def smollm2(
+    data: Data,
+    model: Annotated[Path, typer.Option(help="Folder of SmolLM2-135M-Instruct as transformers loads it.")],
+    run: Run,
+    start: Annotated[Path | None, typer.Option(help="Begin with this adapter, a folder in PEFT's format.")] = None,
+    updates: Annotated[int, typer.Option(help="Updates of the whole run, resumed parts included.")] = 1_000,
+    cooldown: Annotated[int, typer.Option(help="Updates at the end in which the learning rate falls.")] = 200,
+    rows: Annotated[int, typer.Option(help="Rows of an update.")] = 10,
+    rate: Rate = 5e-4,
+    processes: Annotated[int, typer.Option(help="Processes of one thread each; one a core.")] = 2,
+    seed: int = 1,
+) -> None:
+    """Train the adapter of `smollm2`; checkpoint, adapter and log go to RUN. Run again to resume."""
+    settings = AdapterSettings(rows=rows, rate=rate, updates=updates, cooldown=cooldown, processes=processes, seed=seed)
+    train_adapter(ChatRowSource(data, model), settings, Rank(), run, start)
+
+
+@app.command()
+def not_found(
+    data: Data,
+    pair: Annotated[str, typer.Option(help="Named pair to measure.")] = "smollm2",
+    questions: Annotated[
+        int, typer.Option(min=1, help="Dev questions, each on its own paragraph and on another.")
+    ] = 300,
+) -> None:
+    """How often a pair's `not found` is right, at 5 % false alarms and as it decodes."""
+    settings = Settings(pair=pair, mode="full", max_new_tokens=LONGEST_ANSWER)
+    pairs = question_pairs(dev_set(data), questions, 0)
+    figures = measure_not_found(open_session(settings, draft=False), pairs, settings, lambda _asked: None)
+    print(markdown([figures], NOT_FOUND_COLUMNS), flush=True)
+
+
+@app.command()
+def held_out(data: Data, out: Annotated[Path, typer.Option(help="JSONL file to write.")]) -> None:
+    """Write the questions that the training of `smollm2` keeps out, for `evaluate` and `calibrate`."""
+    rows = held_out_questions(data)
+    out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    print(f"{len(rows):,} questions on {len({row['context'] for row in rows}):,} contexts", flush=True)
 
 
 @app.command()

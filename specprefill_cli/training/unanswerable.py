@@ -89,7 +89,9 @@ def not_found_margin(session: Session, item: Item, settings: Settings) -> float:
 
     Needs no decoding, and tells the two kinds of questions apart no worse than the probabilities of whole answers do.
     """
-    first_token = encode_text(session.pair.target.tokenizer, f" {NOT_FOUND}")[0][0]
+    # Behind a plain template the answer begins with a blank, behind a chat template with a line of its own.
+    blank = " " if session.template.text is not None else ""
+    first_token = encode_text(session.pair.target.tokenizer, blank + NOT_FOUND)[0][0]
     logits = session.prefill(session.prepare(item.collection, item.question, settings)).logits.clone()
     not_found = float(logits[first_token])
     logits[first_token] = float("-inf")

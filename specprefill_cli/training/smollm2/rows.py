@@ -1,0 +1,253 @@
+"""Training rows of the adapter: a document, whole or thinned to chunks as `select` does, and several questions about it."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from specprefill_cli.prefill.positions import GAP_SHARE, shorten_gaps
+from specprefill_cli.training.blocks import BlockMaker, joined
+from specprefill_cli.training.positions import CHUNK
+from specprefill_cli.training.questions import PromptFormat, unambiguous
+from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question
+from specprefill_cli.training.tokenizer import token_id
+from specprefill_cli.training.topics import Material, Scattered, SingleTopic
+
+END = "<|im_end|>"
+# Given a document's text, a question and the character ranges [n, 2] of its tokens: chunk indices, the best first.
+ChunkRanking = Callable[[str, str, np.ndarray], Sequence[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """What rows are made of; ratios from 0 to 1.
+
+    thinned: of rows whose document is thinned to the draft's choice; the others show it whole
+    compact: of thinned rows whose gaps are shortened, as `--positions compact` does; the others keep their positions
+    absent: of questions in a row that the shown text does not answer
+    single_topic: of documents whose parts share a topic; written: of their parts that bring written questions
+    questions: most of a row; chunks: fewest and most of a thinned document
+    tokens: of a row at most
+    """
+
+    thinned: float = 0.55
+    compact: float = 0.6
+    absent: float = 0.18
+    single_topic: float = 0.75
+    written: float = 0.8
+    questions: int = 6
+    chunks: tuple[int, int] = (3, 14)
+    tokens: int = 900
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatRow:
+    """A row of S tokens: prefix and document, and behind them questions with answers that do not see one another.
+
+    tokens, positions: [S]; segments: [S], 0 for what all questions see, else the number of the question
+    answers: [A] indices of the tokens that predict an answer's token; targets: [A] what they predict; weights: [A]
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    segments: Tensor
+    answers: Tensor
+    targets: Tensor
+    weights: Tensor
+
+    def mask(self) -> Tensor:
+        """Which tokens [S, S] each token attends to."""
+        order = torch.arange(len(self.tokens))
+        shared = (self.segments == 0)[None] | (self.segments[None] == self.segments[:, None])
+        return shared & (order[None] <= order[:, None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """The part of a document that a row shows.
+
+    ids: [n] of the document's tokens; offsets: [n, 2] their characters; kept: [k] indices of those that are shown
+    positions: [k] of the shown tokens; end: position behind them
+    """
+
+    text: str
+    ids: np.ndarray
+    offsets: np.ndarray
+    kept: np.ndarray
+    positions: np.ndarray
+    end: int
+
+    def holds(self, question: Question) -> bool:
+        """Whether every token of the answer is shown."""
+        first = bisect_right(self.offsets[:, 0], question.start) - 1
+        last = bisect_left(self.offsets[:, 0], question.start + len(question.answer))
+        return set(range(first, last)) <= set(self.kept.tolist())
+
+    def mentions(self, answer: str) -> bool:
+        """Whether the shown text has the answer's words anywhere; spans that touch a gap are read as they stand."""
+        edges = np.flatnonzero(np.diff(self.kept) > 1) + 1
+        spans = (self.text[self.offsets[span[0], 0] : self.offsets[span[-1], 1]] for span in np.split(self.kept, edges))
+        return any(answer.lower() in span.lower() for span in spans)
+
+
+class ChatRowMaker:
+    """Makes rows in the prompt format of `smollm2`; all draws come from a single stream."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: PromptFormat,
+        material: Material,
+        block_maker: BlockMaker,
+        mixture: Mixture,
+        rank_chunks: ChunkRanking,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.material = material
+        self.block_maker = block_maker
+        self.mixture = mixture
+        self.rank_chunks = rank_chunks
+        self.rng: random.Random = block_maker.rng
+        self.prefix = self.ids(template.prefix)
+        self.before = self.ids(template.before_question)
+        self.after = self.ids(template.after_question)
+        self.end: int = token_id(tokenizer, END)
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def row(self) -> ChatRow:
+        """The next row; documents without a question that fits are drawn again."""
+        while True:
+            made = self.thinned_row() if self.rng.random() < self.mixture.thinned else self.whole_row()
+            if made is not None:
+                return made
+
+    def whole_row(self) -> ChatRow | None:
+        """One written context, alone or among one or two others, shown whole."""
+        topic = self.topic()
+        blocks = [self.block_maker.context_block(topic.group()) for _ in range(self.rng.choice([1, 1, 1, 2, 3]))]
+        # Every block is asked about in a row of its own somewhere: this one asks about the first.
+        asked = blocks[0]
+        others = [Block(block.text) for block in blocks[1:]]
+        order = [asked, *others]
+        self.rng.shuffle(order)
+        document = joined(order, "\n\n")
+        return self.with_questions(self.shown(document.text, None), document, self.foreign_questions(topic))
+
+    def thinned_row(self) -> ChatRow | None:
+        """A long document of which the draft's choice for some of its questions is shown."""
+        topic = self.topic()
+        characters = int(self.rng.uniform(4_000, 16_000))
+        blocks, foreign = self.block_maker.blocks(characters, self.rng.random() < self.mixture.written, topic)
+        document = joined(blocks, self.rng.choice(["\n\n", "\n\n", "\n"]))
+        questions = unambiguous(document.questions)
+        self.rng.shuffle(questions)
+        asked = questions[: self.rng.randint(1, 3)]
+        if not asked:
+            return None
+        near = self.rng.choice(questions[: self.mixture.questions])
+        rest = [question for question in questions if abs(question.start - near.start) < 400]
+        shown = self.shown(document.text, asked)
+        return self.with_questions(shown, Block(document.text, (*asked, *rest)), foreign or [])
+
+    def topic(self) -> Scattered:
+        kind = SingleTopic if self.rng.random() < self.mixture.single_topic else Scattered
+        return kind(self.material, self.rng)
+
+    def foreign_questions(self, topic: Scattered) -> list[Question]:
+        """Questions on what follows in the topic's source, or on contexts from random places."""
+        if isinstance(topic, SingleTopic):
+            blocks = self.block_maker.neighbours(topic, True)
+        else:
+            blocks = [self.block_maker.context_block(topic.group()) for _ in range(2)]
+        return [question for block in blocks for question in block.questions]
+
+    def shown(self, text: str, asked: Sequence[Question] | None) -> Shown:
+        """A document as it is shown: whole, or the draft's chunks for the questions asked."""
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        ids, offsets = np.array(encoding.ids), np.array(encoding.offsets)
+        first = len(self.prefix)
+        if asked is None:
+            order = np.arange(len(ids))[: self.mixture.tokens]
+            return Shown(
+                text=text, ids=ids, offsets=offsets, kept=order, positions=first + order, end=first + len(order)
+            )
+        count = self.rng.randint(*self.mixture.chunks)
+        rankings = [list(self.rank_chunks(text, question.text, offsets)) for question in asked]
+        chosen: dict[int, None] = {}
+        for place in range(max(map(len, rankings))):
+            for ranking in rankings:
+                if place < len(ranking) and len(chosen) < count:
+                    chosen[ranking[place]] = None
+        kept = (np.array(sorted(chosen))[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
+        kept = kept[kept < len(ids)]
+        positions, end = self.thinned_positions(kept, len(ids))
+        return Shown(text=text, ids=ids, offsets=offsets, kept=kept, positions=positions, end=end)
+
+    def thinned_positions(self, kept: np.ndarray, tokens: int) -> tuple[np.ndarray, int]:
+        """Positions [k] of kept document tokens, and the position behind the document."""
+        first = len(self.prefix)
+        if self.rng.random() >= self.mixture.compact:
+            return first + kept, first + tokens
+        places = torch.cat([torch.arange(first), first + torch.from_numpy(kept)])
+        shortened = shorten_gaps(places, first + tokens, len(places) + GAP_SHARE * len(places))
+        return shortened.positions[first:].numpy(), shortened.end
+
+    def with_questions(self, shown: Shown, document: Block, foreign: Sequence[Question]) -> ChatRow | None:
+        """A row of the shown text with questions that it answers, and some that it does not; None where none fits."""
+        answered, absent = [], []
+        for question in dict.fromkeys(unambiguous(document.questions)):
+            if question.start >= 0 and shown.holds(question):
+                answered.append(question)
+            elif not shown.mentions(question.answer):
+                absent.append(question)
+        absent += [question for question in foreign if not shown.mentions(question.answer)]
+        if not answered:
+            return None
+        self.rng.shuffle(answered)
+        answered = answered[: self.mixture.questions]
+        ratio = self.mixture.absent / (1 - self.mixture.absent)
+        count = int(len(answered) * ratio + self.rng.random())
+        asked = answered + [
+            Question(question.text, NOT_FOUND, -1) for question in self.rng.sample(absent, min(count, len(absent)))
+        ]
+        return self.assemble(shown, asked)
+
+    def assemble(self, shown: Shown, questions: Sequence[Question]) -> ChatRow | None:
+        """The row of a shown document and its questions, as many as have room."""
+        tokens = [*self.prefix, *shown.ids[shown.kept].tolist()]
+        positions = [*range(len(self.prefix)), *shown.positions.tolist()]
+        segments = [0] * len(tokens)
+        answers: list[int] = []
+        weights: list[float] = []
+        for number, question in enumerate(questions, 1):
+            asked = [*self.before, *self.ids(" " + question.text), *self.after]
+            answer = [*self.ids(question.answer), self.end]
+            if len(tokens) + len(asked) + len(answer) > self.mixture.tokens:
+                break
+            answers += range(len(tokens) + len(asked) - 1, len(tokens) + len(asked) + len(answer) - 1)
+            # Between a weight for each question and one for each token: long answers count more, but not in proportion.
+            weights += [len(answer) ** -0.5] * len(answer)
+            tokens += asked + answer
+            positions += range(shown.end, shown.end + len(asked) + len(answer))
+            segments += [number] * (len(asked) + len(answer))
+        if not answers:
+            return None
+        ids = torch.tensor(tokens)
+        predicting = torch.tensor(answers)
+        return ChatRow(
+            tokens=ids,
+            positions=torch.tensor(positions),
+            segments=torch.tensor(segments),
+            answers=predicting,
+            targets=ids[predicting + 1],
+            weights=torch.tensor(weights),
+        )

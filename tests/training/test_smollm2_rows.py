@@ -1,0 +1,106 @@
+"""Rows of the adapter's training: the product's prompt, chunks that the draft chose, answers that are shown."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from specprefill_cli.models.sources import model_source
+from specprefill_cli.training.blocks import BlockMaker
+from specprefill_cli.training.questions import PromptFormat
+from specprefill_cli.training.recipe import Recipe
+from specprefill_cli.training.renaming import names_in
+from specprefill_cli.training.smollm2 import rows
+from specprefill_cli.training.smollm2.rows import ChatRowMaker, Mixture
+from specprefill_cli.training.synthesis import NOT_FOUND, FactBook
+from specprefill_cli.training.topics import Material
+from tests.helpers.written_questions import harbour_groups
+
+PLACES = ["Oslo", "Bergen", "Kalmar", "Turku", "Visby", "Ribe", "Odense", "Lund", "Vaasa", "Molde"]
+TEMPLATE = PromptFormat("System: answer.\nUser: ", "\n\nQuestion:", "\nAssistant: ")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.from_file(f"{model_source('tiny:target')}/tokenizer.json")
+
+
+@pytest.fixture
+def make(tokenizer, monkeypatch):
+    monkeypatch.setattr(rows, "END", "<|endoftext|>" if tokenizer.token_to_id("<|endoftext|>") is not None else "!")
+    passages = [
+        f"The harbour of {place} was opened by the council in {1800 + number}. It cost {number + 3} million crowns and "
+        f"lies {number + 2} miles north of the old town. Ships from {PLACES[number - 1]} call there every week. " * 3
+        for number, place in enumerate(PLACES)
+    ]
+
+    def rank_chunks(text, question, offsets):
+        return random.Random(question).sample(range(-(-len(offsets) // 32)), -(-len(offsets) // 32))
+
+    def maker(**mixture):
+        material = Material(passages, harbour_groups(PLACES, passages), FactBook())
+        blocks = BlockMaker(material, names_in(passages), Recipe(), random.Random(4))
+        return ChatRowMaker(tokenizer, TEMPLATE, material, blocks, Mixture(**mixture), rank_chunks)
+
+    return maker
+
+
+def answer_texts(row, tokenizer):
+    """The answer to each question of a row, without the end token."""
+    numbers = row.segments[row.answers]
+    return [tokenizer.decode(row.targets[numbers == number].tolist()[:-1]) for number in numbers.unique()]
+
+
+@pytest.mark.parametrize("thinned", [0.0, 1.0])
+def test_answers_are_shown_or_not_found(make, tokenizer, thinned):
+    maker, absent, total = make(thinned=thinned), 0, 0
+    for _ in range(40):
+        row = maker.row()
+        shown = tokenizer.decode(row.tokens[row.segments == 0].tolist())
+        for answer in answer_texts(row, tokenizer):
+            total += 1
+            absent += answer == NOT_FOUND
+            assert answer == NOT_FOUND or answer in shown or thinned
+    assert 0.03 < absent / total < 0.45
+
+
+def test_questions_follow_the_document_and_share_its_end(make):
+    maker = make(thinned=0.0)
+    for _ in range(20):
+        row = maker.row()
+        end = int((row.segments == 0).sum())
+        for number in row.segments.unique()[1:]:
+            positions = row.positions[row.segments == number]
+            assert positions.tolist() == list(range(end, end + len(positions)))
+
+
+def test_original_positions_keep_the_gaps_and_compact_ones_shorten_them(make):
+    for compact, longest in ((0.0, None), (1.0, 2.0)):
+        maker = make(thinned=1.0, compact=compact, chunks=(3, 5))
+        for _ in range(10):
+            row = maker.row()
+            shared = row.segments == 0
+            prefix = len(maker.prefix)
+            positions = row.positions[shared]
+            assert (positions.diff() > 0).all()
+            assert positions[:prefix].tolist() == list(range(prefix))
+            if longest is None:
+                assert ((positions[prefix:] - prefix) % 32 == torch.arange(len(positions) - prefix) % 32).all()
+            else:
+                assert int(positions[-1]) < longest * int(shared.sum())
+
+
+def test_rows_fit_their_budget(make):
+    maker = make(tokens=300)
+    assert max(len(maker.row().tokens) for _ in range(20)) <= 300
+
+
+def test_the_mask_is_causal_and_separates_questions(make):
+    row = make().row()
+    mask = row.mask().numpy()
+    assert not np.triu(mask, 1).any()
+    numbers = row.segments.numpy()
+    seen = mask & (numbers[None] > 0)
+    assert (numbers[None] == numbers[:, None])[seen].all()
