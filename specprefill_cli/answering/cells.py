@@ -1,46 +1,43 @@
-"""The document as cells: its chunks with their characters, fates and importance, for strips and pages."""
+"""The document as spans with their pages, and as cells: its chunks with their characters, fates and importance."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specprefill_cli.prefill.fates import Fate, Plan, Span
+from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.selection import chunk_scores, rank, with_neighbours
+from specprefill_cli.record import LEVELS, Cell, Fate, SpanRecord
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from specprefill_cli.answering.stream import AnswerStream
     from specprefill_cli.documents.collection import Collection
-    from specprefill_cli.documents.document import Document
-
-# Steps of shading, from none to full.
-LEVELS = 8
+    from specprefill_cli.prompting import Prompt
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """A chunk, or the part of one that has one fate: characters [start, end) of the collection's text.
-
-    tokens: how many it has
-    importance: mean over the chunk's tokens; place: 1 for the most important chunk; both None where nothing was scored
-    level: its shading, from 0 to `LEVELS`; layers: as in `Span`
-    """
-
-    start: int
-    end: int
-    tokens: int
-    fate: Fate
-    importance: float | None
-    place: int | None
-    level: int
-    layers: int | None = None
+def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
+    """Return the plan's spans with the pages that they touch."""
+    records = []
+    for span in plan.spans:
+        first, last = span.start - prompt.document[0], span.end - prompt.document[0] - 1
+        start, end = int(prompt.offsets[first, 0]), int(prompt.offsets[last, 1])
+        records.append(
+            SpanRecord(
+                start=span.start,
+                end=span.end,
+                fate=span.fate,
+                pages=collection.pages(start, end),
+                risk=span.risk,
+                documents=collection.pages_by_document(start, end),
+                layers=span.layers,
+            )
+        )
+    return records
 
 
 def stream_cells(stream: AnswerStream) -> list[Cell]:
@@ -111,30 +108,3 @@ def _ranked_chunks(importance: Tensor | None, chunk_size: int, neighbours: float
 def _level(score: float | None, largest: float) -> int:
     """Return the shading of a score: by its root, because few chunks hold most of the importance."""
     return round(LEVELS * sqrt(max(score, 0.0) / largest)) if score is not None and largest > 0 else 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageCells:
-    """One page of one document: characters [start, end) of the collection's text, and the indices of its cells."""
-
-    document: Document
-    number: int
-    start: int
-    end: int
-    cells: tuple[int, ...]
-
-
-def cells_by_page(collection: Collection, cells: Sequence[Cell]) -> list[PageCells]:
-    """Return every page in order with the indices of its cells; a cell across two pages belongs to both."""
-    pages, position = [], 0
-    for document, origin in zip(collection.documents, collection.starts, strict=True):
-        for page in document.pages:
-            start, end = origin + page.start, origin + page.end
-            while position < len(cells) and cells[position].end <= start:
-                position += 1
-            last = position
-            while start < end and last < len(cells) and cells[last].start < end:
-                last += 1
-            touching = tuple(range(position, last))
-            pages.append(PageCells(document=document, number=page.number, start=start, end=end, cells=touching))
-    return pages

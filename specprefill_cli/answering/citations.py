@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.prefill.bm25 import UNSPACED
-from specprefill_cli.prefill.fates import Fate, Plan
+from specprefill_cli.prefill.fates import Plan
+from specprefill_cli.record import NOT_FOUND, Citation, Fate
 
 LONGEST_ANSWER = 300
 SHORTEST_QUOTE = 3
@@ -18,7 +18,6 @@ SHORTEST_QUOTE = 3
 MOST_QUOTED_WORDS = 40
 # Words as they are quoted: each character of a script without spaces is one.
 QUOTED_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
-NOT_FOUND = "not found"
 # Answers that are no quotes, though the documents hold the words.
 UNQUOTED = ("yes", "no")
 # Punctuation and Markdown that chat models put around an answer.
@@ -27,21 +26,6 @@ MOST_CITATIONS = 3
 SENTENCE_END = re.compile(r"[.!?](?=\s)|\n")
 # Characters of a sentence that are shown to either side of the answer.
 WIDEST_SENTENCE = 200
-
-
-@dataclass(frozen=True)
-class Citation:
-    """A document's name, a 1-based page, a character range [start, end) in the document, and the sentence around it.
-
-    number: which of the documents, from 0; their names may be the same
-    """
-
-    document: str
-    page: int
-    start: int
-    end: int
-    text: str
-    number: int = 0
 
 
 def cite(

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specprefill_cli.answering.answer import Answer
-from specprefill_cli.answering.cells import Cell, stream_cells
-from specprefill_cli.answering.dry_run import DryRun, dry_run
+from specprefill_cli.answering.cells import stream_cells
+from specprefill_cli.answering.dry_run import dry_run
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.cache_limit import document_cache
-from specprefill_cli.prefill.registry import BASELINE
+from specprefill_cli.record import BASELINE, Cell, DryRun, Record
 from specprefill_cli.settings import Settings
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -36,7 +35,7 @@ class ModeAnswer:
     """
 
     asked: str
-    answer: Answer
+    answer: Record
     cells: list[Cell]
     speedup: float | None = None
     first_token_kl: float | None = None
@@ -70,7 +69,7 @@ class Comparison:
         A mode that the prompt is too long for goes to `misfits` where another one answers. Raises what `Session.ask` raises,
         and KeyboardInterrupt when an answer was interrupted.
         """
-        answers: list[tuple[ModeAnswer, Tensor]] = []
+        answers: list[tuple[ModeAnswer, Tensor | None]] = []
         self.misfits = {}
         session = self.session.with_cache(self.cache if len(modes) == 1 else None)
         for mode in modes:
@@ -86,8 +85,10 @@ class Comparison:
             return [answer for answer, _ in answers]
         return [with_differences(baseline, answer, logits) for answer, logits in answers]
 
-    def answer(self, session: Session, mode: str, question: str, settings: Settings) -> tuple[ModeAnswer, Tensor]:
-        """The answer in one mode, and its first token's logits [V]; its KV is freed."""
+    def answer(
+        self, session: Session, mode: str, question: str, settings: Settings
+    ) -> tuple[ModeAnswer, Tensor | None]:
+        """The answer in one mode, and its first token's logits [V], None where a target shows none; its KV is freed."""
         stream = session.ask(self.collection, question, settings)
         answer = ModeAnswer(asked=mode, answer=stream.finished(), cells=stream_cells(stream))
         return answer, stream.prefilled.logits
@@ -97,13 +98,15 @@ class Comparison:
         return dry_run(self.session, self.collection, question, settings)
 
 
-def with_differences(baseline: tuple[ModeAnswer, Tensor], answer: ModeAnswer, logits: Tensor) -> ModeAnswer:
+def with_differences(
+    baseline: tuple[ModeAnswer, Tensor | None], answer: ModeAnswer, logits: Tensor | None
+) -> ModeAnswer:
     """The answer with its differences from the baseline's."""
     full, full_logits = baseline
     return replace(
         answer,
         speedup=full.answer.ttft_seconds / answer.answer.ttft_seconds,
-        first_token_kl=kl_divergence(full_logits, logits),
+        first_token_kl=None if full_logits is None or logits is None else kl_divergence(full_logits, logits),
         agreement=word_f1(answer.answer.answer, full.answer.answer),
     )
 

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specprefill_cli.answering.citations import NOT_FOUND
 from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.prefill.calibration import read_description
+from specprefill_cli.record import NOT_FOUND
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedModel
 
 FILE = "confidence.json"
 REMEDY = "specprefill calibrate --confidence QUESTIONS.jsonl"
-# Probability of being right from which an answer is called likely.
-LIKELY = 0.6
 
 
 @dataclass(frozen=True, kw_only=True)

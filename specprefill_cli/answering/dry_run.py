@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from specprefill_cli.answering.answer import SpanRecord, span_records
-from specprefill_cli.answering.cells import Cell, document_cells
-from specprefill_cli.answering.resolve import PLANNED_MODE
+from specprefill_cli.answering.cells import document_cells, span_records
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.warm_up import SHORT_TEXT
 from specprefill_cli.documents.cleaning import clean_question
@@ -22,60 +19,10 @@ from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import select_scored, tokens_at
 from specprefill_cli.prefill.spread import spread_warnings
+from specprefill_cli.record import PLANNED_MODE, DryRun, Estimate, PassCost
 from specprefill_cli.settings import Settings
 
 KEEP_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """The expected cost of a keep ratio, by counted operations and the overhead of a pass.
-
-    speedup: time of full prefill over the time with this ratio
-    ttft_seconds: at the measured speed of the draft, or None where no draft ran
-    """
-
-    keep: float | None
-    kept_tokens: int
-    kept_ratio: float
-    speedup: float
-    ttft_seconds: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PassCost:
-    """The fixed cost of a model's pass, in tokens computed in the same time; `measured`, or assumed for its device."""
-
-    role: str
-    tokens: int
-    measured: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class DryRun:
-    """A plan, and everything computed for it.
-
-    cells: the documents by planned fate and importance; phases: seconds, of the draft alone
-    full_fits: whether the whole prompt fits the target's context
-    pass_costs: of each model, what a pass costs beside its tokens
-    loaded: whether the target's weights are loaded; advice: the mode that `auto` would take, with its reason
-    estimates: the planned ratio first, then others; full_seconds: estimate for full prefill, None as in Estimate
-    """
-
-    question: str
-    draft: str | None
-    target: str
-    loaded: bool
-    plan: Plan
-    cells: list[Cell]
-    spans: list[SpanRecord]
-    phases: dict[str, float]
-    advice: tuple[str, str]
-    estimates: list[Estimate]
-    full_seconds: float | None
-    full_fits: bool
-    pass_costs: list[PassCost]
-    warnings: list[str]
 
 
 def dry_run(session: Session, collection: Collection, question: str, settings: Settings) -> DryRun:
@@ -104,7 +51,10 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         draft=draft.name if draft is not None else None,
         target=session.pair.target.name,
         loaded=bool(session.pair.target.devices),
-        plan=selection.plan,
+        prompt_tokens=selection.plan.prompt_tokens,
+        kept_tokens=selection.plan.kept_tokens,
+        kept_ratio=selection.plan.kept_ratio,
+        document_start=selection.plan.document[0],
         cells=document_cells(
             collection,
             request.prompt.offsets,

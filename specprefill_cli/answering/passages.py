@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from specprefill_cli.answering.relevance import Sentences
 from specprefill_cli.documents.collection import Collection
+from specprefill_cli.record import Passage
 
 # Sentences of a passage, and of all passages beyond one each.
 LONGEST_PASSAGE, SPARE_SENTENCES = 3, 1
@@ -17,22 +18,6 @@ WORDS_PER_PASSAGE = 39
 GROWING_PASSAGES = 2
 # A quoted sentence comes first from this share of the highest relevance on; below it the quote is doubtful.
 TRUSTED_QUOTE = 0.7
-
-
-@dataclass(frozen=True, kw_only=True)
-class Passage:
-    """Consecutive sentences of one document: its name, 1-based page, character range [start, end) and text.
-
-    importance: 0 to 1, that of its best sentence; number: which of the documents, from 0
-    """
-
-    document: str
-    page: int
-    start: int
-    end: int
-    text: str
-    importance: float
-    number: int = 0
 
 
 def best_passages(
@@ -120,5 +105,6 @@ def as_passage(collection: Collection, sentences: Sentences, run: tuple[int, int
         end=last,
         text=collection.text[start:end],
         importance=round(float(sentences.relevance[slice(*run)].max()), 4),
-        number=collection.documents.index(document),
+        # By place, because the same document may be there twice.
+        number=bisect_right(collection.starts, start) - 1,
     )

@@ -17,7 +17,6 @@ from specprefill_cli.distributed.commands import (
     OpenPair,
     Prefill,
     ReadPrompt,
-    Reserve,
     Role,
     Score,
     SharedCache,
@@ -25,7 +24,6 @@ from specprefill_cli.distributed.commands import (
 from specprefill_cli.distributed.launch import join_run
 from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.reserve import reserve_cache
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import PrefixCache
 from specprefill_cli.prefill.registry import MODES
@@ -58,11 +56,9 @@ class Worker:
         elif isinstance(command, DecodeStep) and command.role in self.readers:
             reader = self.readers[command.role]
             reader.rollback(command.length)
-            reader.read(command.tokens, command.rows)
+            reader.read_now(command.tokens, command.rows)
         elif isinstance(command, Score):
             shared_scores(self.own(command.request))
-        elif isinstance(command, Reserve):
-            reserve_cache(self.opened().pair, command.tokens)
         elif isinstance(command, ReadPrompt):
             self.read_prompt(command)
         else:

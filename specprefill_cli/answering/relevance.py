@@ -12,8 +12,9 @@ from torch import Tensor
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.sentences import sentence_ranges
-from specprefill_cli.prefill.bm25 import KEPT_TEXTS, bm25
+from specprefill_cli.prefill.bm25 import KEPT_TEXTS
 from specprefill_cli.prefill.selection import with_neighbours
+from specprefill_cli.prefill.words import coverage, word_scores
 
 # Tokens over which importance is averaged, so that a single token lifts no sentence.
 SMOOTHING = 16
@@ -21,14 +22,6 @@ SMOOTHING = 16
 NEIGHBOURS = 0.2
 # What a sentence gains that holds the kind of thing that is asked for.
 KIND_BONUS = 0.1
-# Words that say nothing about a question's subject.
-FUNCTION_WORDS = frozenset(
-    "a about after all an and any are as at be been before between by can could did do does for from had has have he her "
-    "his how i if in into is it its long many may much must not of often old on or she should so some than that the "
-    "their them there these they this those to under until was we were what when where which while who whom whose why "
-    "will with would you your".split()
-)
-SUFFIX = re.compile(r"(?<=\w\w\w)(?:ing|ies|ed|es|s|ly)$|(?<=\w\w\w\w)e$")
 NUMBER = (
     r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|dozen|hundred|thousand|million|half)\b"
 )
@@ -83,30 +76,31 @@ def ranges_of(text: str) -> np.ndarray:
     return ranges
 
 
+def shares(scores: np.ndarray) -> np.ndarray:
+    """Scores [n], not negative, as shares of the highest."""
+    return scores / max(scores.max(), 1e-12)
+
+
 def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, importance: Tensor | None) -> Sentences:
     """Score every sentence by the importance of its tokens, by BM25 of the question's words, and by the kind of answer.
 
+    BM25 counts by how much of the question one place says in the same words.
     offsets: [n, 2] character range of each document token; importance: [n], or None where nothing was scored
     """
     text = collection.text
     ranges = ranges_of(text)
     if not len(ranges) or not len(offsets):
         return Sentences(ranges=ranges, relevance=np.zeros(len(ranges)))
-    signals = [bm25(question, text, ranges[:, 0], len(text), normalise=content_stem)]
+    score = shares(word_scores(question, text, ranges[:, 0], len(text)))
     if importance is not None:
         smooth = np.convolve(importance.double().numpy(), np.full(SMOOTHING, 1 / SMOOTHING), "same")[: len(offsets)]
         first = np.searchsorted(offsets[:, 1], ranges[:, 0], side="right").clip(max=len(offsets) - 1)
         # The square root brings a few large values nearer to the rest, as words are.
-        signals.append(np.sqrt(np.maximum.reduceat(smooth, first).clip(min=0)))
-    score = np.mean([signal / max(signal.max(), 1e-12) for signal in signals], axis=0)
+        important = shares(np.sqrt(np.maximum.reduceat(smooth, first).clip(min=0)))
+        weight = coverage(question, text, ranges[:, 0], len(text))
+        score = (weight * score + important) / (weight + 1)
     kind = next((answer for asked, answer in KINDS if asked.search(question)), None)
     if kind is not None:
         score += KIND_BONUS * np.array([kind.search(text, start, end) is not None for start, end in ranges.tolist()])
     relevance = with_neighbours(torch.from_numpy(score), NEIGHBOURS).numpy() / ((1 + KIND_BONUS) * (1 + 2 * NEIGHBOURS))
     return Sentences(ranges=ranges, relevance=relevance)
-
-
-def content_stem(word: str) -> str:
-    """A word without its most common English endings; empty for words that say nothing about a subject."""
-    word = word.lower()
-    return "" if word in FUNCTION_WORDS else SUFFIX.sub("", word)

@@ -5,19 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specprefill_cli.decoding.proposers import PROPOSERS
 from specprefill_cli.decoding.speculation import draft_may_propose
 from specprefill_cli.models.adapter import longrope_threshold
+from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.encoder import encoder_flops
+from specprefill_cli.models.pairs import BUNDLED
 from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup, runs_draft
 from specprefill_cli.prefill.pass_size import pass_size
+from specprefill_cli.prefill.positions import COMPACT
 from specprefill_cli.prefill.prefix_cache import TOKENS
 from specprefill_cli.prefill.projection import pair_verdicts
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.scorers.blend import BlendScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import LexicalScorer
 from specprefill_cli.prefill.scorers.question import QuestionScorer
-from specprefill_cli.settings import AUTO, OFF, Settings, check_choice
+from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.collection import Collection
@@ -28,18 +32,10 @@ if TYPE_CHECKING:
     from specprefill_cli.prompting import Prompt
 
 
-# The mode whose selection a dry run and the passages show.
-PLANNED_MODE = "select"
-
-
-def check_names(settings: Settings) -> None:
-    """Raises UsageError for a mode, scorer or proposer that is not registered; called before anything is loaded."""
-    for option, name, known in (
-        ("--mode", settings.mode, MODES),
-        ("--scorer", settings.scorer, SCORERS),
-        ("--proposer", settings.proposer, PROPOSERS),
-    ):
-        check_choice(name, (AUTO, *known), option)
+# Operations of the target for a token, over the encoder's, from which a selection of half the document is still faster.
+LARGE_TARGET = 3.0
+# Document tokens beyond which a CPU would encode for longer than a target reads what is kept of them.
+LONGEST_ENCODED = 65_536
 
 
 def loads_draft(settings: Settings) -> bool:
@@ -54,13 +50,15 @@ class EncodedQuestion:
 
     draft_prompt: the target's own prompt where the draft has the same tokenizer or does not run
     reused_tokens: whether the document's tokens were known from an earlier question
+    clock: of the TTFT
     """
 
-    document_text: str
+    collection: Collection
     question: str
     prompt: Prompt
     draft_prompt: Prompt
     reused_tokens: bool
+    clock: PhaseClock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,16 +101,39 @@ class Prepared:
 def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str) -> str:
     """The scorer behind a setting of a mode (or `auto`).
 
-    `auto` is `heads` where calibration found heads that beat the scorers which need no calibration, else `lexical`, the
-    best of these by how often it keeps the answer, and where draft KV needs the draft's states `question`.
+    `auto` is `blend` for the bundled draft's heads where the target is large enough, `heads` where calibration found heads
+    that beat the scorers which need no calibration, else `lexical`, the best of these by how often it keeps the answer, and
+    where draft KV needs the draft's states `question`.
     """
     if scorer != AUTO:
         return scorer
     heads = pair.scoring_heads
     if heads is not None and heads.default:
-        return HeadsScorer.name
+        return BlendScorer.name if encoder_pays(pair) else HeadsScorer.name
     needs_states = bool(pair_verdicts(pair)) if mode == AUTO else MODES[mode].uses_draft_kv
     return QuestionScorer.name if needs_states else LexicalScorer.name
+
+
+def resolve_positions(positions: str, pair: CalibratedPair) -> str:
+    """Where kept tokens stand: for `auto`, compact where calibration found that better for the target.
+
+    Else it stays `auto`: at their original positions while these fit the target's context.
+    """
+    own = pair.target_calibration
+    return COMPACT if positions == AUTO and own is not None and own.positions == COMPACT else positions
+
+
+def encoder_pays(pair: CalibratedPair) -> bool:
+    """Whether the sentence encoder, which knows what the bundled draft lacks, takes little of a target's time."""
+    bundled = pair.draft is not None and pair.draft.name.startswith(BUNDLED)
+    return bundled and cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
+
+
+def prompt_scorer(settings: Settings, pair: CalibratedPair, document_tokens: int) -> str:
+    """The scorer of a prompt: `auto` leaves out the encoder where it would take most of the time to first token."""
+    scorer = resolve_scorer(settings.scorer, pair, settings.mode)
+    too_long = document_tokens > LONGEST_ENCODED and pair.target.device.startswith("cpu")
+    return HeadsScorer.name if settings.scorer == AUTO and scorer == BlendScorer.name and too_long else scorer
 
 
 def needs_draft_prompt(settings: Settings, pair: CalibratedPair) -> bool:
@@ -125,18 +146,17 @@ def resolve_request(
     settings: Settings,
     pair: CalibratedPair,
     encoded: EncodedQuestion,
-    clock: PhaseClock,
     cache: DocumentCache | None = None,
 ) -> PrefillRequest:
     """The request of a prompt. cache: work of earlier questions about the same documents."""
     prompt, draft_prompt = encoded.prompt, encoded.draft_prompt
     start, end = prompt.document
-    scorer = resolve_scorer(settings.scorer, pair, settings.mode)
+    scorer = prompt_scorer(settings, pair, end - start)
     return PrefillRequest(
         pair=pair,
         prompt=prompt,
         draft_prompt=draft_prompt,
-        document_text=encoded.document_text,
+        document_text=encoded.collection.text,
         question=encoded.question,
         scorer=scorer,
         keep=settings.keep,
@@ -150,8 +170,8 @@ def resolve_request(
         accept_risk=settings.accept_risk,
         exact_layers=settings.exact_layers,
         seed=settings.seed,
-        clock=clock,
-        positions=settings.positions,
+        clock=encoded.clock,
+        positions=resolve_positions(settings.positions, pair),
         max_new_tokens=settings.max_new_tokens,
         keep_draft_state=draft_may_propose(settings, pair),
         draft_prefixes=cache.draft if cache is not None else None,

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from specprefill_cli.answering.passages import Passage, as_passage, best_passages, joined
+from specprefill_cli.answering.passages import as_passage, best_passages, joined
 from specprefill_cli.answering.relevance import Sentences, rank_sentences
-from specprefill_cli.answering.resolve import PLANNED_MODE
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.prefill.auto_mode import check_draft_fits
-from specprefill_cli.prefill.fates import Fate, Plan
+from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.selection import select_scored
+from specprefill_cli.record import PLANNED_MODE, Fate, Passage, Retrieval
 from specprefill_cli.settings import Settings
-
-
-@dataclass(frozen=True, kw_only=True)
-class Retrieval:
-    """Passages in document order, and how much of the documents they are.
-
-    document_words, kept_words: words of the documents and of the passages
-    """
-
-    question: str
-    passages: list[Passage]
-    document_words: int
-    kept_words: int
-    warnings: list[str]
 
 
 def retrieve(

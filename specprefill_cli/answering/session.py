@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
-from specprefill_cli.answering.overview import OVERVIEW_WARNING, asks_for_overview
+from specprefill_cli.answering.names import check_names
 from specprefill_cli.answering.resolve import (
     EncodedQuestion,
     Prepared,
-    check_names,
     loads_draft,
     needs_draft_prompt,
     resolve,
     resolve_request,
 )
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.answering.warm_up import warm_up, warm_up_long
+from specprefill_cli.answering.warm_up import warm_up
 from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculation import (
@@ -30,11 +30,11 @@ from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document
-from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.calibration import calibration_folder
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.calibration import calibration_folder, draft_folder
 from specprefill_cli.models.loading import load_pair
 from specprefill_cli.models.memory import PeakMemory
-from specprefill_cli.models.pairs import BUNDLED, find_pair
+from specprefill_cli.models.pairs import chosen_pair, with_named_pair
 from specprefill_cli.models.placement import choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.calibration import CalibratedPair, with_calibration
@@ -45,14 +45,15 @@ from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 from specprefill_cli.prefill.scoring_heads import load_heads
+from specprefill_cli.prefill.target_calibration import load_target_calibration
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
 from specprefill_cli.settings import Settings, prompt_folder
 
 
 def check_settings(settings: Settings) -> Template:
-    """The template. Raises SpecprefillError for settings that no session could be opened with, whatever the models are."""
+    """The target's template. Raises SpecprefillError for settings that no session could be opened with, whatever the models."""
     check_names(settings)
-    pair = find_pair(settings.pair, settings.draft, settings.target)
+    pair = chosen_pair(settings)
     return load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
 
 
@@ -71,47 +72,52 @@ def open_session(
 
     Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
     """
+    settings = with_named_pair(settings)
     template = check_settings(settings)
-    named = find_pair(settings.pair, settings.draft, settings.target)
+    named = chosen_pair(settings)
     with_draft = loads_draft(settings) if draft is None else draft
-    if with_draft and named.draft.startswith(BUNDLED) and not named.target.startswith(BUNDLED):
-        raise UsageError("--target needs a --draft that suits it; or use --mode full, or --scorer lexical")
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
     with ranks.together(OpenPair(settings, with_draft, calibrated)):
         pair = with_calibration(load_pair(named, placement, settings, with_draft, target_weights, ranks))
         if pair.draft is not None and calibrated:
-            pair.scoring_heads = load_heads(calibration_folder(named), pair.draft)
+            pair.scoring_heads = load_heads(draft_folder(named.draft), pair.draft)
         # On every rank: the fingerprint of a divided model needs all of them.
+        if calibrated:
+            pair.target_calibration = load_target_calibration(calibration_folder(named), pair)
         confidence = (
             load_confidence(calibration_folder(named), pair.loaded_target)
             if calibrated and pair.target.devices
             else None
         )
-    return Session(pair=pair, template=template, settings=settings, confidence=confidence)
+    draft_template = load_template(named.draft_prompt) if named.draft_prompt is not None else template
+    return Session(
+        pair=pair, template=template, draft_template=draft_template, settings=settings, confidence=confidence
+    )
 
 
 @dataclass(kw_only=True)
 class Session:
-    """Answers questions with one loaded pair and one template.
+    """Answers questions with one loaded pair and its templates.
 
+    draft_template: what the draft reads where its tokens are not the target's; None: the template itself
     settings: those of a question that brings none of its own
     cache: what a question leaves for others about the same documents; None: every question starts cold
     startup_seconds: time from the program's start until the session was ready; set by whoever measures it
     speculation: what earlier answers showed about acceptance and costs
-    warmed: modes that have run; warmed_long: on a GPU, modes that have run a prompt of the documents' length
+    warmed: modes that have run
     confidence: tells how likely an answer is right, where the pair was calibrated for it
     cold_choice: whether `auto` takes the mode that it would take without the cache, which then only saves work
     """
 
     pair: CalibratedPair
     template: Template
+    draft_template: Template | None = None
     settings: Settings = field(default_factory=Settings)
     cache: DocumentCache | None = None
     startup_seconds: float = 0.0
     speculation: SpeculationState = field(default_factory=SpeculationState)
     warmed: set[str] = field(default_factory=set)
-    warmed_long: set[str] = field(default_factory=set)
     confidence: ConfidenceModel | None = None
     cold_choice: bool = False
 
@@ -139,7 +145,6 @@ class Session:
         collection = documents if isinstance(documents, Collection) else Collection(tuple(documents))
         check_proposer(settings, self.pair)
         self.warm_up(settings)
-        warm_up_long(self, settings, len(collection.text))
         prepared = self.prepare(collection, question, settings, identifier, opening)
         return self.answer(prepared, self.prefill(prepared))
 
@@ -147,37 +152,49 @@ class Session:
         self, collection: Collection, question: str, settings: Settings, identifier: str = "", opening: str = ""
     ) -> Prepared:
         """Tokenise the prompt, start the clock of the TTFT and resolve the settings for this prompt."""
-        question = clean_question(question)
+        return self.resolved(self.encode(collection, question, settings, opening), settings, identifier)
+
+    def resolved(self, encoded: EncodedQuestion, settings: Settings, identifier: str = "") -> Prepared:
+        """Resolve the settings for a tokenised prompt. Raises PromptTooLong for one that does not fit the pair."""
         memory = PeakMemory()
-        request = self.request(collection, question, settings, opening)
+        request = resolve_request(settings, self.pair, encoded, self.cache)
         return Prepared(
-            collection=collection,
-            question=question,
+            collection=encoded.collection,
+            question=encoded.question,
             identifier=identifier,
             resolved=resolve(settings, request, self.cold_choice),
             memory=memory,
         )
 
     def request(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> PrefillRequest:
-        """Tokenise the prompt for the target, and for the draft where one may run and has other tokens."""
+        """Tokenise a prompt, and resolve the settings of its prefill."""
+        return resolve_request(settings, self.pair, self.encode(collection, question, settings, opening), self.cache)
+
+    def encode(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> EncodedQuestion:
+        """Tokenise the prompt for the target, and for the draft where one may run and has other tokens; from any thread.
+
+        The clock of the TTFT starts here. Raises UsageError for an empty question.
+        """
+        question = clean_question(question)
         pair, clock = self.pair, PhaseClock(self.pair.wait)
         encode = self.cache.encode if self.cache is not None else encode_text
-        with clock.phase("tokenize"):
+        with self.cache.encoding if self.cache is not None else nullcontext(), clock.phase("tokenize"):
             reused = self.cache.encodings_reused if self.cache is not None else 0
             text = render(self.template, collection.text, question, pair.target.tokenizer, opening)
             prompt = draft_prompt = encode_prompt(text, pair.target.tokenizer, encode)
             known = self.cache is not None and self.cache.encodings_reused > reused
             if needs_draft_prompt(settings, pair):
-                text = render(self.template, collection.text, question, pair.loaded_draft.tokenizer, opening)
+                own = self.draft_template or self.template
+                text = render(own, collection.text, question, pair.loaded_draft.tokenizer, opening)
                 draft_prompt = encode_prompt(text, pair.loaded_draft.tokenizer, encode)
-            encoded = EncodedQuestion(
-                document_text=collection.text,
-                question=question,
-                prompt=prompt,
-                draft_prompt=draft_prompt,
-                reused_tokens=known,
-            )
-        return resolve_request(settings, pair, encoded, clock, self.cache)
+        return EncodedQuestion(
+            collection=collection,
+            question=question,
+            prompt=prompt,
+            draft_prompt=draft_prompt,
+            reused_tokens=known,
+            clock=clock,
+        )
 
     def prefill(self, prepared: Prepared) -> PrefillResult:
         """Prefill the target in the prompt's mode, on every rank."""
@@ -207,10 +224,8 @@ class Session:
         sampler = Sampler(decoding.temperature, decoding.top_k, decoding.top_p, decoding.seed)
         with prepared.request.clock.phase("first_token"):
             first = sampler(result.logits)
-        overview = target.name.startswith(BUNDLED) and asks_for_overview(prepared.question)
         warnings = (*result.warnings, *resolved.warnings)
         warnings += proposer_warnings(decoding, prepared.request, result.answer_position)
-        warnings += (OVERVIEW_WARNING,) if overview else ()
         return AnswerStream(
             collection=prepared.collection,
             question=prepared.question,
@@ -223,7 +238,6 @@ class Session:
             memory=prepared.memory,
             speculation=self.speculation,
             startup_seconds=self.startup_seconds,
-            overview=overview,
             confidence=self.confidence,
             on_end=self.cache.write if self.cache is not None else None,
         )

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 
-from specprefill_cli.answering.answer import Answer, span_records
-from specprefill_cli.answering.cells import Cell, stream_cells
-from specprefill_cli.answering.citations import Citation, cite
+from torch import Tensor
+
+from specprefill_cli.answering.cells import span_records
+from specprefill_cli.answering.citations import cite
 from specprefill_cli.answering.confidence import ConfidenceModel, Signals, answer_signals
-from specprefill_cli.answering.overview import OVERVIEW_PASSAGES, overview_text
-from specprefill_cli.answering.passages import Passage, best_passages, trusted_quotes
+from specprefill_cli.answering.passages import best_passages, trusted_quotes
 from specprefill_cli.answering.relevance import Sentences, rank_sentences
 from specprefill_cli.answering.resolve import Resolved
-from specprefill_cli.decoding.adaptive import SWITCHED_OFF, SpeculationState
+from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.measures import DecodeSpeed, RoundLog
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
@@ -23,12 +23,15 @@ from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.streaming import TextStream
 from specprefill_cli.documents.collection import Collection
+from specprefill_cli.models.adapter import items_of
 from specprefill_cli.models.memory import PeakMemory
+from specprefill_cli.models.passes import Pass, mapped
 from specprefill_cli.prefill.auto_mode import runs_draft
 from specprefill_cli.prefill.modes.base import PrefillResult
-from specprefill_cli.prefill.positions import COMPACT, ORIGINAL
+from specprefill_cli.prefill.positions import COMPACT
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.record import ORIGINAL, SWITCHED_OFF, Citation, Passage, Record
 
 
 @dataclass(kw_only=True)
@@ -37,7 +40,6 @@ class AnswerStream:
 
     prefilled: what prefill returned; first_token: chosen from its logits
     stop_tokens: ids that end the answer; a caller that needs a given length may empty it before iterating
-    overview: the answer is the best passages instead of what the target would decode
     confidence: tells how likely the answer is right
     on_end: called when decoding ends, however it ends
     """
@@ -53,7 +55,6 @@ class AnswerStream:
     memory: PeakMemory
     speculation: SpeculationState
     startup_seconds: float = 0.0
-    overview: bool = False
     confidence: ConfidenceModel | None = None
     on_end: Callable[[], None] | None = None
     tokens: list[int] = field(default_factory=list)
@@ -69,13 +70,21 @@ class AnswerStream:
 
     def __iter__(self) -> Generator[str, None, None]:
         """Pieces of text as they are decoded; interrupting it (Ctrl-C) keeps what came so far."""
+        yield from items_of(self.steps())
+
+    def steps(self) -> Generator[Pass | str, Tensor, None]:
+        """Pieces of text, and the passes that they need, whose logits it is sent.
+
+        A KeyboardInterrupt thrown into it ends the answer, which is complete up to there.
+        """
         text = TextStream(self.request.pair.target.tokenizer)
+
+        def pieces(token: int) -> Iterator[str]:
+            self.tokens.append(token)
+            return self.emit(text.push(token))
+
         try:
-            if self.overview:
-                yield from self.emit(overview_text(self.passages([], OVERVIEW_PASSAGES)))
-            for token in () if self.overview else self.decode():
-                self.tokens.append(token)
-                yield from self.emit(text.push(token))
+            yield from mapped(self.decode(), pieces)
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
@@ -84,8 +93,8 @@ class AnswerStream:
                 self.on_end()
         yield from self.emit(text.finish())
 
-    def decode(self) -> Iterator[int]:
-        """The tokens of the answer."""
+    def decode(self) -> Generator[Pass | int, Tensor, None]:
+        """The tokens of the answer, and the passes that they need."""
         request, decoding = self.request, self.resolved.decoding
         self.speculator = choose_speculator(
             request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
@@ -102,7 +111,7 @@ class AnswerStream:
             self.speculator,
         )
 
-    def finished(self) -> Answer:
+    def finished(self) -> Record:
         """Decode to the end; the answer. Raises KeyboardInterrupt when Ctrl-C ended it."""
         for _ in self:
             pass
@@ -150,18 +159,13 @@ class AnswerStream:
         return rank_sentences(self.collection, self.question, self.request.prompt.offsets, self.prefilled.importance)
 
     def passages(self, citations: Sequence[Citation], count: int) -> list[Passage]:
-        """The passages to show with an answer: first what it quotes, or for an overview their beginning."""
-        leading = [0] if self.overview else trusted_quotes(self.sentences, self.places(citations))
+        """The passages to show with an answer: first what it quotes."""
+        leading = trusted_quotes(self.sentences, self.places(citations))
         return best_passages(self.collection, self.sentences, count, leading)
 
     def places(self, citations: Sequence[Citation]) -> list[int]:
         """The characters of the collection's text at which citations begin."""
         return [self.collection.starts[source.number] + source.start for source in citations]
-
-    @property
-    def cells(self) -> list[Cell]:
-        """The documents by fate and importance, for a page."""
-        return stream_cells(self)
 
     def signals(self, text: str, citations: Sequence[Citation]) -> Signals | None:
         """What tells whether the answer is right; None where it is no quote of the target's."""
@@ -175,12 +179,10 @@ class AnswerStream:
 
     @property
     def log_probabilities(self) -> list[float]:
-        """Of the tokens decoded so far, by the target; empty for an overview."""
-        if self.overview:
-            return []
+        """Of the tokens decoded so far, by the target."""
         return log_probabilities(self.prefilled.logits[None], [self.first_token]) + self.speed.log_probabilities
 
-    def result(self) -> Answer:
+    def result(self) -> Record:
         """The finished answer with all its measurements."""
         request, prefilled, resolved, rounds = self.request, self.prefilled, self.resolved, self.rounds
         prompt, plan, pair = request.prompt, prefilled.plan, request.pair
@@ -188,7 +190,7 @@ class AnswerStream:
         length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens
         passage_count = resolved.decoding.passages
         citations = cite(text, self.collection, plan, prompt.offsets, prefilled.importance)
-        return Answer(
+        return Record(
             id=self.identifier,
             question=self.question,
             answer=text,

@@ -4,29 +4,60 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from filelock import lock_descriptor
 
+from specprefill_cli.batching.rows import BadRow, Row, key_of
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.files import is_device, write_whole
-from specprefill_cli.reporting.jsonl import SCHEMA, line
+from specprefill_cli.files import is_device, write_pieces
+from specprefill_cli.record import SCHEMA
+from specprefill_cli.reporting.jsonl import line
 
 # The beginning of every row.
 BEGINNING = line({"schema": SCHEMA}).removesuffix("}").encode("ascii")
-# Number of rows by their key (`rows.key_of`) and by whether they failed.
-Finished = Counter[tuple[str | int, bool]]
+# Seconds after which rows are safe from a power cut.
+SYNCED_SECONDS = 1.0
+
+
+@dataclass
+class Finished:
+    """The rows that an output holds, by their keys (`rows.key_of`): the hash of their content, and whether they failed."""
+
+    rows: dict[str | int, list[tuple[str | None, bool]]] = field(default_factory=dict)
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Count a record. Raises KeyError for one without an id."""
+        key = record.get("row_hash", record["id"])
+        self.rows.setdefault(key, []).append((record.get("content_hash"), "error" in record))
+
+    def take(self, row: Row | BadRow) -> bool | None:
+        """Whether a row failed, which is then forgotten; None where the output does not have it."""
+        entries = self.rows.get(key_of(row), [])
+        same = [entry for entry in entries if entry[0] in (row.origin.content_hash, None)]
+        if not same:
+            return None
+        # One that names this content, and did not fail, first.
+        entry = min(same, key=lambda entry: (entry[0] is None, entry[1]))
+        entries.remove(entry)
+        return entry[1]
+
+    def total(self) -> int:
+        """Rows that no row of the input has taken."""
+        return sum(map(len, self.rows.values()))
 
 
 class RowWriter:
-    """Writes each row in one piece and flushes it."""
+    """Writes each row in one piece, and to the disk once a second."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
+        self.synced = time.monotonic()
 
     def __call__(self, record: dict[str, Any]) -> None:
         try:
@@ -34,12 +65,20 @@ class RowWriter:
             while rest:
                 rest = rest[self.stream.write(rest) :]
             self.stream.flush()
+            if time.monotonic() - self.synced > SYNCED_SECONDS:
+                self.sync()
         except BrokenPipeError:
             raise
         except OSError as error:
             raise SpecprefillError(
                 f"rows cannot be written ({error.strerror or error}); make room; with --out, --resume continues after the last"
             ) from error
+
+    def sync(self) -> None:
+        """Wait until the disk has what was written; pipes, and some file systems, cannot."""
+        with suppress(OSError, ValueError):
+            os.fsync(self.stream.fileno())
+        self.synced = time.monotonic()
 
 
 @contextmanager
@@ -55,26 +94,35 @@ def open_output(path: Path, resume: bool, retry_failed: bool = False) -> Iterato
         raise UsageError(f"--out {path}: this is a folder; give a file name")
     if is_device(path) and resume:
         raise UsageError(f"--resume: {path} is not a file; a pipe or a device cannot be resumed")
-    finished: Finished = Counter()
+    finished = Finished()
     with ExitStack() as stack:
         stream = stack.enter_context(opened(path, "ab+" if resume else "ab"))
         if path.is_file() and path.stat().st_size and not resume:
             raise UsageError(f"--out {path}: is not empty; give --resume to continue it, or another name")
         if resume:
-            end = 0
-            for text, key, failed in whole_rows(stream, path):
-                finished[key, failed] += 1
+            end = failed = 0
+            for text, record in whole_rows(stream, path):
                 end += len(text)
+                failed += "error" in record
+                if not (retry_failed and "error" in record):
+                    finished.add(record)
             stream.truncate(end)
-        if retry_failed and any(failed for _, failed in finished):
-            kept = [text for text, _, failed in whole_rows(stream, path) if not failed]
-            finished = Counter({row: number for row, number in finished.items() if not row[1]})
-            if os.name == "nt":
-                # Windows replaces no open file.
-                stream.close()
-            write_whole(path, b"".join(kept))
-            stream = stack.enter_context(opened(path, "ab"))
+            if retry_failed and failed:
+                stream = stack.enter_context(without_failed_rows(stream, path))
         yield stream, finished
+
+
+def without_failed_rows(stream: BinaryIO, path: Path) -> BinaryIO:
+    """Replace the output by one without its failed rows, and open that."""
+    if os.name == "nt":
+        # Windows replaces no open file.
+        with path.open("rb") as copy:
+            kept = [text for text, record in whole_rows(copy, path) if "error" not in record]
+        stream.close()
+        write_pieces(path, kept)
+    else:
+        write_pieces(path, (text for text, record in whole_rows(stream, path) if "error" not in record))
+    return opened(path, "ab")
 
 
 def opened(path: Path, mode: str) -> BinaryIO:
@@ -96,8 +144,8 @@ def opened(path: Path, mode: str) -> BinaryIO:
     return stream
 
 
-def whole_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, str | int, bool]]:
-    """Text and key of each row of an output, and whether it failed, up to an unfinished one.
+def whole_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Text and record of each row of an output, up to an unfinished one; a power cut may leave zeros in its place.
 
     Raises UsageError for a file that holds no rows, SpecprefillError for a line that is not one of `batch`.
     """
@@ -106,14 +154,16 @@ def whole_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, str | int,
         reader.seek(0)
         for number, text in enumerate(reader, 1):
             whole = text.endswith(b"\n")
+            if not whole and not text.strip(b"\0"):
+                return
             if (number == 1 or not whole) and not BEGINNING.startswith(text[: len(BEGINNING)]):
                 raise foreign
             if not whole:
                 return
             try:
                 record = json.loads(text)
-                row = text, record.get("row_hash", record["id"]), "error" in record
+                Finished().add(record)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 line_error = SpecprefillError(f"--resume: line {number} of {path} is not a row of output; remove it")
                 raise (foreign if number == 1 else line_error) from error
-            yield row
+            yield text, record

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
+from specprefill_cli.answering.names import check_names
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.settings import SETTINGS
+from specprefill_cli.settings import SETTINGS, Settings, parse_setting
 
 OVERRIDES = tuple(name for name, setting in SETTINGS.items() if setting.per_question)
 KEYS = ("id", "question", "document", "documents")
@@ -20,11 +21,22 @@ class RowError(SpecprefillError):
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The line of a row. content_hash: of the whole line; has_identifier: whether it names one."""
+
+    content_hash: str
+    has_identifier: bool
+
+
+UNKNOWN = Origin("", True)
+
+
+@dataclass(frozen=True)
 class Row:
     """One question; `identifier` is the row's own, or the number of its line.
 
     documents: empty for the batch's own; overrides: settings as the row has them; ignored: unknown keys
-    content_hash: of the line, where the row has no identifier of its own
+    origin: the line that it stands in
     """
 
     identifier: str | int
@@ -32,7 +44,12 @@ class Row:
     documents: tuple[str, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-    content_hash: str | None = field(default=None, compare=False)
+    origin: Origin = field(default=UNKNOWN, compare=False)
+
+    @property
+    def warnings(self) -> list[str]:
+        """A warning for each unknown key."""
+        return [f"key '{key}' of the row is unknown and was ignored" for key in self.ignored]
 
 
 @dataclass(frozen=True)
@@ -41,7 +58,7 @@ class BadRow:
 
     identifier: str | int
     error: RowError
-    content_hash: str | None = field(default=None, compare=False)
+    origin: Origin = field(default=UNKNOWN, compare=False)
 
 
 def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | None:
@@ -50,7 +67,7 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | 
     number: of the line, from 1; has_documents: whether rows without documents, and plain questions, are allowed
     """
     identifier: str | int = number
-    content_hash: str | None = hashlib.sha256(line.strip()).hexdigest()[:16]
+    origin = Origin(hashlib.sha256(line.strip()).hexdigest()[:16], has_identifier=False)
     try:
         # Files joined by `cat` may have byte order marks in the middle.
         text = line.decode("utf-8").strip().lstrip("\ufeff")
@@ -58,17 +75,29 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | 
             return None
         values = json.loads(text) if text.startswith("{") else {"question": plain_question(text, has_documents)}
         if (own := own_identifier(values)) is not None:
-            identifier, content_hash = own, None
-        return replace(row_of(values, identifier, has_documents), content_hash=content_hash)
+            identifier, origin = own, replace(origin, has_identifier=True)
+        return replace(row_of(values, identifier, has_documents), origin=origin)
     except RowError as error:
-        return BadRow(identifier, error, content_hash)
+        return BadRow(identifier, error, origin)
     except (ValueError, RecursionError) as error:
-        return BadRow(identifier, RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"), content_hash)
+        return BadRow(identifier, RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"), origin)
 
 
 def key_of(row: Row | BadRow) -> str | int:
     """What finds a row again in an output, wherever it stands: its identifier, or its content where it has none."""
-    return row.identifier if row.content_hash is None else row.content_hash
+    return row.identifier if row.origin.has_identifier else row.origin.content_hash
+
+
+def identity_of(row: Row | BadRow, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
+    """The keys of a record that tell whose it is.
+
+    repeated: identifiers that several rows of the input have, which their content tells apart; None: any may be
+    """
+    if not row.origin.has_identifier:
+        return {"id": row.identifier, "row_hash": row.origin.content_hash}
+    if repeated is None or row.identifier in repeated:
+        return {"id": row.identifier, "content_hash": row.origin.content_hash}
+    return {"id": row.identifier}
 
 
 def keys_in(stream: BinaryIO, has_documents: bool) -> list[str | int] | None:
@@ -82,15 +111,16 @@ def keys_in(stream: BinaryIO, has_documents: bool) -> list[str | int] | None:
     return keys
 
 
-def documents_in(stream: BinaryIO, has_documents: bool) -> tuple[str, ...]:
-    """The documents that the rows of a file name, which is left where it was; none for a pipe."""
-    if not stream.seekable():
-        return ()
-    start = stream.tell()
-    rows = (parse_line(line, number, has_documents) for number, line in enumerate(stream, 1))
-    names = dict.fromkeys(name for row in rows if isinstance(row, Row) for name in row.documents)
-    stream.seek(start)
-    return tuple(names)
+def row_settings(settings: Settings, row: Row) -> Settings:
+    """The settings with those of a row. Raises UsageError for a wrong value."""
+    return settings_with(settings, row.overrides, f"row {row.identifier}")
+
+
+def settings_with(settings: Settings, overrides: Mapping[str, Any], place: str) -> Settings:
+    """Settings with others in their place. Raises UsageError, which begins with `place`, for a wrong value."""
+    settings = settings.varied(**{name: parse_setting(name, value, place) for name, value in overrides.items()})
+    check_names(settings)
+    return settings
 
 
 def plain_question(text: str, has_documents: bool) -> object:

@@ -1,4 +1,4 @@
-"""The HTTP endpoints: `/v1/ask`, `/healthz` and `/metrics`; `chat` adds those of OpenAI's API."""
+"""The HTTP endpoints: `/v1/ask`, `/v1/passages`, `/v1/plan`, `/healthz` and `/metrics`; `chat` adds those of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from specprefill_cli import __version__
-from specprefill_cli.reporting.jsonl import answer_record
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.engine.request import PASSAGES, PLAN, Done, Event, Piece
 from specprefill_cli.serving.backend import (
     Backend,
     event_stream,
@@ -27,39 +29,70 @@ from specprefill_cli.serving.backend import (
     with_errors,
 )
 from specprefill_cli.serving.body import AskBody, ask_body, json_body, read_all
-from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard
-from specprefill_cli.serving.messages import Finished, Payload, Piece
+from specprefill_cli.serving.guard import ApiError, AsciiResponse
+from specprefill_cli.serving.identity import Identity
 from specprefill_cli.serving.submission import Submission
 
+# Seconds without a pass while there is work, after which the engine counts as stuck.
+STUCK_SECONDS = 300.0
 
-def application(backend: Backend, token: str | None) -> Guard:
-    """The application for one listening socket. token: None on the Unix socket, whose user may also name files."""
-    from specprefill_cli.serving.chat import complete, list_models
 
+def application(backend: Backend, paths_allowed: bool) -> ASGIApp:
+    """The application for one listening socket. paths_allowed: whether requests may name files, as on the Unix socket."""
+    from specprefill_cli.serving.chat import complete, list_models, show_model
+
+    own = partial(with_paths, backend=backend, allowed=paths_allowed)
     routes = [
-        Route("/v1/ask", with_errors(partial(ask, backend=backend, paths_allowed=token is None)), methods=["POST"]),
+        Route("/v1/ask", own(ask), methods=["POST"]),
+        Route("/v1/passages", own(partial(without_answer, task=PASSAGES)), methods=["POST"]),
+        Route("/v1/plan", own(partial(without_answer, task=PLAN)), methods=["POST"]),
         Route("/v1/chat/completions", with_errors(partial(complete, backend=backend)), methods=["POST"]),
         Route("/v1/models", with_errors(partial(list_models, backend=backend))),
-        Route("/healthz", with_errors(partial(health, backend=backend, told=token is None))),
+        Route("/v1/models/{model}", with_errors(partial(show_model, backend=backend))),
+        Route("/healthz", with_errors(partial(health, backend=backend, told=paths_allowed))),
         Route("/metrics", with_errors(partial(metrics, backend=backend))),
     ]
-    return Guard(Starlette(routes=routes), token, backend.metrics.count)
+    return Starlette(routes=routes)
+
+
+def with_paths(endpoint: Any, backend: Backend, allowed: bool) -> Any:
+    """An endpoint that reads documents."""
+    return with_errors(partial(endpoint, backend=backend, paths_allowed=allowed))
+
+
+def health_application(identity: Identity, addresses: tuple[str, ...], told: bool) -> ASGIApp:
+    """What answers /healthz while the models load; told: as in `health`."""
+
+    async def loading(_request: Request) -> Response:
+        state: dict[str, Any] = {"status": "loading"}
+        return AsciiResponse(state | (description(identity, addresses) if told else {}), 503)
+
+    return Starlette(routes=[Route("/healthz", loading)])
+
+
+def description(identity: Identity, addresses: tuple[str, ...]) -> dict[str, Any]:
+    """What a server is, for its own user."""
+    return {
+        "version": __version__,
+        "process": os.getpid(),
+        "addresses": list(addresses),
+        "identity": identity.to_json(),
+    }
 
 
 async def health(request: Request, backend: Backend, told: bool) -> Response:
     """Whether the server answers. told: also what it is, which needs no token only on the socket."""
-    state: dict[str, Any] = {"status": "ok"}
+    engine = backend.engine
+    stuck = engine.busy and time.monotonic() - engine.last_active > STUCK_SECONDS
+    state: dict[str, Any] = {"status": "stuck" if stuck else "ok"}
     if told:
-        state |= {
-            "version": __version__,
-            "process": os.getppid() if backend.hosted else os.getpid(),
+        state |= description(backend.identity, backend.addresses) | {
             "pair": backend.pair_name,
-            "addresses": list(backend.addresses),
             "uptime_seconds": round(time.time() - backend.started, 1),
-            "waiting": backend.engine.queued,
-            "busy": backend.engine.busy,
+            "waiting": engine.queued,
+            "busy": engine.busy,
         }
-    return AsciiResponse(state)
+    return AsciiResponse(state, 503 if stuck else 200)
 
 
 async def metrics(request: Request, backend: Backend) -> Response:
@@ -67,14 +100,28 @@ async def metrics(request: Request, backend: Backend) -> Response:
     return Response(backend.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
+async def asked(request: Request, backend: Backend, paths_allowed: bool) -> tuple[AskBody, Collection]:
+    """The question in a request, and its documents. Raises ApiError, UsageError or DocumentError."""
+    body = ask_body(await json_body(request, backend.limits.body_bytes), backend.session.settings)
+    if body.documents:
+        return body, await while_connected(request, read_all(body, paths_allowed, backend.reading))
+    if backend.own is None:
+        raise ApiError(400, "documents are missing; send some, or start the server with some")
+    return body, backend.own
+
+
 async def ask(request: Request, backend: Backend, paths_allowed: bool) -> Response:
     """Answer one question: its record, or with `stream` pieces of text and then the record."""
-    body = ask_body(await json_body(request, backend.limits.body_bytes), backend.session.settings)
-    if not body.documents and backend.own is None:
-        raise ApiError(400, "documents are missing; send some, or start the server with some")
-    collection = await read_all(body.documents, paths_allowed, backend.reading) if body.documents else backend.own
-    assert collection is not None
-    submission = backend.submit(collection, body.question, body.settings, body.identifier)
+    body, collection = await asked(request, backend, paths_allowed)
+    # The server's own user has a command that waits, which would lose the rows of a batch otherwise.
+    submission = backend.submit(
+        collection,
+        body.question,
+        body.settings,
+        body.identifier,
+        with_cells=body.with_cells,
+        patient=paths_allowed,
+    )
     if not body.stream:
         finished = await while_connected(request, whole_answer(submission))
         return AsciiResponse(record(finished, body))
@@ -82,7 +129,17 @@ async def ask(request: Request, backend: Backend, paths_allowed: bool) -> Respon
     return event_stream(events(submission, first, body))
 
 
-async def events(submission: Submission, first: Payload, body: AskBody) -> AsyncIterator[str]:
+async def without_answer(request: Request, backend: Backend, paths_allowed: bool, task: str) -> Response:
+    """The passages or the plan of a question, as JSON."""
+    body, collection = await asked(request, backend, paths_allowed)
+    submission = backend.submit(
+        collection, body.question, body.settings, task=task, top=body.top, patient=paths_allowed
+    )
+    finished = await while_connected(request, whole_answer(submission))
+    return AsciiResponse(asdict(finished.result))
+
+
+async def events(submission: Submission, first: Event, body: AskBody) -> AsyncIterator[str]:
     """Server-sent events: `piece` for text, `answer` for the record, `error` where it ends early."""
     try:
         async for payload in text_pieces(submission, first):
@@ -99,7 +156,8 @@ def event(name: str, values: dict[str, Any]) -> str:
     return f"event: {name}\ndata: {json.dumps(values)}\n\n"
 
 
-def record(finished: Finished, body: AskBody) -> dict[str, Any]:
+def record(finished: Done, body: AskBody) -> dict[str, Any]:
     """The JSON of `ask`, with a warning for each key that was not known."""
     ignored = [f"key '{key}' of the request is unknown and was ignored" for key in body.ignored]
-    return answer_record(replace(finished.answer, warnings=[*finished.answer.warnings, *ignored]))
+    answer = replace(finished.result, warnings=[*finished.result.warnings, *ignored]).to_json()
+    return answer | ({"cells": [asdict(cell) for cell in finished.cells]} if finished.cells is not None else {})

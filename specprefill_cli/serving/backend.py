@@ -8,20 +8,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
+from specprefill_cli.engine.request import ANSWER, Cancelled, Done, Event, Failed, Piece, QueueFull, Request
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line
-from specprefill_cli.serving.engine import AskJob, Cancelled, Engine, QueueFull
 from specprefill_cli.serving.guard import ApiError, log_line
-from specprefill_cli.serving.messages import Failed, Finished, Payload, Piece
 from specprefill_cli.serving.submission import QueueTimeout, Submission
-from specprefill_cli.serving.views import request_session
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.prompting import Template
+    from specprefill_cli.serving.identity import Identity
     from specprefill_cli.serving.metrics import Metrics
     from specprefill_cli.settings import Settings
 
@@ -45,48 +46,64 @@ class Backend:
     """Answers for the HTTP endpoints.
 
     own: the server's documents, for questions that bring none; log_requests: whether questions are logged
-    addresses: where it listens; hosted: whether this process is the host's child; started: seconds since 1970
+    identity: what the server has loaded; addresses: where it listens; started: seconds since 1970
     """
 
-    engine: Engine
+    engine: LocalEngine
     session: Session
     own: Collection | None
     limits: Limits
     metrics: Metrics
-    pair_name: str
+    identity: Identity
     addresses: tuple[str, ...] = ()
-    hosted: bool = False
     log_requests: bool = False
     started: float = field(default_factory=time.time)
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
+
+    @property
+    def pair_name(self) -> str:
+        """The name of the loaded pair."""
+        return self.session.pair.pair.name
 
     def submit(
         self,
         collection: Collection,
         question: str,
         settings: Settings,
-        identifier: str,
+        identifier: str = "",
         template: Template | None = None,
+        task: str = ANSWER,
+        top: int | None = None,
+        with_cells: bool = False,
+        patient: bool = False,
     ) -> Submission:
-        """Put a question into the queue. Raises ApiError where it is full."""
+        """Put a question into the queue. Raises ApiError where it is full.
+
+        patient: whether it waits as long as it takes, behind however many others
+        """
         if self.log_requests:
             log_line(f"question {question!r} about {[document.name for document in collection.documents]}")
-        job = AskJob(
-            session=request_session(self.session, template),
-            collection=collection,
+        request = Request(
+            documents=collection,
             question=question,
             settings=settings,
             identifier=identifier,
+            template=template,
+            task=task,
+            top=top,
+            with_cells=with_cells,
         )
         try:
-            return Submission(self.engine, job, self.limits.queue, self.limits.queue_seconds)
+            if patient:
+                return Submission(self.engine, request)
+            return Submission(self.engine, request, self.limits.queue, self.limits.queue_seconds)
         except QueueFull:
             raise ApiError(
                 429, f"{self.limits.queue} questions wait already; ask again later", "rate_limit_error", RETRY_SECONDS
             ) from None
 
 
-async def pieces_of(submission: Submission) -> AsyncIterator[Payload]:
+async def pieces_of(submission: Submission) -> AsyncIterator[Event]:
     """The payloads of a question. Raises ApiError where it fails."""
     try:
         async for payload in submission:
@@ -99,28 +116,28 @@ async def pieces_of(submission: Submission) -> AsyncIterator[Payload]:
         ) from None
 
 
-def refusal(error: Exception) -> ApiError:
+def refusal(error: BaseException) -> ApiError:
     """The response to a question that failed; what no user can mend is told by its type alone."""
     if isinstance(error, PromptTooLong):
-        return ApiError(400, str(error), "prompt_too_long")
+        return ApiError(400, str(error), "prompt_too_long", cause=error)
     if isinstance(error, SpecprefillError):
-        return ApiError(400, str(error))
+        return ApiError(400, str(error), cause=error)
     if isinstance(error, Cancelled):
         return ApiError(499, "the client has gone")
     log_line(f"a question failed with {type(error).__name__}")
     return ApiError(500, f"the server failed with {type(error).__name__}", "server_error")
 
 
-async def whole_answer(submission: Submission) -> Finished:
+async def whole_answer(submission: Submission) -> Done:
     """Wait for an answer's end. Raises ApiError."""
     async with submission:
         async for payload in pieces_of(submission):
-            if isinstance(payload, Finished):
+            if isinstance(payload, Done):
                 return payload
     raise ApiError(500, "the answer has no end", "server_error")
 
 
-async def while_connected(request: Request, work: Awaitable[Any]) -> Any:
+async def while_connected(request: HttpRequest, work: Awaitable[Any]) -> Any:
     """The outcome of the work, which is cancelled when the client goes away first."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request))
     try:
@@ -133,23 +150,23 @@ async def while_connected(request: Request, work: Awaitable[Any]) -> Any:
             pending.cancel()
 
 
-async def disconnected(request: Request) -> None:
+async def disconnected(request: HttpRequest) -> None:
     """Wait until the client has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def text_pieces(submission: Submission, first: Payload) -> AsyncIterator[Piece | Finished]:
+async def text_pieces(submission: Submission, first: Event) -> AsyncIterator[Piece | Done]:
     """The pieces of an answer's text and its end, from its first payload on; leaving early cancels it."""
     async with submission:
-        if isinstance(first, Piece | Finished):
+        if isinstance(first, Piece | Done):
             yield first
         async for payload in pieces_of(submission):
-            if isinstance(payload, Piece | Finished):
+            if isinstance(payload, Piece | Done):
                 yield payload
 
 
-async def first_payload(submission: Submission) -> Payload:
+async def first_payload(submission: Submission) -> Event:
     """Wait for the first token, so that a question that fails has a status of its own. Raises ApiError."""
     try:
         async for payload in pieces_of(submission):
@@ -166,10 +183,10 @@ def event_stream(events: AsyncIterator[str]) -> StreamingResponse:
     return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
-def with_errors(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+def with_errors(endpoint: Callable[[HttpRequest], Awaitable[Response]]) -> Callable[[HttpRequest], Awaitable[Response]]:
     """An endpoint whose refusals become responses; one bad request harms no other."""
 
-    async def answered(request: Request) -> Response:
+    async def answered(request: HttpRequest) -> Response:
         try:
             return await endpoint(request)
         except ApiError as error:

@@ -5,31 +5,44 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import glob
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 from starlette.requests import Request
 
-from specprefill_cli.batching.answerer import settings_with
-from specprefill_cli.batching.rows import OVERRIDES
+from specprefill_cli.batching.rows import OVERRIDES, settings_with
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, one_page_document
-from specprefill_cli.documents.registry import read_document
+from specprefill_cli.documents.errors import DocumentError
+from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
+from specprefill_cli.documents.sources import expand_source
 from specprefill_cli.serving.guard import BODY_SECONDS, ApiError
 from specprefill_cli.settings import SETTINGS, Settings
 
-KEYS = ("id", "question", "documents", "stream")
+PATTERN = re.compile(r"[*?\[]")
+# Latest lists of files whose documents are kept.
+REMEMBERED = 8
+KEYS = ("id", "question", "documents", "stream", "folder", "top", "with_cells")
 SHAPES = '{"text": "...", "name": "..."}, {"base64": "...", "name": "report.pdf"} or, on the socket, {"path": "/..."}'
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskBody:
-    """A question over HTTP. documents: as they were given; ignored: unknown keys."""
+    """A question over HTTP.
+
+    documents: as they were given; folder: what their paths are relative to; ignored: unknown keys
+    top, with_cells: as in the engine's request
+    """
 
     identifier: str
     question: str
@@ -37,6 +50,9 @@ class AskBody:
     settings: Settings
     stream: bool
     ignored: tuple[str, ...]
+    folder: str = ""
+    top: int | None = None
+    with_cells: bool = False
 
 
 async def json_body(request: Request, limit: int) -> dict[str, Any]:
@@ -54,7 +70,8 @@ async def json_body(request: Request, limit: int) -> dict[str, Any]:
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_SECONDS:g} s") from None
     try:
-        values = json.loads(bytes(content))
+        # In a thread, because a large body takes seconds.
+        values = await asyncio.to_thread(json.loads, bytes(content))
     except (ValueError, RecursionError):
         raise ApiError(400, "the body is not JSON in UTF-8") from None
     if not isinstance(values, dict):
@@ -65,7 +82,7 @@ async def json_body(request: Request, limit: int) -> dict[str, Any]:
 def ask_body(values: Mapping[str, Any], settings: Settings) -> AskBody:
     """The question in a body. Raises ApiError or UsageError, naming the key that is wrong or missing."""
     question, identifier = values.get("question"), values.get("id", "")
-    documents = values.get("documents") or []
+    documents, folder, top = values.get("documents") or [], values.get("folder"), values.get("top")
     if not isinstance(question, str) or not question.strip():
         raise ApiError(400, "question must be a string that is not empty")
     if isinstance(identifier, bool) or not isinstance(identifier, str | int):
@@ -79,6 +96,9 @@ def ask_body(values: Mapping[str, Any], settings: Settings) -> AskBody:
         settings=overridden(settings, values),
         stream=values.get("stream") is True,
         ignored=tuple(key for key in values if key not in (*KEYS, *OVERRIDES)),
+        folder=folder if isinstance(folder, str) else "",
+        top=top if isinstance(top, int) and top > 0 else None,
+        with_cells=values.get("with_cells") is True,
     )
 
 
@@ -91,43 +111,111 @@ def overridden(settings: Settings, values: Mapping[str, Any]) -> Settings:
     return settings_with(settings, overrides, "the request")
 
 
-async def read_all(documents: list[Any], paths_allowed: bool, gate: asyncio.Semaphore) -> Collection:
-    """Read the documents of a body. gate: how many may be read at a time.
+async def read_all(body: AskBody, paths_allowed: bool, gate: asyncio.Semaphore) -> Collection:
+    """Read the documents of a body. gate: how many files may be read at a time; plain text waits for none.
 
     Raises ApiError for one that is not given as it must be, DocumentError for one that cannot be read.
     """
     read: list[Document] = []
-    for number, given in enumerate(documents):
-        place = f"documents[{number}]"
-        if isinstance(given, str) and paths_allowed:
-            given = {"path": given}
-        if not isinstance(given, dict):
-            raise ApiError(400, f"{place}: give {SHAPES}")
-        if "path" in given and not paths_allowed:
-            raise ApiError(403, f"{place}: paths are read for the socket's user only; send text or base64")
+    skipped: list[str] = []
+    for is_path, entries in groupby(enumerate(body.documents), key=lambda entry: names_path(entry[1])):
+        if not is_path:
+            for number, given in entries:
+                read.append(await read_given(given, f"documents[{number}]", number + 1, gate))
+            continue
+        numbers, given_paths = zip(*entries, strict=True)
+        if not paths_allowed:
+            raise ApiError(
+                403, f"documents[{numbers[0]}]: paths are read for the socket's user only; send text or base64"
+            )
         async with gate:
-            read += await asyncio.to_thread(read_given, given, place, number + 1)
-    return Collection(tuple(read))
+            collection = await asyncio.to_thread(read_paths, given_paths, body.folder, body.settings.strict)
+        read += collection.documents
+        skipped += collection.skipped
+    return Collection(tuple(read), tuple(skipped))
 
 
-def read_given(given: Mapping[str, Any], place: str, number: int) -> list[Document]:
-    """The documents of one entry. Raises ApiError or DocumentError."""
+def names_path(given: object) -> bool:
+    """Whether an entry of a body names a file, folder or pattern."""
+    return isinstance(given, str) or (isinstance(given, dict) and isinstance(given.get("path"), str))
+
+
+def read_paths(given: Sequence[Any], folder: str, strict: bool = False) -> Collection:
+    """Read files, folders and patterns. folder: what relative ones, and the names of their documents, are relative to.
+
+    Raises ApiError for a relative path without a folder, and for what is no file; DocumentError.
+    """
+    names = [entry if isinstance(entry, str) else entry["path"] for entry in given]
+    # What stands before the first character of a pattern.
+    absolute = tuple(PATTERN.split(name)[0] for name in names if os.path.isabs(name))
+    paths = [joined(folder, name) for name in names]
+    for path in paths:
+        if not os.path.isabs(path):
+            raise ApiError(400, f"{path}: the server has another folder; give an absolute path")
+        if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+            raise ApiError(400, f"{path}: no file or folder; send its content as base64")
+    here = os.path.join(folder, "") if folder else ""
+    try:
+        collection = read_unchanged(tuple(paths), strict, stamps_of(paths))
+    except DocumentError as error:
+        text = str(error)
+        raise DocumentError(text.replace(here, "").replace(glob.escape(here), "") if here else text) from error
+    if not here:
+        return collection
+    documents = (
+        document if document.name.startswith(absolute) else replace(document, name=document.name.removeprefix(here))
+        for document in collection.documents
+    )
+    return Collection(tuple(documents), tuple(text.replace(here, "") for text in collection.skipped))
+
+
+def joined(folder: str, name: str) -> str:
+    """A name as a path; a pattern is one for what is in the folder, whatever the folder itself is called."""
+    path = os.path.join(folder, name)
+    if os.path.isabs(name) or not PATTERN.search(name) or os.path.lexists(path):
+        return path
+    return os.path.join(glob.escape(folder), name)
+
+
+def stamps_of(paths: Sequence[str]) -> tuple[tuple[str, int, int, int], ...]:
+    """The files that paths stand for, with what changes when one of them does. Raises DocumentError where there are none."""
+    stamps = []
+    for path in paths:
+        for file in expand_source(path, KNOWN_SUFFIXES).files:
+            # A file that is not there has no stamp, and reading it says so.
+            with suppress(OSError):
+                status = file.stat()
+                stamps.append((str(file), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return tuple(stamps)
+
+
+@lru_cache(REMEMBERED)
+def read_unchanged(paths: tuple[str, ...], strict: bool, _stamps: tuple[tuple[str, int, int, int], ...]) -> Collection:
+    """Read files once for all rows of a batch, as long as their stamps are the same. Raises DocumentError."""
+    return read_collection(paths, strict=strict)
+
+
+async def read_given(given: Any, place: str, number: int, gate: asyncio.Semaphore) -> Document:
+    """The document of one entry that is no path. Raises ApiError or DocumentError."""
+    if not isinstance(given, dict):
+        raise ApiError(400, f"{place}: give {SHAPES}")
     name = given.get("name", f"document {number}")
     if not isinstance(name, str):
         raise ApiError(400, f"{place}: name must be a string")
     if isinstance(given.get("text"), str):
         if not given["text"].strip():
             raise ApiError(400, f"{place}: the text is empty")
-        return [one_page_document(name, clean_characters(given["text"]), "text/plain")]
-    if isinstance(given.get("base64"), str):
-        try:
-            data = base64.b64decode(given["base64"], validate=True)
-        except (binascii.Error, ValueError):
-            raise ApiError(400, f"{place}: not base64") from None
-        return [read_document(data, name)]
-    path = given.get("path")
-    if isinstance(path, str):
-        if not os.path.isabs(path):
-            raise ApiError(400, f"{place}: the server has another folder; give an absolute path")
-        return list(read_collection([path]).documents)
-    raise ApiError(400, f"{place}: give {SHAPES}")
+        return one_page_document(name, clean_characters(given["text"]), "text/plain")
+    if not isinstance(given.get("base64"), str):
+        raise ApiError(400, f"{place}: give {SHAPES}")
+    async with gate:
+        return await asyncio.to_thread(read_bytes, given["base64"], place, name)
+
+
+def read_bytes(encoded: str, place: str, name: str) -> Document:
+    """The document in base64. Raises ApiError or DocumentError."""
+    try:
+        data = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise ApiError(400, f"{place}: not base64") from None
+    return read_document(data, name)

@@ -16,11 +16,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from specprefill_cli.answering.answer import Answer
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.engine.request import Event, Piece
 from specprefill_cli.prompting import Template
+from specprefill_cli.record import Record
 from specprefill_cli.serving.backend import (
     Backend,
     event_stream,
@@ -31,7 +32,6 @@ from specprefill_cli.serving.backend import (
 )
 from specprefill_cli.serving.body import json_body, overridden
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
-from specprefill_cli.serving.messages import Payload, Piece
 from specprefill_cli.serving.submission import Submission
 
 ROLES = ("system", "developer", "user", "assistant")
@@ -54,6 +54,8 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
 }
 PARAGRAPH = "\n\n"
 NAME = "conversation"
+# Characters of a client's value that a message shows.
+LONGEST_SHOWN = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,7 @@ async def complete(request: Request, backend: Backend) -> Response:
     heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": backend.pair_name}
     if values.get("stream") is not True:
         finished = await while_connected(request, whole_answer(submission))
-        return AsciiResponse(completion(heading, finished.answer))
+        return AsciiResponse(completion(heading, finished.result))
     first = await while_connected(request, first_payload(submission))
     with_usage = bool((values.get("stream_options") or {}).get("include_usage"))
     return event_stream(chunks(submission, first, heading, with_usage))
@@ -86,15 +88,31 @@ async def complete(request: Request, backend: Backend) -> Response:
 
 async def list_models(request: Request, backend: Backend) -> Response:
     """The one pair that is loaded."""
-    model = {"id": backend.pair_name, "object": "model", "created": int(backend.started), "owned_by": "specprefill"}
-    return AsciiResponse({"object": "list", "data": [model]})
+    return AsciiResponse({"object": "list", "data": [model_of(backend)]})
+
+
+async def show_model(request: Request, backend: Backend) -> Response:
+    """The loaded pair, by its name."""
+    check_model(request.path_params["model"], backend)
+    return AsciiResponse(model_of(backend))
+
+
+def model_of(backend: Backend) -> dict[str, Any]:
+    """The loaded pair as OpenAI's API describes a model."""
+    return {"id": backend.pair_name, "object": "model", "created": int(backend.started), "owned_by": "specprefill"}
+
+
+def shortened(value: object) -> str:
+    """A value of a client's for a message, however long it is."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def check_model(model: object, backend: Backend) -> None:
     """Raises ApiError for another model than the loaded pair, by its name or the target's."""
     known = (backend.pair_name, backend.session.pair.target.name)
     if model is not None and model not in known:
-        raise ApiError(404, f"model {model!r}: not loaded; this server has {known[0]}", "model_not_found")
+        raise ApiError(404, f"model {shortened(model)}: not loaded; this server has {known[0]}", "model_not_found")
 
 
 def check_fields(values: Mapping[str, Any]) -> None:
@@ -117,7 +135,7 @@ def chat_of(messages: object) -> Chat:
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise ApiError(400, "messages must be a list of objects with role and content")
     turns = [(role_of(message, number), text_of(message, number)) for number, message in enumerate(messages)]
-    system = PARAGRAPH.join(text for role, text in turns if role in ("system", "developer"))
+    system = clean_characters(PARAGRAPH.join(text for role, text in turns if role in ("system", "developer")))
     spoken = [(role, text) for role, text in turns if role in ("user", "assistant")]
     if not spoken or spoken[-1][0] != "user" or not spoken[-1][1].strip():
         raise ApiError(400, "the last message must be the user's, and not empty")
@@ -163,14 +181,14 @@ def chat_template(chat: Chat, own: Template) -> Template:
     return Template("chat", system + own.text, None, None)
 
 
-def completion(heading: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
+def completion(heading: Mapping[str, Any], answer: Record) -> dict[str, Any]:
     """The answer as OpenAI's API writes it."""
     message = {"role": "assistant", "content": answer.answer, "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.stopped}
     return {**heading, "object": "chat.completion", "choices": [choice], "usage": usage(answer)}
 
 
-def usage(answer: Answer) -> dict[str, Any]:
+def usage(answer: Record) -> dict[str, Any]:
     """Tokens of prompt and answer; `kept_tokens` are those that the target computed."""
     return {
         "prompt_tokens": answer.prompt_tokens,
@@ -181,7 +199,7 @@ def usage(answer: Answer) -> dict[str, Any]:
 
 
 async def chunks(
-    submission: Submission, first: Payload, heading: Mapping[str, Any], with_usage: bool
+    submission: Submission, first: Event, heading: Mapping[str, Any], with_usage: bool
 ) -> AsyncIterator[str]:
     """The answer as server-sent events of OpenAI's API."""
 
@@ -195,9 +213,9 @@ async def chunks(
             if isinstance(payload, Piece):
                 yield chunk({"content": payload.text})
                 continue
-            yield chunk({}, payload.answer.stopped)
+            yield chunk({}, payload.result.stopped)
             if with_usage:
-                counted = {"object": "chat.completion.chunk", "choices": [], "usage": usage(payload.answer)}
+                counted = {"object": "chat.completion.chunk", "choices": [], "usage": usage(payload.result)}
                 yield data({**heading, **counted})
     except ApiError as error:
         yield data(error.body)

@@ -8,21 +8,30 @@ import hmac
 import ipaddress
 import json
 import os
+import queue
 import socket
+import struct
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specprefill_cli.serving.host import DRAIN_SECONDS, peer_user
+from specprefill_cli.errors import SpecprefillError, first_line
 
 # Seconds for a request's headers, and for its body; seconds that a connection may rest between requests.
 HEADER_SECONDS, BODY_SECONDS, REST_SECONDS = 10.0, 60.0, 30
+# Seconds after which a client that reads nothing is given up, and a server that was told to stop ends.
+WRITE_SECONDS, DRAIN_SECONDS = 30.0, 30
+# Seconds between two lines about connections that cannot be taken; log lines that may wait for their reader.
+QUIET_SECONDS, MOST_LOG_LINES = 60.0, 1_000
+# Connections taken in one go.
+BACKLOG = 64
 # Bytes of a request's headers; connections at a time.
 MOST_HEADER_BYTES, MOST_CONNECTIONS = 32 * 1024, 512
 OPEN_PATH = "/healthz"
@@ -32,17 +41,27 @@ class ApiError(Exception):
     """A request that is refused: status, message, and the kind that clients tell errors apart by."""
 
     def __init__(
-        self, status: int, message: str, kind: str = "invalid_request_error", retry: int | None = None
+        self,
+        status: int,
+        message: str,
+        kind: str = "invalid_request_error",
+        retry: int | None = None,
+        cause: SpecprefillError | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
+        self.cause = cause
         self.headers = {"Retry-After": str(retry)} if retry is not None else {}
 
     @property
     def body(self) -> dict[str, Any]:
         """The error as OpenAI's API writes it."""
-        return {"error": {"message": str(self), "type": self.kind, "param": None, "code": None}}
+        error: dict[str, Any] = {"message": str(self), "type": self.kind, "param": None, "code": None}
+        if self.cause is not None:
+            # For this user's own commands, which end as they would without a server.
+            error |= {"name": type(self.cause).__name__, "exit_code": self.cause.exit_code}
+        return {"error": error}
 
     def response(self) -> JSONResponse:
         """The error as a response."""
@@ -63,6 +82,7 @@ class GuardedProtocol(H11Protocol):
     """
 
     deadline: asyncio.TimerHandle | None = None
+    unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -83,8 +103,28 @@ class GuardedProtocol(H11Protocol):
         else:
             self.unwatch()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unread = self.loop.call_later(WRITE_SECONDS, self.give_up)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.forget_unread()
+
+    def give_up(self) -> None:
+        """Close a connection whose client does not read its answers."""
+        log_line(f"closed a connection: nothing read within {WRITE_SECONDS:g} s")
+        self.transport.abort()
+
+    def forget_unread(self) -> None:
+        """The client reads again, or has gone."""
+        if self.unread is not None:
+            self.unread.cancel()
+            self.unread = None
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.unwatch()
+        self.forget_unread()
         super().connection_lost(exc)
 
     def watch(self) -> None:
@@ -128,6 +168,7 @@ def http_server(application: ASGIApp) -> SilentServer:
             timeout_keep_alive=REST_SECONDS,
             timeout_graceful_shutdown=DRAIN_SECONDS,
             h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+            backlog=BACKLOG,
         )
     )
 
@@ -136,13 +177,46 @@ def same_user(connection: socket.socket) -> bool:
     """Whether the peer is this user, where that can be known: on Unix sockets on Linux."""
     if sys.platform != "linux" or connection.family != socket.AF_UNIX:
         return True
-    return peer_user(connection) == os.getuid()
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return bool(user == os.getuid())
 
 
-def log_line(text: str) -> None:
-    """One line on standard error."""
-    with contextlib.suppress(OSError):
-        print(f"specprefill serve: {text}", file=sys.stderr, flush=True)
+class Log:
+    """Lines on standard error, written by a thread of their own: a full pipe must not stop the event loop."""
+
+    def __init__(self) -> None:
+        self.lines: queue.Queue[str] = queue.Queue(MOST_LOG_LINES)
+        self.thread: threading.Thread | None = None
+
+    def __call__(self, text: str) -> None:
+        """Write a line some time; nothing while too many wait."""
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.write, name="log", daemon=True)
+            self.thread.start()
+        with contextlib.suppress(queue.Full):
+            self.lines.put_nowait(text)
+
+    def write(self) -> NoReturn:
+        """Write the lines that come."""
+        while True:
+            text = self.lines.get()
+            with contextlib.suppress(OSError, ValueError):
+                print(f"specprefill serve: {text}", file=sys.stderr, flush=True)
+            self.lines.task_done()
+
+
+log_line = Log()
+_last_loop_error = -QUIET_SECONDS
+
+
+def report_loop_error(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+    """Log an error of the event loop, such as too many open files, once a minute: it may come thousands of times."""
+    global _last_loop_error
+    if loop.time() - _last_loop_error >= QUIET_SECONDS:
+        _last_loop_error = loop.time()
+        error = context.get("exception")
+        log_line(f"{context.get('message')}: {type(error).__name__}: {first_line(error)}" if error else str(context))
 
 
 @dataclass(frozen=True)
@@ -150,12 +224,13 @@ class Guard:
     """Refuses requests without the token, and those that a page of another origin has made.
 
     token: None on the Unix socket, which only this user can open
-    count: told of each response's path and status
+    count: told of each response's path and status; allowed_hosts: names by which proxies and containers call the server
     """
 
     application: ASGIApp
     token: str | None
     count: Callable[[str, int], None]
+    allowed_hosts: Sequence[str] = ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -178,8 +253,10 @@ class Guard:
         if self.token is None:
             return None
         headers = dict(scope["headers"])
-        if not is_own_host(headers.get(b"host", b"").decode("latin-1")):
-            return ApiError(403, "the Host header names another site; use the address that the server printed")
+        if not is_own_host(headers.get(b"host", b"").decode("latin-1"), self.allowed_hosts):
+            return ApiError(
+                403, "the Host header names another site; use the address that the server printed, or --allow-host"
+            )
         if scope["path"] == OPEN_PATH:
             return None
         kind, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
@@ -190,13 +267,13 @@ class Guard:
         return None
 
 
-def is_own_host(host: str) -> bool:
-    """Whether a Host header is an address, `localhost`, or this machine's name: no name that a foreign page may use.
+def is_own_host(host: str, allowed: Sequence[str] = ()) -> bool:
+    """Whether a Host header is an address, `localhost`, this machine's name or an allowed one: none of a foreign page.
 
     A page reaches this server through a name of its own that it lets point here (DNS rebinding).
     """
     name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-    if name.lower() in ("localhost", socket.gethostname().lower()):
+    if name.lower() in ("localhost", socket.gethostname().lower(), *map(str.lower, allowed)):
         return True
     try:
         ipaddress.ip_address(name)

@@ -14,11 +14,9 @@ from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.serving.places import (
-    COMMAND_SOCKET,
     HAS_UNIX_SOCKETS,
     HTTP_SOCKET,
     LOCK,
-    TAKES_COMMANDS,
     TOKEN,
     is_private,
     runtime_folder,
@@ -34,7 +32,6 @@ TOKEN_BYTES = 32
 class Listeners:
     """Listening sockets. token: of the address; addresses: all, in words."""
 
-    command: socket.socket | None
     unix: socket.socket | None
     http: socket.socket | None
     token: str | None
@@ -159,7 +156,7 @@ def listen(
 
     http_address, token_file: the options `--http` and `--token-file`
     """
-    command = unix = http = token = None
+    unix = http = token = None
     addresses: list[str] = []
     if http_address is not None:
         host, port = parse_address(http_address)
@@ -170,10 +167,7 @@ def listen(
         unix = stack.enter_context(unix_listener(folder / HTTP_SOCKET))
         stack.callback((folder / HTTP_SOCKET).unlink, missing_ok=True)
         addresses.append(str(folder / HTTP_SOCKET))
-    if TAKES_COMMANDS:
-        command = stack.enter_context(unix_listener(folder / COMMAND_SOCKET))
-        stack.callback((folder / COMMAND_SOCKET).unlink, missing_ok=True)
-    return Listeners(command=command, unix=unix, http=http, token=token, addresses=tuple(addresses))
+    return Listeners(unix=unix, http=http, token=token, addresses=tuple(addresses))
 
 
 def choose_token(folder: Path, host: str, token_file: Path | None, tell: Callable[[str], None]) -> str:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from specprefill_cli.engine.local import LocalEngine, Ticket
+from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Started
 from specprefill_cli.models.cache import state_bytes
-from specprefill_cli.serving.engine import Engine, Event
-from specprefill_cli.serving.messages import Finished, Piece, Prefilled
 
 if TYPE_CHECKING:
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 RATIOS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
-KNOWN_PATHS = ("/healthz", "/metrics", "/v1/ask", "/v1/chat/completions", "/v1/models")
+KNOWN_PATHS = ("/healthz", "/metrics", "/v1/ask", "/v1/chat/completions", "/v1/models", "/v1/passages", "/v1/plan")
 
 
 class Metrics:
@@ -46,7 +46,7 @@ class Metrics:
         )
         self.latest: dict[int, float] = {}
 
-    def watch(self, engine: Engine, cache: DocumentCache) -> None:
+    def watch(self, engine: LocalEngine, cache: DocumentCache) -> None:
         """Measure queue and cache whenever they are asked for."""
         queue = Gauge("specprefill_queue", "Questions that wait.", registry=self.registry)
         queue.set_function(lambda: engine.queued)
@@ -57,21 +57,21 @@ class Metrics:
         """Count a response; unknown paths count as one."""
         self.requests.labels(path if path in KNOWN_PATHS else "other", str(status)).inc()
 
-    def observe(self, event: Event) -> None:
+    def observe(self, ticket: Ticket, event: Event) -> None:
         """Measure what happened to a question."""
-        now, number, payload = time.perf_counter(), event.ticket.number, event.payload
-        if isinstance(payload, Prefilled):
-            self.ttft.observe(now - event.ticket.submitted)
+        now, number = time.perf_counter(), ticket.number
+        if isinstance(event, Started):
+            self.ttft.observe(now - ticket.submitted)
             self.latest[number] = now
-        elif isinstance(payload, Piece):
+        elif isinstance(event, Piece):
             self.gaps.observe(now - self.latest.get(number, now))
             self.latest[number] = now
         else:
             self.latest.pop(number, None)
-        if isinstance(payload, Finished):
+        if isinstance(event, Done) and ticket.request.task == ANSWER:
             self.answers.inc()
-            self.tokens.inc(payload.answer.generated_tokens)
-            self.kept.observe(payload.answer.kept_ratio)
+            self.tokens.inc(event.result.generated_tokens)
+            self.kept.observe(event.result.kept_ratio)
 
     def text(self) -> bytes:
         """All figures in Prometheus's text format."""

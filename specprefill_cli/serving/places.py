@@ -1,15 +1,12 @@
-"""Where a server of this user is found: sockets in a folder that nobody else can enter. Standard library only."""
+"""Where a server of this user is found: a socket in a folder that nobody else can enter. Standard library only."""
 
 from __future__ import annotations
 
 import os
 import stat
-import sys
 
-# Commands are handed over by file descriptors and run in forked processes: elsewhere they run on their own.
-TAKES_COMMANDS = sys.platform == "linux"
 HAS_UNIX_SOCKETS = os.name == "posix"
-COMMAND_SOCKET, HTTP_SOCKET, LOCK, TOKEN = "command.sock", "http.sock", "lock", "token"
+HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
 SWITCH = "SPECPREFILL_SERVER"
 
 
@@ -28,8 +25,3 @@ def is_private(folder: str) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
-
-
-def installation() -> str:
-    """What must be the same for a command to run in the server's process: the package's folder and the environment's."""
-    return f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))} {sys.prefix}"

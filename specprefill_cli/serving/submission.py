@@ -1,4 +1,4 @@
-"""A job of the engine, as a task of the event loop waits for it."""
+"""A request to the engine, as a task of the event loop waits for it."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ import asyncio
 from collections.abc import AsyncIterator
 from types import TracebackType
 
-from specprefill_cli.serving.engine import Engine, Job
-from specprefill_cli.serving.messages import LAST, Payload
+from specprefill_cli.engine.local import LocalEngine
+from specprefill_cli.engine.request import LAST, Event, Request
 
 
 class QueueTimeout(Exception):
-    """The job has waited longer than it may."""
+    """The request has waited longer than it may."""
 
 
 class Submission:
-    """Submits a job, and iterates over its payloads; leaving the block before the last one cancels it.
+    """Submits a request, and iterates over its events; leaving the block before the last one cancels it.
 
-    limit: jobs that may wait already; patience: seconds that the job may wait; None: any number
+    limit: requests that may wait already; patience: seconds that this one may wait; None: any number
 
     Raises QueueFull; while it is iterated over QueueTimeout.
     """
 
-    def __init__(self, engine: Engine, job: Job, limit: int | None = None, patience: float | None = None) -> None:
+    def __init__(
+        self, engine: LocalEngine, request: Request, limit: int | None = None, patience: float | None = None
+    ) -> None:
         self.engine = engine
-        self.payloads: asyncio.Queue[Payload] = asyncio.Queue()
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.patience = patience
         self.ended = False
         loop = asyncio.get_running_loop()
 
-        def deliver(payload: Payload) -> None:
-            loop.call_soon_threadsafe(self.payloads.put_nowait, payload)
+        def deliver(event: Event) -> None:
+            loop.call_soon_threadsafe(self.events.put_nowait, event)
 
-        self.ticket = engine.submit(job, deliver, limit)
+        self.ticket = engine.submit(request, deliver, limit)
 
     def cancel(self) -> None:
-        """Interrupt the job, which still has a last payload."""
+        """Interrupt the request, which still has a last event."""
         self.engine.cancel(self.ticket)
 
     async def __aenter__(self) -> Submission:
@@ -47,18 +49,18 @@ class Submission:
         if not self.ended:
             self.cancel()
 
-    async def __aiter__(self) -> AsyncIterator[Payload]:
+    async def __aiter__(self) -> AsyncIterator[Event]:
         while not self.ended:
-            payload = await self.next_payload()
-            self.ended = isinstance(payload, LAST)
-            yield payload
+            event = await self.next_event()
+            self.ended = isinstance(event, LAST)
+            yield event
 
-    async def next_payload(self) -> Payload:
-        """The next payload. Raises QueueTimeout where the job has not begun in time."""
+    async def next_event(self) -> Event:
+        """The next event. Raises QueueTimeout where the request has not begun in time."""
         while self.ticket.started is None and self.patience is not None:
             try:
-                return await asyncio.wait_for(self.payloads.get(), self.patience)
+                return await asyncio.wait_for(self.events.get(), self.patience)
             except TimeoutError:
                 if self.ticket.started is None:
                     raise QueueTimeout from None
-        return await self.payloads.get()
+        return await self.events.get()

@@ -6,7 +6,8 @@ import torch
 from specprefill_cli.answering.citations import cite
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, Page
-from specprefill_cli.prefill.fates import Fate, Plan, Span, full_plan
+from specprefill_cli.prefill.fates import Plan, Span, full_plan
+from specprefill_cli.record import Fate
 
 TEXT = "The gate is green. It opens at nine.\n\nThe fee is four  euros. The green door opens at ten."
 DOCUMENT = Document("guide.pdf", TEXT, (Page(1, 0, 36), Page(2, 38, len(TEXT))), "application/pdf")

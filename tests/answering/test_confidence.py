@@ -3,10 +3,11 @@ import json
 import numpy as np
 import pytest
 
-from specprefill_cli.answering.confidence import FILE, LIKELY, ConfidenceModel, Signals, answer_signals, load_confidence
+from specprefill_cli.answering.confidence import FILE, ConfidenceModel, Signals, answer_signals, load_confidence
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.confidence import logistic_regression
+from specprefill_cli.record import LIKELY
 from specprefill_cli.resources import BUNDLED_FOLDER
 
 TEXT = "The harbour opened in 1887. Boats came from all over the coast. The mayor of Skerrin is Ada Holt."

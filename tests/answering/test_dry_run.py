@@ -32,7 +32,15 @@ def test_plan_equals_that_of_select(planner, tiny_session):
     settings = Settings(mode="select", keep=0.3, max_new_tokens=1)
     run = dry_run(planner, COLLECTION, QUESTION, settings)
     stream = tiny_session.ask(COLLECTION, QUESTION, settings)
-    assert run.plan == stream.prefilled.plan
+    plan = stream.prefilled.plan
+    assert [(span.start, span.end, span.fate) for span in run.spans] == [
+        (span.start, span.end, span.fate) for span in plan.spans
+    ]
+    assert (run.prompt_tokens, run.kept_tokens, run.kept_ratio) == (
+        plan.prompt_tokens,
+        plan.kept_tokens,
+        plan.kept_ratio,
+    )
     assert run.spans == stream.result().spans
     assert run.phases["draft_prefill"] > 0
     assert run.phases["target_prefill"] == 0
@@ -74,11 +82,11 @@ def test_estimates_match_the_cost_model(planner):
     settings = Settings(keep=0.3)
     run = dry_run(planner, COLLECTION, QUESTION, settings)
     assert [estimate.keep for estimate in run.estimates] == [0.3, *(keep for keep in KEEP_RATIOS if keep != 0.3)]
-    assert run.estimates[0].kept_tokens == run.plan.kept_tokens
+    assert run.estimates[0].kept_tokens == run.kept_tokens
     target = cost_of(planner.pair.target)
     request = planner.request(COLLECTION, QUESTION, settings)
     scoring = SCORERS[request.scorer].cost(request, with_overhead=True)
-    full = target.prefill_with_overhead(run.plan.prompt_tokens)
+    full = target.prefill_with_overhead(run.prompt_tokens)
     for estimate in run.estimates:
         expected = full / (scoring + target.prefill_with_overhead(estimate.kept_tokens))
         assert estimate.speedup == pytest.approx(expected)
@@ -109,7 +117,7 @@ def test_record_chunks_cover_the_document(planner):
     assert record["auto"]["mode"] in ("select", "full")
     chunks = record["chunks"]
     assert [chunk["start"] for chunk in chunks[1:]] == [chunk["end"] for chunk in chunks[:-1]]
-    assert (chunks[0]["start"], chunks[-1]["end"]) == run.plan.document
+    assert (chunks[0]["start"], chunks[-1]["end"]) == (run.document_start, run.spans[-1].end)
     kept = sum(chunk["end"] - chunk["start"] for chunk in chunks if chunk["fate"] == "recompute")
     assert kept == sum(span["end"] - span["start"] for span in record["spans"] if span["fate"] == "recompute")
     assert {tuple(chunk["pages"]) for chunk in chunks} == {(1,)}
@@ -125,6 +133,6 @@ def test_plan_uses_the_targets_tokens_with_different_tokenizers(planner, tokeniz
     session = Session(pair=CalibratedPair(planner.pair.pair, outline, planner.pair.draft), template=planner.template)
     assert not session.pair.same_tokenizer
     run = dry_run(session, COLLECTION, QUESTION, Settings(keep=0.3))
-    assert sum(cell.tokens for cell in run.cells) == run.plan.document[1] - run.plan.document[0]
+    assert sum(cell.tokens for cell in run.cells) == run.spans[-1].end - run.document_start
     assert all(cell.importance is not None for cell in run.cells)
-    assert run.plan.kept_ratio < 0.35
+    assert run.kept_ratio < 0.35

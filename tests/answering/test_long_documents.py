@@ -16,7 +16,7 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results, comparison_table
 from specprefill_cli.reporting.dry_run_report import estimate_rows, plan_record
 from specprefill_cli.reporting.html import answer_result, render_page
-from specprefill_cli.reporting.jsonl import answer_record, line
+from specprefill_cli.reporting.jsonl import line
 from specprefill_cli.reporting.table import prompt_facts
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
@@ -56,7 +56,7 @@ def test_the_answer_is_the_same_with_and_without_speculation(session, speculatio
 
 def test_positions_are_in_the_record_the_table_and_the_page(session):
     answer = session.ask(collection(), "When?", SETTINGS.varied(mode="auto")).finished()
-    record = json.loads(line(answer_record(answer)))
+    record = json.loads(line(answer.to_json()))
     assert (record["mode"], record["positions"], record["expected_speedup"]) == ("select", "compact", None)
     assert 0 < record["position_factor"] < 1
     assert dict(prompt_facts(answer))["positions"].startswith("compact, gaps between kept spans x 0.")
@@ -89,7 +89,7 @@ def test_compare_fails_where_no_mode_fits(session):
 def test_plan_says_that_full_does_not_fit(session):
     run = dry_run(session, collection(), "When?", SETTINGS)
     assert run.advice[0] == "select"
-    assert run.plan.kept_tokens <= 600 - SETTINGS.max_new_tokens
+    assert run.kept_tokens <= 600 - SETTINGS.max_new_tokens
     assert estimate_rows(run)[-1][2:] == ["-", "does not fit"]
     assert plan_record(run, collection(), 0.0)["full_ttft_seconds"] is None
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from specprefill_cli.answering.overview import asks_for_overview
 from specprefill_cli.answering.passages import WORDS_PER_PASSAGE, best_passages, trusted_quotes
-from specprefill_cli.answering.relevance import content_stem, rank_sentences
+from specprefill_cli.answering.relevance import rank_sentences
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, Page, one_page_document
+from specprefill_cli.prefill.words import content_stem
 
 FIRST = "The harbour opened in 1887. Boats came from all over. The pier was built of oak. Nobody fished there."
 SECOND = "Lunch is at noon. The kitchen closes at two. Soup is free on Fridays."
@@ -123,31 +123,3 @@ def test_answer_has_passages_and_log_probability(tiny_session, collection):
     assert answer.log_probability < 0
     off = tiny_session.ask(collection, "When did it open?", tiny_session.settings.varied(passages="off")).finished()
     assert off.passages == []
-
-
-@pytest.mark.parametrize(
-    "question",
-    [
-        "Summarise the report",
-        "What is this document about?",
-        "please list all harbours",
-        "TL;DR",
-        "Give me an overview",
-    ],
-)
-def test_overview_questions_are_recognised(question):
-    assert asks_for_overview(question)
-
-
-@pytest.mark.parametrize(
-    "question", ["What is the fee?", "What was the talk about the pier about?", "Who made the list?", "Where is it?"]
-)
-def test_other_questions_are_not(question):
-    assert not asks_for_overview(question)
-
-
-def test_tiny_answers_an_overview_with_passages_and_says_so(tiny_session, collection):
-    answer = tiny_session.ask(collection, "What is this about?").finished()
-    assert answer.answer.startswith("The harbour opened in 1887.")
-    assert answer.generated_tokens == 0
-    assert any("--pair" in warning for warning in answer.warnings)

@@ -15,8 +15,9 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.fates import Fate
 from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.prompting import Template
+from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 
@@ -197,6 +198,18 @@ def test_keyboard_interrupt_ends_the_answer_but_not_the_session(random_session):
     assert answer.stopped == "interrupt"
     assert answer.generated_tokens == 1
     assert ask(random_session, mode="full")[2].stopped != "interrupt"
+
+
+def test_a_draft_with_other_tokens_reads_its_own_prompt(two_tokenizers, random_session):
+    target, draft = two_tokenizers
+    own = Template("own", "Find: $document -- $question", None, None)
+    session = replace(random_session, pair=CalibratedPair(random_session.pair.pair, target, draft))
+    session.draft_template = own
+    settings = Settings(mode="select", scorer="question")
+    request = session.request(COLLECTION, "When?", settings)
+    text = f"{draft.tokenizer.bos_token}Find: {COLLECTION.text} -- When?"
+    assert draft.tokenizer.decode(request.draft_prompt.tokens) == text
+    assert target.tokenizer.decode(request.prompt.tokens).startswith(f"{target.tokenizer.bos_token}Answer")
 
 
 def test_select_works_across_tokenizers(two_tokenizers, random_session):

@@ -15,20 +15,26 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from specprefill_cli.batching.scheduler import Scheduler
+from specprefill_cli.engine.local import LocalEngine
+from specprefill_cli.engine.request import Done
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.serving import guard
 from specprefill_cli.serving.api import application
 from specprefill_cli.serving.backend import Backend, Limits
 from specprefill_cli.serving.body import json_body
-from specprefill_cli.serving.engine import Engine
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_own_host
+from specprefill_cli.serving.identity import identity_of
 from specprefill_cli.serving.listening import parse_address, private_folder, read_token, unix_listener
-from specprefill_cli.serving.messages import Finished
 from specprefill_cli.serving.metrics import Metrics
 from specprefill_cli.serving.places import HAS_UNIX_SOCKETS
 
 POSIX = pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets")
+
+
+def logged(capfd):
+    """What was logged so far."""
+    guard.log_line.lines.join()
+    return capfd.readouterr().err
 
 
 async def echo(request: Request):
@@ -76,7 +82,7 @@ def test_slow_headers_are_cut_off_and_others_are_served(monkeypatch, capfd):
             assert await reader.read() == b""
 
     served(check)
-    assert "no complete headers within" in capfd.readouterr().err
+    assert "no complete headers within" in logged(capfd)
 
 
 def test_header_flood_is_refused():
@@ -138,7 +144,7 @@ def test_another_user_is_refused_on_the_socket(monkeypatch):
 @POSIX
 def test_the_socket_of_a_dead_server_is_replaced():
     with tempfile.TemporaryDirectory(prefix="sp") as folder:
-        path = Path(folder) / "command.sock"
+        path = Path(folder) / "http.sock"
         unix_listener(path).close()
         assert path.exists()
         with unix_listener(path), socket.socket(socket.AF_UNIX) as client:
@@ -186,6 +192,49 @@ def test_folder_and_token_must_be_private(monkeypatch, tmp_path):
         read_token(token)
 
 
+def test_a_proxys_name_can_be_allowed():
+    assert is_own_host("models.example:8777", ["Models.Example"])
+    assert not is_own_host("other.example", ["models.example"])
+
+
+def test_a_client_that_reads_nothing_is_given_up(monkeypatch, capfd):
+    monkeypatch.setattr(guard, "WRITE_SECONDS", 0.2)
+
+    async def check(host, port):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(connection, (host, port))
+        body = json.dumps({"a": "x" * 900}).encode()
+        request = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await loop.sock_sendall(connection, request * 100)
+
+    served(check)
+    assert "nothing read within" in logged(capfd)
+
+
+def test_a_full_pipe_of_log_lines_holds_up_nobody(monkeypatch):
+    log = guard.Log()
+    monkeypatch.setattr(log, "thread", threading.current_thread())
+    for _ in range(2 * guard.MOST_LOG_LINES):
+        log("refused")
+    assert log.lines.qsize() == guard.MOST_LOG_LINES
+
+
+def test_errors_of_the_loop_are_told_once_a_minute(monkeypatch):
+    told = []
+    monkeypatch.setattr(guard, "log_line", told.append)
+    monkeypatch.setattr(guard, "_last_loop_error", -guard.QUIET_SECONDS)
+    loop = asyncio.new_event_loop()
+    for _ in range(100):
+        guard.report_loop_error(loop, {"message": "cannot accept", "exception": OSError(24, "Too many open files")})
+    loop.close()
+    assert told == ["cannot accept: OSError: [Errno 24] Too many open files"]
+
+
 def test_names_that_utf_8_cannot_encode_are_answered():
     assert AsciiResponse({"name": "\ud800"}).body == b'{"name": "\\ud800"}'
 
@@ -212,11 +261,11 @@ def test_idle_is_a_duration(call, monkeypatch, tmp_path, idle):
     assert (code, "such as 30m" in err) == (2, True)
 
 
-def ask_often(backend, count):
-    """The statuses of questions to a backend whose engine does not run."""
+def ask_often(backend, count, paths_allowed=False):
+    """The responses to questions to a backend whose engine does not run."""
 
     async def run():
-        transport = httpx.ASGITransport(application(backend, None))
+        transport = httpx.ASGITransport(application(backend, paths_allowed))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             body = {"question": "Who?", "documents": [{"text": "The gate is green."}]}
             return await asyncio.gather(*(client.post("/v1/ask", json=body) for _ in range(count)))
@@ -228,14 +277,14 @@ def ask_often(backend, count):
 def test_full_queue_and_long_waits_say_when_to_come_back(random_session, log_requests, capfd):
     session = random_session
     limits = Limits(body_bytes=10_000, queue=1, queue_seconds=0.2)
-    engine = Engine(Scheduler(session))
+    engine = LocalEngine(session, independent=True)
     backend = Backend(
         engine=engine,
         session=session,
         own=None,
         limits=limits,
         metrics=Metrics(),
-        pair_name="random",
+        identity=identity_of(session.settings),
         log_requests=log_requests,
     )
     responses = ask_often(backend, 2)
@@ -243,10 +292,28 @@ def test_full_queue_and_long_waits_say_when_to_come_back(random_session, log_req
     assert all(int(response.headers["retry-after"]) > 0 for response in responses)
     # Whoever was turned away has left the queue.
     assert not engine.busy
-    logged = capfd.readouterr().err
-    assert "refused with 429" in logged
-    assert ("Who?" in logged) == log_requests
-    assert "green" not in logged
+    lines = logged(capfd)
+    assert "refused with 429" in lines
+    assert ("Who?" in lines) == log_requests
+    assert "green" not in lines
+
+
+def test_the_servers_own_user_waits_as_long_as_it_takes(random_session):
+    engine = LocalEngine(random_session, independent=True)
+    backend = Backend(
+        engine=engine,
+        session=random_session,
+        own=None,
+        limits=Limits(body_bytes=10_000, queue=0, queue_seconds=0.0),
+        metrics=Metrics(),
+        identity=identity_of(random_session.settings),
+    )
+    thread = threading.Timer(0.2, engine.run)
+    thread.start()
+    responses = ask_often(backend, 3, paths_allowed=True)
+    engine.close()
+    thread.join(60)
+    assert [response.status_code for response in responses] == [200, 200, 200]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -255,20 +322,21 @@ def test_a_client_that_goes_away_ends_its_answer(random_session, monkeypatch, st
     limits = Limits(body_bytes=10_000, queue=1, queue_seconds=60)
     whole, metrics = [], Metrics()
 
-    def observe(event):
-        if isinstance(event.payload, Finished) and event.payload.answer.stopped != "interrupt":
+    def observe(_ticket, event):
+        if isinstance(event, Done) and event.result.stopped != "interrupt":
             whole.append(event)
 
-    engine = Engine(Scheduler(random_session), observe=observe)
+    engine = LocalEngine(random_session, observe=observe)
+    identity = identity_of(random_session.settings)
     backend = Backend(
-        engine=engine, session=random_session, own=None, limits=limits, metrics=metrics, pair_name="random"
+        engine=engine, session=random_session, own=None, limits=limits, metrics=metrics, identity=identity
     )
     body = {"question": "Who?", "documents": [{"text": "The gate is green."}], "stream": stream}
     body = json.dumps(body | {"mode": "full", "max_new_tokens": 3_000}).encode()
 
     async def check():
         listener = socket.create_server(("127.0.0.1", 0))
-        server = http_server(application(backend, None))
+        server = http_server(application(backend, paths_allowed=True))
         task = asyncio.create_task(server.serve([listener]))
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         head = f"POST /v1/ask HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"

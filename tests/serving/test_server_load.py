@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from specprefill_cli.serving.places import TAKES_COMMANDS
+from specprefill_cli.serving.places import HAS_UNIX_SOCKETS
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not TAKES_COMMANDS, reason="the socket's place is only known on Linux"),
+    pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets"),
 ]
 
 

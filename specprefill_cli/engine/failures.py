@@ -1,12 +1,21 @@
-"""A second attempt at a question for which the device lacked memory."""
+"""Failures of a device: which ones end everything, and a second attempt where it lacked memory."""
 
 from __future__ import annotations
+
+import re
 
 import torch
 
 from specprefill_cli.prefill.pass_size import SMALLEST
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.settings import AUTO, Settings
+
+
+def is_device_failure(error: BaseException) -> bool:
+    """Whether an accelerator raised an error that all further work on it will raise too: any but a lack of memory."""
+    kind, text = type(error).__name__, str(error)
+    failed = kind == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
+    return bool(failed) and "out of memory" not in text.lower()
 
 
 def free_memory(*caches: DocumentCache | None) -> None:

@@ -1,25 +1,33 @@
-"""Lines of the input that arrive while workers answer earlier ones."""
+"""Lines of the input that arrive while earlier ones are answered."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
-from specprefill_cli.batching.executor import Inbox, Line, Request
-
-# Connects an input to the inbox of a loop; the function that it returns asks for one line.
-Source = Callable[[Inbox], Request]
 # Bytes read from a pipe at a time, if it holds so many.
 PIECE = 2**16
+
+
+@dataclass(frozen=True)
+class Line:
+    """The next line of the input has arrived; empty: there is none."""
+
+    text: bytes
+
+
+# Takes what puts a line into the inbox of a loop; the function that it returns asks for one line.
+Source = Callable[[Callable[[Any], None]], Callable[[], None]]
 
 
 def arriving(lines: Iterable[bytes]) -> Source:
     """A source whose lines are there when they are asked for, or else are all that there is to wait for."""
 
-    def source(inbox: Inbox) -> Request:
+    def source(put: Callable[[Line], None]) -> Callable[[], None]:
         iterator = iter(lines)
-        return lambda: inbox.put(Line(next(iterator, b"")))
+        return lambda: put(Line(next(iterator, b"")))
 
     return source
 
@@ -27,15 +35,15 @@ def arriving(lines: Iterable[bytes]) -> Source:
 def awaited(lines: Iterable[bytes]) -> Source:
     """A source whose lines come late, while other events are waited for: a thread reads them."""
 
-    def source(inbox: Inbox) -> Request:
+    def source(put: Callable[[Line], None]) -> Callable[[], None]:
         requests = threading.Semaphore(0)
 
         def read() -> None:
             for line in lines:
                 requests.acquire()
-                inbox.put(Line(line))
+                put(Line(line))
             requests.acquire()
-            inbox.put(Line(b""))
+            put(Line(b""))
 
         threading.Thread(target=read, name="input", daemon=True).start()
         return requests.release
@@ -43,7 +51,7 @@ def awaited(lines: Iterable[bytes]) -> Source:
     return source
 
 
-def source_of(stream: BinaryIO) -> Source:
+def lines_of(stream: BinaryIO) -> Source:
     """The lines of a file, or of a pipe or terminal whose writer may wait for answers."""
     if stream.seekable():
         return arriving(iter(stream.readline, b""))

@@ -1,0 +1,231 @@
+"""Rows answered by Ray actors, on this machine or on a cluster; Ray restarts them, and asks again what they had.
+
+Nothing of Ray is imported before `connect` is called.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import partial
+from importlib import import_module
+from queue import SimpleQueue
+from typing import Any
+
+from packaging.version import Version
+
+from specprefill_cli.batching.loop import BatchEnded, Outcome, RowEngine, error_record
+from specprefill_cli.batching.rows import Row
+from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.installation import install_command
+
+OLDEST = Version("2.50")
+# Seconds to reach a cluster.
+CONNECTING = 10
+# Seconds for all workers to start, and to load their models.
+OPENING = 1800
+# How often a row is asked again whose actor was lost.
+RETRIES = 2
+
+
+class WorkerLost(SpecprefillError):
+    """The actors that had a row were all lost before they had answered it."""
+
+
+class RowActor:
+    """An actor with an engine of its own. opener: opens it, in the actor's process."""
+
+    def __init__(self, opener: Callable[[], RowEngine]) -> None:
+        self.rows: RowEngine | None = None
+        self.refusal: tuple[str, int] | None = None
+        try:
+            self.rows = opener()
+        except SpecprefillError as error:
+            self.refusal = str(error), error.exit_code
+
+    def refused(self) -> tuple[str, int] | None:
+        """Why the engine cannot be opened, and the exit code for that."""
+        return self.refusal
+
+    def answer(self, row: Row) -> dict[str, Any]:
+        """The record of a row, which may be an error record; or why this actor can answer none, as `refused`."""
+        if self.rows is None:
+            # It was opened once, and cannot be after a restart.
+            return {"refused": self.refusal[0] if self.refusal else ""}
+        outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        self.rows.ask(row, outcomes.put)
+        outcome = outcomes.get()
+        if isinstance(outcome, BatchEnded):
+            # Ray starts another process, which can use the device again.
+            os._exit(1)
+        return error_record(outcome, {}) if isinstance(outcome, BaseException) else outcome
+
+
+class RayRows:
+    """Sends each row to the actor that has fewest; an actor answers `rows` at once."""
+
+    def __init__(self, ray: Any, actors: list[Any], rows: int, connection: ExitStack) -> None:
+        self.lost = ray.exceptions.RayActorError
+        self.ray, self.actors, self.connection = ray, actors, connection
+        self.capacity = len(actors) * rows
+        self.held = [0] * len(actors)
+
+    def ask(self, row: Row, deliver: Callable[[Outcome], None]) -> Callable[[], None]:
+        place = self.held.index(min(self.held))
+        self.held[place] += 1
+        result = self.actors[place].answer.remote(row)
+        result.future().add_done_callback(partial(self.take, place, deliver))
+        return partial(self.ray.cancel, result)
+
+    def take(self, place: int, deliver: Callable[[Outcome], None], result: Any) -> None:
+        """Deliver what an actor has returned; in a thread of Ray's, which must not call Ray."""
+        self.held[place] -= 1
+        try:
+            outcome = result.result()
+        except self.lost as error:
+            deliver(WorkerLost(f"asked {RETRIES + 1} times, and each time the worker was lost ({first_line(error)})"))
+        except Exception as error:
+            deliver(getattr(error, "cause", None) or error)
+        else:
+            refused = outcome.get("refused")
+            deliver(outcome if refused is None else BatchEnded(f"{refused}; run again with --resume"))
+
+    def close(self) -> None:
+        for actor in self.actors:
+            self.ray.kill(actor)
+        self.connection.close()
+
+
+def connect(
+    opener: Callable[[], RowEngine], address: str | None, workers: int | None, gpus: int, rows: int = 1
+) -> RayRows:
+    """Connect to a cluster, or start Ray on this machine, and open the actors.
+
+    address: `auto` or host and port; None: this machine
+    workers: None for as many as the cluster has GPUs for, or one a node where it has none; gpus: of each worker
+
+    Raises SpecprefillError where Ray is missing or too old, the cluster cannot be reached or is too small, or an engine cannot
+    be opened.
+    """
+    ray = import_ray()
+    if address is not None:
+        check_reachable(address)
+    with ExitStack() as connection:
+        # Ray prints there what happens to its processes, whatever it is asked to log.
+        connection.enter_context(redirect_stdout(connection.enter_context(open(os.devnull, "w"))))
+        connection.callback(ray.shutdown)
+        start(ray, address, workers)
+        places, resources = division(ray, workers, gpus)
+        options = {"max_restarts": -1, "max_task_retries": RETRIES, "max_concurrency": rows + 1}
+        actor_class = ray.remote(RowActor).options(**resources, **options, scheduling_strategy="SPREAD")
+        actors = [actor_class.remote(opener) for _ in range(places)]
+        try:
+            answers = ray.get([actor.refused.remote() for actor in actors], timeout=OPENING)
+            refusals = [refusal for refusal in answers if refusal]
+        except ray.exceptions.GetTimeoutError as error:
+            raise SpecprefillError(
+                f"--ray: {places} workers were not ready within {OPENING // 60} min; give fewer --workers, or see what they wait "
+                "for with `ray status`"
+            ) from error
+        except Exception as error:
+            cause = getattr(error, "cause", None) or error
+            raise SpecprefillError(f"--ray: a worker cannot be opened ({first_line(cause)})") from error
+        if refusals:
+            refused = SpecprefillError(refusals[0][0])
+            refused.exit_code = refusals[0][1]
+            raise refused
+        return RayRows(ray, actors, rows, connection.pop_all())
+
+
+def start(ray: Any, address: str | None, workers: int | None) -> None:
+    """Connect to Ray. Raises SpecprefillError where that fails."""
+    # A machine with fewer cores than workers runs them all the same.
+    cores = max(os.cpu_count() or 1, workers or 1) if address is None else None
+    try:
+        with own_signals():
+            ray.init(
+                address=address or "local",
+                num_cpus=cores,
+                include_dashboard=False if address is None else None,
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+            )
+    except Exception as error:
+        # Ray's own errors have no common base with Python's.
+        raise no_cluster(address or "local", first_line(error)) from error
+
+
+def import_ray() -> Any:
+    """The module. Raises SpecprefillError where it is missing or too old."""
+    # Ray would tell its makers about every cluster that it starts.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray: Any = import_module("ray")
+    except ImportError as error:
+        raise SpecprefillError(
+            f"--workers and --ray need the package ray; install it with {install_command('cluster')}"
+        ) from error
+    if Version(ray.__version__) < OLDEST:
+        raise SpecprefillError(
+            f"--workers and --ray need ray {OLDEST} or newer, this is {ray.__version__}; install it with "
+            f"{install_command('cluster')}"
+        )
+    return ray
+
+
+def check_reachable(address: str) -> None:
+    """Raises SpecprefillError for a host and port that nothing listens to; Ray would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECTING).close()
+    except (OSError, ValueError) as error:
+        raise no_cluster(address, first_line(error)) from error
+
+
+def no_cluster(address: str, reason: str) -> SpecprefillError:
+    """The error of an address without a cluster that can be used."""
+    return SpecprefillError(
+        f"--ray {address}: no Ray cluster there ({reason}); check it with `ray status`, set RAY_AUTH_MODE=token if it asks for a "
+        "token, or give --workers alone to start Ray on this machine"
+    )
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """Keep the handlers of signals, which Ray replaces."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def division(ray: Any, workers: int | None, gpus: int) -> tuple[int, Mapping[str, float]]:
+    """How many workers a cluster gets, and what each of them takes, as Ray's options.
+
+    Raises SpecprefillError for more workers than there is room for.
+    """
+    total = ray.cluster_resources()
+    kind, each = ("GPU", gpus) if gpus and total.get("GPU") else ("CPU", 1)
+    # A head node often has nothing for workers.
+    cores_of = [
+        node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"] and node["Resources"].get(kind)
+    ]
+    nodes = len(cores_of)
+    places = workers or (int(total["GPU"]) // each if kind == "GPU" else nodes)
+    if not 0 < places * each <= total.get(kind, 0):
+        raise SpecprefillError(
+            f"--ray: the cluster has {total.get(kind, 0):g} {kind}(s), and {max(places, 1)} workers need {each} each; give "
+            "fewer --workers, or add nodes"
+        )
+    # A worker that no node has room for would be awaited for ever.
+    cores = max(1, int(min(cores_of)) // math.ceil(places / nodes))
+    return places, {"num_gpus": each, "num_cpus": cores} if kind == "GPU" else {"num_cpus": cores}

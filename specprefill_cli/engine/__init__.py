@@ -1,0 +1,1 @@
+"""Engines: a request in, events out; `local` runs the models in this process."""

@@ -1,0 +1,306 @@
+"""The public record of an answer, a plan and a retrieval: what frontends show and programs read. Imports no torch.
+
+`to_json` and `from_json` are the JSON of `--json`, of batch rows and of the HTTP endpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from enum import Enum, StrEnum
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from specprefill_cli.documents.collection import DocumentPages
+
+SCHEMA = 1
+# The mode that others are compared with, and where the target computes kept tokens unless said otherwise.
+BASELINE, ORIGINAL = "full", "original"
+# The mode whose selection a plan and the passages show.
+PLANNED_MODE = "select"
+# How the target says that the documents do not hold the answer.
+NOT_FOUND = "not found"
+# Probability of being right from which an answer is called likely.
+LIKELY = 0.6
+# Steps of a cell's shading, from none to full.
+LEVELS = 8
+
+Value = TypeVar("Value")
+
+
+class Fate(StrEnum):
+    """A span is computed by the target, its KV is accepted from the draft, or it is dropped."""
+
+    RECOMPUTE = "recompute"
+    ACCEPT = "accept"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanRecord:
+    """A span of prompt tokens [start, end) with its fate, its pages, and its risk where one was estimated.
+
+    layers: how many of its lower layers the target computed for the span, None in modes without draft KV
+    pages: numbers alone, of all documents; documents: the same by document
+    """
+
+    start: int
+    end: int
+    fate: Fate
+    pages: list[int]
+    risk: float | None
+    documents: list[DocumentPages] = field(default_factory=list)
+    layers: int | None = None
+
+
+@dataclass(frozen=True)
+class Citation:
+    """A document's name, a 1-based page, a character range [start, end) in the document, and the sentence around it.
+
+    number: which of the documents, from 0; their names may be the same
+    """
+
+    document: str
+    page: int
+    start: int
+    end: int
+    text: str
+    number: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passage:
+    """Consecutive sentences of one document: its name, 1-based page, character range [start, end) and text.
+
+    importance: 0 to 1, that of its best sentence; number: which of the documents, from 0
+    """
+
+    document: str
+    page: int
+    start: int
+    end: int
+    text: str
+    importance: float
+    number: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A chunk, or the part of one that has one fate: characters [start, end) of the collection's text.
+
+    tokens: how many it has
+    importance: mean over the chunk's tokens; place: 1 for the most important chunk; both None where nothing was scored
+    level: its shading, from 0 to `LEVELS`; layers: as in `SpanRecord`
+    """
+
+    start: int
+    end: int
+    tokens: int
+    fate: Fate
+    importance: float | None
+    place: int | None
+    level: int
+    layers: int | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether speculation was on at the end of an answer, and the reason where it turned itself off."""
+
+    state: str
+    reason: str | None = None
+
+
+# The verdict of an answer decoded without speculation.
+SWITCHED_OFF = Verdict("off")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateVerdict:
+    """The gate's decision about a prompt.
+
+    risk: that would remain, None where it was not estimated; threshold: None where any risk is accepted
+    """
+
+    signal: str
+    risk: float | None
+    threshold: float | None
+    accepted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One answered question. Times in seconds; `ttft_seconds` from question submitted to first token in hand.
+
+    reason: why `auto` took the mode; None where the mode was named
+    tokens_per_second: of decoding after the first token, None when nothing more was decoded
+    acceptance_rate: accepted over proposed tokens, None when none was proposed
+    accepted_length_mean, accepted_histogram: accepted tokens a round, and the number of rounds by accepted tokens
+    proposer: what proposed tokens, None when nothing did; speculation: its state at the end, and the reason
+    reused: work of earlier questions about the same documents that was not done again, in words
+    passages: what the documents say about the question, the passage that the answer quotes first
+    log_probability: mean of the target's natural log-probabilities of the answer's tokens, the stop token included
+    confidence: probability that the answer is right, None for `not found` and for pairs without that calibration
+    expected_speedup: of the prefill over `full`, by the cost model
+    gate: whether the risk of the accepted draft KV was small enough; None in modes without draft KV
+    scorer: None in modes without one; draft_window: attention window of the draft's prefill in tokens, None for no window
+    positions: where the target computed kept tokens, `original` or `compact`; position_factor: what gaps were multiplied by
+    """
+
+    id: str
+    question: str
+    answer: str
+    mode: str
+    reason: str | None
+    draft: str | None
+    target: str
+    prompt_tokens: int
+    kept_tokens: int
+    kept_ratio: float
+    ttft_seconds: float
+    startup_seconds: float
+    phases: dict[str, float]
+    spans: list[SpanRecord]
+    generated_tokens: int
+    tokens_per_second: float | None
+    acceptance_rate: float | None
+    peak_memory_bytes: int | None
+    citations: list[Citation]
+    warnings: list[str]
+    stopped: str
+    accepted_length_mean: float | None = None
+    accepted_histogram: list[int] = field(default_factory=list)
+    proposer: str | None = None
+    speculation: Verdict = SWITCHED_OFF
+    reused: list[str] = field(default_factory=list)
+    passages: list[Passage] = field(default_factory=list)
+    log_probability: float | None = None
+    confidence: float | None = None
+    expected_speedup: float | None = None
+    scorer: str | None = None
+    draft_window: int | None = None
+    gate: GateVerdict | None = None
+    positions: str = ORIGINAL
+    position_factor: float = 1.0
+
+    @property
+    def document_kept_ratio(self) -> float | None:
+        """Document tokens that the target computed over all document tokens; None without any."""
+        document = sum(span.end - span.start for span in self.spans)
+        # Every token that was not kept is a document token: prefix and suffix are always computed.
+        return 1 - (self.prompt_tokens - self.kept_tokens) / document if document else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON values: its fields by name, the pair's models together; absent values are None."""
+        values = asdict(self)
+        pair = {"draft": values.pop("draft"), "target": values.pop("target")}
+        values |= {"id": self.id or None, "pair": pair, "document_kept_ratio": self.document_kept_ratio}
+        return {"schema": SCHEMA, **values}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Record:
+        """The record in the JSON values of `to_json`; further keys are ignored."""
+        return decoded(cls, {**values, **values["pair"], "id": values["id"] or ""})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieval:
+    """Passages in document order, and how much of the documents they are.
+
+    document_words, kept_words: words of the documents and of the passages
+    """
+
+    question: str
+    passages: list[Passage]
+    document_words: int
+    kept_words: int
+    warnings: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The expected cost of a keep ratio, by counted operations and the overhead of a pass.
+
+    speedup: time of full prefill over the time with this ratio
+    ttft_seconds: at the measured speed of the draft, or None where no draft ran
+    """
+
+    keep: float | None
+    kept_tokens: int
+    kept_ratio: float
+    speedup: float
+    ttft_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassCost:
+    """The fixed cost of a model's pass, in tokens computed in the same time; `measured`, or assumed for its device."""
+
+    role: str
+    tokens: int
+    measured: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """A plan, and everything computed for it.
+
+    document_start: the document's first position in the prompt
+    cells: the documents by planned fate and importance; phases: seconds, of the draft alone
+    full_fits: whether the whole prompt fits the target's context
+    pass_costs: of each model, what a pass costs beside its tokens
+    loaded: whether the target's weights are loaded; advice: the mode that `auto` would take, with its reason
+    estimates: the planned ratio first, then others; full_seconds: estimate for full prefill, None as in Estimate
+    """
+
+    question: str
+    draft: str | None
+    target: str
+    loaded: bool
+    prompt_tokens: int
+    kept_tokens: int
+    kept_ratio: float
+    document_start: int
+    cells: list[Cell]
+    spans: list[SpanRecord]
+    phases: dict[str, float]
+    advice: tuple[str, str]
+    estimates: list[Estimate]
+    full_seconds: float | None
+    full_fits: bool
+    pass_costs: list[PassCost]
+    warnings: list[str]
+
+
+def decoded(kind: type[Value], value: Any) -> Value:
+    """A value of a type from the JSON values that `asdict` makes of it. Unknown keys of dataclasses are ignored.
+
+    Raises KeyError for a field that is missing.
+    """
+    return _decode(kind, value)
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if value is None:
+        return None
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints(kind)
+        required = (part for part in fields(kind) if part.name in value or not _has_default(part))
+        return kind(**{part.name: _decode(hints[part.name], value[part.name]) for part in required})
+    if origin in (Union, UnionType):
+        return _decode(next(part for part in arguments if part is not type(None)), value)
+    if origin is list:
+        return [_decode(arguments[0], part) for part in value]
+    if origin is tuple:
+        return tuple(value)
+    return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _has_default(part: Any) -> bool:
+    return part.default is not MISSING or part.default_factory is not MISSING

@@ -1,0 +1,133 @@
+"""Rows answered by the engine of this process: records, order, errors, failed devices, and the end."""
+
+import json
+from contextlib import closing
+
+import pytest
+import torch
+
+from specprefill_cli.answering.session import Session
+from specprefill_cli.batching import local
+from specprefill_cli.batching.lines import arriving
+from specprefill_cli.batching.local import LocalRows, own_or_read
+from specprefill_cli.batching.loop import BatchEnded, Count, run_rows
+from specprefill_cli.batching.output import Finished
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.engine.local import LocalEngine
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.settings import Settings
+
+OWN = Collection((one_page_document("a.txt", "The gate opens at nine. The mill is by the river. " * 20, "text/plain"),))
+SETTINGS = Settings(mode="full", max_new_tokens=6)
+ROWS = [
+    {"id": number, "question": f"When is number {number}?", "max_new_tokens": 1 + 5 * (number % 2)}
+    for number in range(9)
+]
+
+
+@pytest.fixture
+def session(random_session):
+    random_session.warm_up(SETTINGS)
+    return random_session
+
+
+def run(session, rows, write=None, **options):
+    written, count = [], Count()
+    lines = [json.dumps(row).encode() + b"\n" for row in rows]
+    engine = LocalEngine(session, concurrency=4, read=own_or_read(OWN, None))
+    with closing(LocalRows(engine, SETTINGS)) as answering:
+        run_rows(arriving(lines), True, answering, write or written.append, Finished(), count, **options)
+    assert not answering.thread.is_alive()
+    return written
+
+
+def test_records_are_those_of_one_at_a_time_and_in_order(session):
+    written = run(session, ROWS)
+    assert [record["id"] for record in written] == list(range(9))
+    expected = [
+        session.ask(OWN, row["question"], SETTINGS.varied(max_new_tokens=row["max_new_tokens"])).finished().answer
+        for row in ROWS
+    ]
+    assert [record["answer"] for record in written] == expected
+
+
+def test_unordered_records_come_as_they_are_done(session):
+    rows = [{**ROWS[0], "max_new_tokens": 40}, *ROWS[1:]]
+    written = run(session, rows, ordered=False)
+    assert sorted(record["id"] for record in written) == list(range(9))
+    assert written[0]["id"] != 0
+
+
+def test_a_row_that_cannot_be_asked_has_an_error_in_its_place(session):
+    rows = [ROWS[0], {"id": "mode", "question": "Who?", "mode": "fast"}, {"id": "k", "question": "Who?", "keep": 7}]
+    first, second, third = run(session, rows)
+    assert (first["id"], second["id"], third["id"]) == (0, "mode", "k")
+    assert "error" not in first
+    assert "fast" in second["error"]["message"]
+    assert "row k: keep 7" in third["error"]["message"]
+
+
+def test_unknown_keys_are_warnings(session):
+    (record,) = run(session, [{**ROWS[0], "kep": 0.1}])
+    assert "key 'kep' of the row" in record["warnings"][-1]
+
+
+def test_a_failed_device_ends_the_batch(session, monkeypatch):
+    def fail(_session, _prepared):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Session, "prefill", fail)
+    with pytest.raises(BatchEnded, match=r"the device failed \(CUDA error.* --resume"):
+        run(session, ROWS)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_that_has_given_up_ends_the_batch(session, monkeypatch):
+    """Its error is that of the rows that it had; those after them are left to another run."""
+    monkeypatch.setattr(LocalEngine, "admitted", lambda _engine: 1 / 0)
+    with pytest.raises(BatchEnded, match=r"the engine has ended.* --resume"):
+        run(session, ROWS * 3)
+
+
+def test_a_row_that_is_out_of_memory_fails_alone(session, monkeypatch):
+    real = Session.prefill
+
+    def prefill(self, prepared):
+        if prepared.question == "When is number 1?":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, prepared)
+
+    monkeypatch.setattr(Session, "prefill", prefill)
+    written = run(session, ROWS[:3])
+    assert [record.get("error", {}).get("type") for record in written] == [None, "OutOfMemoryError", None]
+
+
+def test_the_end_does_not_wait_for_rows_that_nobody_wants(session, monkeypatch):
+    monkeypatch.setattr(local, "CLOSING", 60.0)
+
+    def write(_record):
+        raise BrokenPipeError
+
+    rows = [{**row, "max_new_tokens": 400} for row in ROWS]
+    rows[0]["max_new_tokens"] = 1
+    with pytest.raises(BrokenPipeError):
+        run(session, rows, write)
+
+
+def test_each_list_of_documents_is_read_once_also_one_that_cannot_be_read():
+    read = []
+
+    def reader(names):
+        read.append(names)
+        if names == ("lost",):
+            raise SpecprefillError("lost")
+        return OWN
+
+    remembered = own_or_read(OWN, reader)
+    for _ in range(2):
+        assert remembered(()) is OWN
+        assert remembered(("a", "b")) is OWN
+        with pytest.raises(SpecprefillError, match="lost"):
+            remembered(("lost",))
+    assert read == [("a", "b"), ("lost",)]

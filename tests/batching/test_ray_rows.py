@@ -1,0 +1,128 @@
+"""Ray: what is checked before the first row, and a batch on this machine that loses actors."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+
+from specprefill_cli.batching.loop import BatchEnded
+from specprefill_cli.batching.ray_rows import RayRows, RowActor, check_reachable, division, import_ray
+from specprefill_cli.errors import SpecprefillError
+
+SCRIPT = Path(__file__).parent.with_name("helpers") / "batch_workers.py"
+
+
+def test_a_missing_package_is_one_line_with_its_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SpecprefillError, match=r"need the package ray; install it with .* -m pip install .*") as error:
+        import_ray()
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_an_old_package_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(__version__="2.9.3"))
+    with pytest.raises(SpecprefillError, match=r"need ray 2\.50 or newer, this is 2\.9\.3"):
+        import_ray()
+
+
+def test_an_address_without_a_cluster_is_refused_at_once():
+    with pytest.raises(
+        SpecprefillError, match=r"--ray 127\.0\.0\.1:9: no Ray cluster there \(.*\); check it with"
+    ) as error:
+        check_reachable("127.0.0.1:9")
+    assert len(str(error.value).splitlines()) == 1
+    check_reachable("auto")
+
+
+def test_nothing_of_ray_is_imported_without_the_option():
+    modules = "specprefill_cli.cli.main, specprefill_cli.batching.ray_rows, specprefill_cli.cli.row_engines"
+    script = f"import sys, {modules}; sys.exit('ray' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("resources", "workers", "gpus", "expected"),
+    [
+        ({"CPU": 32.0, "GPU": 4.0}, None, 1, (4, {"num_gpus": 1, "num_cpus": 8})),
+        ({"CPU": 32.0, "GPU": 4.0}, None, 2, (2, {"num_gpus": 2, "num_cpus": 16})),
+        ({"CPU": 32.0, "GPU": 4.0}, 3, 0, (3, {"num_cpus": 8})),
+        ({"CPU": 32.0}, None, 1, (2, {"num_cpus": 16})),
+        ({"CPU": 32.0}, 3, 1, (3, {"num_cpus": 8})),
+        ({"CPU": 2.0}, 3, 0, None),
+        ({"CPU": 32.0, "GPU": 4.0}, 5, 1, None),
+    ],
+)
+def test_workers_share_the_cluster(resources, workers, gpus, expected):
+    each = {"Alive": True, "Resources": {kind: amount / 2 for kind, amount in resources.items()}}
+    nodes = [each, each, {"Alive": True, "Resources": {}}, {"Alive": False, "Resources": {"CPU": 1.0}}]
+    ray = SimpleNamespace(cluster_resources=lambda: resources, nodes=lambda: nodes)
+    if expected is None:
+        with pytest.raises(SpecprefillError, match="fewer --workers, or add nodes"):
+            division(ray, workers, gpus)
+    else:
+        assert division(ray, workers, gpus) == expected
+
+
+def refuse():
+    raise SpecprefillError("no such model")
+
+
+class ActorLost(Exception):
+    """Stands for Ray's."""
+
+
+class TaskFailed(Exception):
+    """Stands for Ray's, which has the error of the task."""
+
+    cause = ValueError("no such thing")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (lambda: {"answer": "nine"}, "{'answer': 'nine'}"),
+        (lambda: RowActor(refuse).answer(None), "no such model; run again with --resume"),
+        (Mock(side_effect=ActorLost("killed")), "asked 3 times, and each time the worker was lost (killed)"),
+        (Mock(side_effect=TaskFailed), "no such thing"),
+    ],
+)
+def test_what_an_actor_returns_is_told_as_what_it_is(outcome, expected):
+    ray = SimpleNamespace(exceptions=SimpleNamespace(RayActorError=ActorLost))
+    outcomes = []
+    RayRows(ray, [None], 1, None).take(0, outcomes.append, SimpleNamespace(result=outcome))
+    assert str(outcomes[0]) == expected
+    assert isinstance(outcomes[0], BatchEnded) == ("--resume" in expected)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="the stub kills itself with a signal")
+def test_lost_actors_are_replaced_and_their_rows_asked_again(tmp_path):
+    """A row that ends its actor once, or whose device fails once, is answered; one that always ends it has an error."""
+    pytest.importorskip("ray")
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    questions = [
+        "a",
+        "error x",
+        f"once {tmp_path / 'crashed'}",
+        f"device {tmp_path / 'failed'}",
+        "crash",
+        *(f"question {number}" for number in range(30)),
+    ]
+    rows = [{"id": number, "question": text} for number, text in enumerate(questions)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [sys.executable, str(SCRIPT), str(source), str(out), "2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["id"] for record in records] == [*range(len(rows))]
+    errors = {record["id"]: record["error"] for record in records if "error" in record}
+    assert errors[1] == {"type": "ValueError", "message": "no such thing"}
+    assert errors[4]["type"] == "WorkerLost"
+    assert "asked 3 times" in errors[4]["message"]
+    assert set(errors) == {1, 4}

@@ -1,0 +1,523 @@
+"""The engine: the answers of one at a time, whatever runs beside them; order, memory, failures and cancelling."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specprefill_cli.answering.session import Session
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.engine import local
+from specprefill_cli.engine.failures import is_device_failure
+from specprefill_cli.engine.local import LocalEngine
+from specprefill_cli.engine.request import (
+    LAST,
+    PASSAGES,
+    PLAN,
+    Cancelled,
+    Done,
+    Failed,
+    Piece,
+    QueueFull,
+    Request,
+    Started,
+)
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.prefill import phases
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, DocumentCache
+from specprefill_cli.settings import Settings
+
+DEVICE_ERROR = "CUDA error: an illegal memory access was encountered"
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
+QUESTIONS = ("When does it open?", "What do tickets cost, and where does the keeper live?", "Who?", "Why at nine?")
+BASE = Settings(max_new_tokens=12, keep=0.4, scorer="question")
+FULL = Settings(mode="full", speculate="off", max_new_tokens=12)
+
+
+def document(name="doc", new="nine"):
+    return Collection((one_page_document(name, TEXT.replace("nine", new), "text/plain"),))
+
+
+ONE = document()
+OTHERS = [document("ten", "ten"), document("eleven", "half past eleven"), ONE, document("six", "six")]
+
+
+class Asker:
+    """Submits requests, and notes who was delivered what, in order."""
+
+    def __init__(self, session, **options):
+        self.engine = LocalEngine(session, **options)
+        self.log = []
+
+    def submit(self, name, question="Who?", settings=FULL, documents=ONE, limit=None, **more):
+        request = Request(documents=documents, question=question, settings=settings, **more)
+        ticket = self.engine.submit(request, lambda event: self.log.append((name, event)), limit)
+        # So that requests begin in their order, and a step does something.
+        ticket.encoded.exception(60)
+        return ticket
+
+    def events(self, name):
+        return [event for asker, event in self.log if asker == name]
+
+    def text(self, name):
+        return "".join(event.text for event in self.events(name) if isinstance(event, Piece)).strip()
+
+    def last(self, name):
+        (last,) = [event for event in self.events(name) if isinstance(event, LAST)]
+        return last
+
+    def step_until(self, name, kind):
+        while not any(isinstance(event, kind) for event in self.events(name)):
+            assert self.engine.busy
+            self.engine.step()
+
+    def finish(self):
+        while self.engine.busy:
+            self.engine.step()
+
+
+@pytest.fixture
+def session(random_session, monkeypatch):
+    """A session whose answers have their full length."""
+    monkeypatch.setattr(random_session.pair.target, "stop_tokens", frozenset())
+    random_session.warm_up(FULL)
+    return random_session
+
+
+@pytest.fixture
+def asker(session):
+    return Asker(session)
+
+
+def alone(session, question="Who?", settings=FULL, documents=ONE):
+    return session.ask(documents, question, settings).finished()
+
+
+def questions(documents=(ONE,) * 4, **settings):
+    return [(one, question, BASE.varied(**settings)) for one, question in zip(documents, QUESTIONS, strict=True)]
+
+
+def answers(session, asked, **options):
+    """Answers of questions about documents with settings, all at once."""
+    asker = Asker(session, **options)
+    for number, (documents, question, settings) in enumerate(asked):
+        asker.submit(number, question, settings, documents)
+    asker.finish()
+    for number in range(len(asked)):
+        if isinstance(asker.last(number), Failed):
+            raise asker.last(number).error
+    records = [asker.last(number).result for number in range(len(asked))]
+    assert [asker.text(number) for number in range(len(asked))] == [record.answer for record in records]
+    return records
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("speculate", ["off", "auto", 3])
+@pytest.mark.parametrize("mode", ["full", "select", "draft-kv", "hybrid"])
+def test_greedy_answers_are_those_of_one_at_a_time(random_session, mode, speculate):
+    for documents in ((ONE,) * 4, OTHERS):
+        asked = questions(documents, mode=mode, speculate=speculate)
+        apart = random_session.with_cache(DocumentCache())
+        expected = [apart.ask(*question).finished() for question in asked]
+        got = answers(random_session.with_cache(DocumentCache()), asked)
+        assert [answer.answer for answer in got] == [answer.answer for answer in expected]
+        assert [answer.spans for answer in got] == [answer.spans for answer in expected]
+
+
+@pytest.mark.slow
+def test_trained_models_answer_as_one_at_a_time(tiny_session):
+    asked = [(one, question, BASE.varied(scorer="auto")) for one in OTHERS for question in QUESTIONS]
+    expected = [tiny_session.ask(*question).finished().answer for question in asked]
+    assert [answer.answer for answer in answers(tiny_session, asked)] == expected
+
+
+def test_a_sampled_answer_does_not_depend_on_its_neighbours(random_session):
+    asked = [
+        (one, question, settings.varied(temperature=0.8, seed=number))
+        for number, (one, question, settings) in enumerate(questions(OTHERS, mode="full"))
+    ]
+    got = [answer.answer for answer in answers(random_session, asked)]
+    assert got == [answer.answer for answer in answers(random_session, asked, concurrency=1)]
+    assert got[1:] == [answer.answer for answer in answers(random_session, asked[1:])]
+
+
+def test_questions_share_what_was_computed_of_their_document(random_session):
+    session = random_session.with_cache(DocumentCache())
+    for mode, shared in (("full", TARGET_PREFIX), ("select", DRAFT_PREFIX)):
+        reused = [shared in answer.reused for answer in answers(session, questions(mode=mode))]
+        assert reused == [False, True, True, True]
+
+
+def test_an_answer_comes_in_pieces_and_then_whole(session, asker):
+    asker.submit("a")
+    asker.finish()
+    first, *pieces, last = asker.events("a")
+    assert first == Started()
+    assert len(pieces) > 1
+    assert asker.text("a") == last.result.answer == alone(session).answer
+
+
+def test_passes_of_several_answers_run_together(session, asker):
+    widths = []
+    handle = session.pair.target.model.model.layers[0].register_forward_pre_hook(
+        lambda _layer, states: widths.append(states[0].shape[1])
+    )
+    for question in QUESTIONS:
+        asker.submit(question, question)
+    asker.finish()
+    handle.remove()
+    assert {asker.last(question).result.generated_tokens for question in QUESTIONS} == {12}
+    # Each begins two passes after the one before.
+    assert widths.count(4) >= 5
+
+
+def test_answers_go_on_between_the_passes_of_a_prefill(session, asker):
+    asker.submit("a", settings=FULL.varied(max_new_tokens=40))
+    asker.step_until("a", Piece)
+    asker.submit("b", "Why?", FULL.varied(prefill_chunk=64))
+    before = len(asker.events("a"))
+    asker.step_until("b", Started)
+    assert len(asker.events("a")) - before > 3
+    asker.finish()
+    assert asker.text("a") == alone(session, settings=FULL.varied(max_new_tokens=40)).answer
+    assert asker.text("b") == alone(session, "Why?", FULL.varied(prefill_chunk=64)).answer
+
+
+@pytest.mark.parametrize("task", [PASSAGES, PLAN])
+def test_requests_without_an_answer_run_beside_answers(session, asker, task):
+    long = FULL.varied(max_new_tokens=100)
+    asker.submit("a", settings=long)
+    asker.step_until("a", Piece)
+    asker.submit("b", task=task, settings=BASE)
+    asker.step_until("b", Done)
+    assert not any(isinstance(event, Done) for event in asker.events("a"))
+    asker.finish()
+    assert asker.text("a") == alone(session, settings=long).answer
+    assert asker.last("b").result.question == "Who?"
+
+
+def test_names_are_read_and_their_reading_is_start_up(session, monkeypatch, tmp_path):
+    (tmp_path / "doc.txt").write_text(TEXT)
+    asker = Asker(replace(session, startup_seconds=7.0))
+    asker.submit("a", documents=(str(tmp_path / "doc.txt"),))
+    asker.submit("lost", documents=(str(tmp_path / "lost.txt"),))
+    asker.finish()
+    assert asker.last("a").result.startup_seconds > 7.0
+    assert asker.last("a").result.answer == alone(session).answer
+    assert "no such file" in str(asker.last("lost").error)
+
+
+def test_only_so_many_run_at_once_and_all_are_answered_in_order(session):
+    asker = Asker(session, concurrency=1)
+    tickets = [asker.submit(name) for name in "abc"]
+    asker.step_until("a", Piece)
+    assert asker.engine.queued == 2
+    assert [ticket.started is None for ticket in tickets] == [False, True, True]
+    with pytest.raises(QueueFull):
+        asker.submit("d", limit=2)
+    asker.finish()
+    assert [name for name, event in asker.log if isinstance(event, Done)] == ["a", "b", "c"]
+
+
+def test_memory_decides_how_many_run(session):
+    asker, most = Asker(session, memory_bytes=1), 0
+    for question in QUESTIONS:
+        asker.submit(question, question)
+    while asker.engine.busy:
+        asker.engine.step()
+        most = max(most, len(asker.engine.running))
+    assert most == 1
+    assert all(isinstance(asker.last(question), Done) for question in QUESTIONS)
+
+
+def test_waiting_is_no_part_of_the_time_to_first_token(monkeypatch):
+    now = 10.0
+    monkeypatch.setattr(phases.time, "perf_counter", lambda: now)
+    clock = PhaseClock()
+    with clock.phase("tokenize"):
+        now = 11.0
+    now = 20.0
+    clock.resume()
+    with clock.phase("scoring"):
+        now = 22.0
+    assert (clock.seconds, clock.ttft) == ({"tokenize": 1.0, "scoring": 2.0}, 3.0)
+
+
+def test_a_question_that_fails_does_not_disturb_the_others(session, asker):
+    asker.submit("good", settings=BASE)
+    asker.submit("empty", " ")
+    asker.submit("impossible", settings=BASE.varied(mode="draft-kv", exact_layers=1))
+    asker.finish()
+    assert isinstance(asker.last("empty").error, UsageError)
+    assert isinstance(asker.last("impossible").error, SpecprefillError)
+    assert isinstance(asker.last("good"), Done)
+
+
+def test_a_text_that_is_refused_holds_up_no_answer(session, asker, monkeypatch):
+    """Tokenising happens beside the engine's thread."""
+    threads, encode = [], Session.encode
+
+    def watched(self, *arguments):
+        threads.append(threading.current_thread())
+        return encode(self, *arguments)
+
+    monkeypatch.setattr(Session, "encode", watched)
+    asker.submit("long", documents=Collection((one_page_document("long", TEXT * 40, "text/plain"),)))
+    asker.finish()
+    assert "tokens" in str(asker.last("long").error)
+    assert threading.main_thread() not in threads
+
+
+def test_a_failure_of_admission_is_that_of_its_question(session, asker, monkeypatch):
+    real = Session.resolved
+
+    def fail(self, encoded, settings, identifier=""):
+        if encoded.question == "Why?":
+            raise ZeroDivisionError
+        return real(self, encoded, settings, identifier)
+
+    monkeypatch.setattr(Session, "resolved", fail)
+    asker.submit("bad", "Why?")
+    asker.submit("good")
+    asker.finish()
+    assert isinstance(asker.last("bad").error, ZeroDivisionError)
+    assert asker.text("good")
+
+
+def test_a_failure_of_the_engine_itself_ends_every_request(session, asker, monkeypatch):
+    monkeypatch.setattr(LocalEngine, "admitted", lambda _engine: 1 / 0)
+    for name in "ab":
+        asker.submit(name)
+    with pytest.raises(ZeroDivisionError):
+        asker.engine.run()
+    assert all(isinstance(asker.last(name).error, ZeroDivisionError) for name in "ab")
+    with pytest.raises(QueueFull):
+        asker.submit("late")
+
+
+def test_a_pass_that_fails_together_is_run_for_each_alone(session):
+    asked = questions(mode="full", speculate="off")
+    expected = [session.ask(*question).finished().answer for question in asked]
+
+    def fail(_module, states):
+        if states[0].shape[1] == len(QUESTIONS):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    handle = session.pair.target.model.model.layers[1].mlp.register_forward_pre_hook(fail)
+    got = [answer.answer for answer in answers(session, asked)]
+    handle.remove()
+    assert got == expected
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_question_that_lacks_memory_is_tried_again_alone(session, monkeypatch, attempts):
+    """Alone, and in short passes, it is out of memory again or not."""
+    asker = Asker(session.with_cache(DocumentCache()))
+    real, beside = Session.prefill, []
+
+    def prefill(self, prepared):
+        if prepared.question == "Why?":
+            beside.append((len(asker.engine.running), prepared.request.prefill_chunk))
+            if len(beside) <= attempts:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, prepared)
+
+    monkeypatch.setattr(Session, "prefill", prefill)
+    for name, question in {"a": "Who a?", "b": "Why?", "c": "Who c?"}.items():
+        asker.submit(name, question)
+    asker.finish()
+    assert beside[0][0] > 0
+    assert beside[1:] == [(0, 512)]
+    assert asker.text("a") == alone(session, "Who a?").answer
+    assert asker.text("c") == alone(session, "Who c?").answer
+    last = asker.last("b")
+    if attempts == 2:
+        assert isinstance(last.error, torch.OutOfMemoryError)
+    else:
+        assert last.result.answer == alone(session, "Why?").answer
+        assert last.result.warnings[-1] == "out of memory (CUDA out of memory); asked again in passes of 512 tokens"
+
+
+def test_cancelling_ends_an_answer_as_ctrl_c_does_and_leaves_the_others_whole(session, asker):
+    ticket = asker.submit("a", "Why?")
+    asker.submit("b")
+    asker.step_until("a", Piece)
+    asker.engine.cancel(ticket)
+    asker.step_until("a", Done)
+    answer = asker.last("a").result
+    assert (answer.stopped, answer.answer) == ("interrupt", asker.text("a"))
+    assert answer.generated_tokens < FULL.max_new_tokens
+    asker.finish()
+    assert asker.text("b") == alone(session).answer
+
+
+def test_cancelling_in_prefill_ends_the_question_at_its_next_pass(session, asker):
+    passes = []
+
+    def cancel(_layer, _states):
+        passes.append(1)
+        asker.engine.cancel(ticket)
+
+    ticket = asker.submit("a", settings=FULL.varied(prefill_chunk=32))
+    handle = session.pair.target.model.model.layers[0].register_forward_pre_hook(cancel)
+    asker.step_until("a", Failed)
+    handle.remove()
+    assert isinstance(asker.last("a").error, Cancelled)
+    assert len(passes) == 1
+    asker.submit("b")
+    asker.finish()
+    assert asker.text("b") == alone(session).answer
+
+
+def test_cancelling_a_waiting_request_frees_its_place_at_once(asker):
+    asker.submit("a", limit=1)
+    ticket = asker.submit("b", limit=2)
+    with pytest.raises(QueueFull):
+        asker.submit("c", limit=2)
+    asker.engine.cancel(ticket)
+    assert isinstance(asker.last("b").error, Cancelled)
+    asker.submit("c", limit=2)
+
+
+def test_ctrl_c_ends_the_answer_of_a_caller_that_waits_for_it(session):
+    engine = LocalEngine(session)
+    passes = []
+
+    def interrupt(_layer, _states):
+        passes.append(1)
+        if len(passes) == 4:
+            raise KeyboardInterrupt
+
+    handle = session.pair.target.model.model.layers[0].register_forward_pre_hook(interrupt)
+    *pieces, last = engine.ask(Request(documents=ONE, question="Who?", settings=FULL))
+    handle.remove()
+    text = "".join(event.text for event in pieces if isinstance(event, Piece))
+    assert last.result.stopped == "interrupt"
+    assert last.result.answer == text.strip()
+    assert alone(session).answer.startswith(last.result.answer)
+
+
+def test_ctrl_c_at_the_end_of_an_answer_leaves_it_whole(session, monkeypatch):
+    finished, calls = LocalEngine.finished, []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return finished(*arguments)
+
+    monkeypatch.setattr(LocalEngine, "finished", interrupted)
+    engine = LocalEngine(session)
+    *_, last = engine.ask(Request(documents=ONE, question="Who?", settings=FULL))
+    assert last.result.answer == alone(session).answer
+    assert not engine.busy
+
+
+def test_ctrl_c_in_prefill_reaches_the_caller(session):
+    engine = LocalEngine(session)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    handle = session.pair.target.model.model.layers[1].mlp.register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        list(engine.ask(Request(documents=ONE, question="Who?", settings=FULL)))
+    handle.remove()
+    assert not engine.busy
+
+
+def test_independent_answers_learn_nothing_from_each_other(session):
+    asker = Asker(session.with_cache(DocumentCache()), independent=True)
+    settings = FULL.varied(mode="auto", speculate="auto")
+    for name in "abc":
+        asker.submit(name, settings=settings)
+    asker.finish()
+    assert len({asker.last(name).result.reason for name in "abc"}) == 1
+    assert asker.submit("d").encoded.result().session.speculation is not session.speculation
+
+
+def test_a_template_is_that_of_its_request(session, asker):
+    template = replace(session.template, text="Answer in one word. " + session.template.text)
+    asker.submit("own", template=template)
+    asker.submit("common")
+    asker.finish()
+    assert asker.last("own").result.prompt_tokens > asker.last("common").result.prompt_tokens
+
+
+def test_nothing_is_left_when_the_device_fails_in_a_pass(session, asker):
+    def fail(*_):
+        raise RuntimeError(DEVICE_ERROR)
+
+    asker.submit("running")
+    asker.step_until("running", Piece)
+    for name in "ab":
+        asker.submit(name)
+    handle = session.pair.target.model.model.layers[1].mlp.register_forward_pre_hook(fail)
+    asker.engine.run()
+    handle.remove()
+    for name in ("running", "a", "b"):
+        assert DEVICE_ERROR in str(asker.last(name).error)
+    assert not asker.engine.busy
+    with pytest.raises(QueueFull):
+        asker.submit("late")
+
+
+def test_a_failed_device_also_ends_the_answers_of_another_model(session, asker, monkeypatch):
+    tickets = [asker.submit(name) for name in "ab"]
+    for name in "ab":
+        asker.step_until(name, Piece)
+    tickets[1].waiting = replace(tickets[1].waiting, model=object())
+    monkeypatch.setattr(local, "run_together", lambda passes: [RuntimeError(DEVICE_ERROR) for _ in passes])
+    asker.engine.decode()
+    for name in "ab":
+        assert DEVICE_ERROR in str(asker.last(name).error)
+
+
+def test_a_request_outlives_a_failure_to_free_memory_for_it(session, asker, monkeypatch):
+    """It is among those that the engine's end is told to."""
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Session, "prefill", fail)
+    monkeypatch.setattr(local, "free_memory", lambda *_: 1 / 0)
+    asker.submit("a")
+    with pytest.raises(ZeroDivisionError):
+        asker.engine.run()
+    assert isinstance(asker.last("a").error, ZeroDivisionError)
+
+
+def test_the_engine_finishes_what_it_has_when_it_closes(asker):
+    asker.submit("a")
+    asker.submit("b", task=PASSAGES, settings=BASE)
+    thread = threading.Thread(target=asker.engine.run)
+    thread.start()
+    asker.engine.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert isinstance(asker.last("a"), Done)
+    assert isinstance(asker.last("b"), Done)
+
+
+class AcceleratorError(RuntimeError):
+    """Named as torch's, which is not in every version."""
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (
+            AcceleratorError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be ..."),
+            True,
+        ),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasGemmEx"), True),
+        (AcceleratorError("CUDA error: out of memory"), False),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), False),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
+    ],
+)
+def test_failures_that_all_further_work_shares(error, failed):
+    assert is_device_failure(error) == failed
