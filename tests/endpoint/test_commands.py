@@ -1,0 +1,158 @@
+"""The commands with an endpoint as target: ask, batch with faults, compare, evaluate; and those that refuse one."""
+
+import json
+import re
+
+import pytest
+
+from specprefill_cli.resources import packaged_folder
+from tests.helpers.upstream import error, piece, says, status, streamed
+
+pytestmark = pytest.mark.slow
+HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
+QUESTION = "What mileage allowance does the company pay if you use your own car?"
+ROWS = 60
+# One of each in sixty: a tenth of the rows fails.
+FAULTS = {
+    4: error(500, "out of memory"),
+    13: streamed(piece("12 "), length=5_000),
+    22: streamed(b"data: {oops\n\n"),
+    31: status(200, "<html></html>", "text/html"),
+    40: error(400, "maximum context length is 10 tokens"),
+    59: error(401, "bad key"),
+}
+
+
+def test_ask_prints_the_answer_and_both_parts_of_the_time(call, upstream, monkeypatch):
+    monkeypatch.setattr(
+        "specprefill_cli.serving.control.server_for", lambda *_: pytest.fail("no server of ours is asked")
+    )
+    code, out, err = call("ask", HANDBOOK, QUESTION, "--target", upstream.target)
+    assert (code, out.strip()) == (0, "42 pence")
+    assert re.search(r"TTFT .*draft prefill .* \+ upstream", " ".join(err.split()))
+
+
+def test_ask_ends_with_one_line_where_the_server_refuses(call, upstream, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-secret-key")
+    upstream.script = lambda _body: error(401, "bad key sk-a-secret-key")
+    code, out, err = call("ask", HANDBOOK, QUESTION, "--target", upstream.target, "--quiet")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"specprefill: {upstream.url}: refuses the key (401: bad key ***)")
+    assert err.count("\n") == 1
+
+
+def test_an_answer_that_is_cut_off_ends_its_line_before_the_error(call, upstream):
+    upstream.script = lambda _body: streamed(piece("42 "), piece("pen"))
+    code, out, err = call("ask", HANDBOOK, QUESTION, "--target", upstream.target, "--quiet")
+    assert (code, out) == (1, "42 pen\n")
+    assert "cut off" in err
+    upstream.script = lambda _body: streamed()
+    assert call("ask", HANDBOOK, QUESTION, "--target", upstream.target, "--quiet")[:2] == (1, "")
+
+
+def test_the_page_has_a_bar_for_the_endpoint(call, upstream, tmp_path):
+    page = tmp_path / "page.html"
+    code, _, _ = call("ask", HANDBOOK, QUESTION, "--target", upstream.target, "--html", str(page))
+    assert code == 0
+    assert re.search(r'class="p9" style="[^"]*" title="upstream \d', page.read_text())
+
+
+@pytest.fixture
+def batch(call, tmp_path, upstream):
+    """Run a batch of rows about short documents; its records."""
+    questions, out = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
+    (tmp_path / "gate.txt").write_text("The gate is open from nine to five. " * 20)
+    rows = [{"id": f"r{number}", "question": f"What has number {number}?"} for number in range(ROWS)]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def run(*options):
+        code, _, err = call(
+            "batch", str(questions), "--document", str(tmp_path / "gate.txt"), "--target", upstream.target,
+            "--out", str(out), "--mode", "select", "--scorer", "lexical", *options,
+        )  # fmt: skip
+        return code, [json.loads(text) for text in out.read_text().splitlines()], err
+
+    return run
+
+
+def number_in(body):
+    return int(re.search(r"number (\d+)\?$", body["messages"][-1]["content"])[1])
+
+
+@pytest.mark.parametrize("options", [(), ("--concurrency", "1"), ("--unordered",)])
+def test_no_row_is_lost_or_doubled_and_failed_ones_are_asked_again(batch, upstream, options):
+    def reply(body):
+        return says(f"answer {number_in(body)}")
+
+    upstream.script = lambda body: FAULTS.get(number_in(body)) or reply(body)
+    code, records, _ = batch(*options)
+    names = [record["id"] for record in records]
+    expected = [f"r{number}" for number in range(ROWS)]
+    assert code == 3
+    assert (sorted(names) if "--unordered" in options else names) == (
+        sorted(expected) if "--unordered" in options else expected
+    )
+    failed = {record["id"]: record["error"] for record in records if "error" in record}
+    assert set(failed) == {f"r{number}" for number in FAULTS}
+    assert {fault["type"] for fault in failed.values()} == {"EndpointError", "PromptTooLong"}
+    upstream.bodies.clear()
+    upstream.script = reply
+    code, records, _ = batch("--retry-failed", *options)
+    assert code == 0
+    assert sorted(map(number_in, upstream.bodies)) == sorted(FAULTS)
+    answers = {record["id"]: record["answer"] for record in records if "error" not in record}
+    assert answers == {f"r{number}": f"answer {number}" for number in range(ROWS)}
+    assert len([record for record in records if "error" not in record]) == ROWS
+
+
+def test_a_row_may_not_ask_for_what_an_endpoint_cannot_do(call, upstream):
+    rows = b'{"question": "When?", "mode": "hybrid"}\n{"question": "When?"}\n'
+    code, out, _ = call("batch", "-", "--document", HANDBOOK, "--target", upstream.target, stdin=rows)
+    refused, answered = map(json.loads, out.splitlines())
+    assert (code, answered["answer"]) == (3, "42 pence")
+    assert "--mode hybrid: not with an endpoint" in refused["error"]["message"]
+
+
+def test_compare_shows_both_with_the_tokens_sent(call, upstream):
+    code, out, _ = call("compare", HANDBOOK, QUESTION, "--target", upstream.target)
+    assert code == 0
+    assert re.search(r"upstream +\d", out)
+    assert re.search(r"kept +4,\d+ of 4,\d+, 1.000 +\d{3} of 4,\d+", out)
+    assert "first-token KL" not in out
+
+
+def test_evaluate_asks_the_endpoint(call, upstream, tmp_path):
+    questions = tmp_path / "questions.jsonl"
+    context = "The gate is open from nine to five. " * 40 + "The fee is 42 pence a mile. " + "Dogs are welcome. " * 40
+    questions.write_text(
+        json.dumps({"id": "a", "context": context, "question": "What is the fee?", "answers": ["42 pence"]})
+    )
+    code, out, _ = call("evaluate", str(questions), "--target", upstream.target, "--json")
+    rows = {row["mode"]: row for row in json.loads(out)["rows"]}
+    assert code == 0
+    assert (rows["select"]["em"], rows["select"]["scorer"], rows["select"]["answer_kept"]) == (100.0, "blend", 100.0)
+    assert rows["select"]["kept_ratio"] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("plan", HANDBOOK, QUESTION), "an endpoint, whose weights are not here"),
+        (("batch", "-", "--document", HANDBOOK, "--workers", "2"), "give --concurrency N"),
+        (("ask", HANDBOOK, QUESTION, "--mode", "hybrid"), "--mode hybrid: not with an endpoint"),
+        (("ask", HANDBOOK, QUESTION, "--style", "full"), "--style full"),
+    ],
+)
+def test_what_cannot_be_done_is_a_usage_error(call, upstream, arguments, expected):
+    code, _, err = call(*arguments, "--target", upstream.target)
+    assert code == 2
+    assert expected in err
+    assert upstream.bodies == []
+
+
+def test_without_the_package_the_message_names_the_extra(call, upstream, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "openai", None)
+    code, _, err = call("ask", HANDBOOK, QUESTION, "--target", upstream.target)
+    assert code == 1
+    assert "endpoint" in err
+    assert "install" in err

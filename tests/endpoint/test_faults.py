@@ -1,0 +1,129 @@
+"""Every failure of a server is one line with cause and remedy, and never shows the key."""
+
+import json
+import socket
+
+import pytest
+
+from specprefill_cli.endpoint.client import ATTEMPTS, Client, open_client
+from specprefill_cli.endpoint.faults import EndpointError
+from specprefill_cli.endpoint.reference import parse_endpoint
+from specprefill_cli.errors import PromptTooLong
+from specprefill_cli.settings import Settings
+from tests.helpers.upstream import error, event, piece, says, silent, status, streamed
+
+KEY = "sk-a-secret-key"
+MESSAGES = [{"role": "user", "content": "When?"}]
+
+
+@pytest.fixture
+def waits():
+    return []
+
+
+@pytest.fixture
+def client(upstream, waits):
+    return Client(parse_endpoint(upstream.target), KEY, sleep=waits.append)
+
+
+def answer(client, **settings):
+    return "".join(client.send(MESSAGES, Settings(**settings)))
+
+
+FAULTS = {
+    "401": (error(401, f"bad key {KEY}"), "refuses the key (401: bad key ***)"),
+    "404": (error(404, "model 'x' not found"), "no such model or address (404: model 'x' not found)"),
+    "500": (error(500, "out of memory"), "failed (500: out of memory)"),
+    "400": (error(400, "seed is not supported"), "refuses the request (400: seed is not supported)"),
+    "no json": (status(500, "<h1>Oops</h1>\n", "text/html"), "failed (500"),
+    "cut": (streamed(piece("42")), "cut off"),
+    "cut in a part": (streamed(piece("42"), length=10_000), "cut off"),
+    "wrong json": (streamed(b"data: {oops\n\n"), "other than a streamed chat completion"),
+    "other json": (streamed(event(["a list"])), "other than a streamed chat completion"),
+    "page": (status(200, "<html></html>", "text/html"), "other than a streamed chat completion"),
+    "not streamed": (
+        status(200, {"choices": [{"message": {"content": "42"}}]}),
+        "other than a streamed chat completion",
+    ),
+    "error in the stream": (streamed(piece("42"), event({"error": {"message": "the GPU is gone"}})), "the GPU is gone"),
+}
+
+
+@pytest.mark.parametrize(("reply", "expected"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_one_line_with_its_cause_and_a_remedy(upstream, client, reply, expected):
+    upstream.script = lambda _body: reply
+    with pytest.raises(EndpointError) as raised:
+        answer(client)
+    message = str(raised.value)
+    assert expected in message
+    assert ";" in message
+    assert "\n" not in message
+    assert KEY not in message
+    assert len(upstream.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {
+            "error": {
+                "message": "This model's maximum context length is 4096 tokens.",
+                "code": "context_length_exceeded",
+            }
+        },
+        {"error": {"message": "the request exceeds the available context size", "type": "exceed_context_size_error"}},
+        {"object": "error", "message": "The prompt is too long: 9000"},
+    ],
+)
+def test_an_exceeded_context_is_a_prompt_that_is_too_long(upstream, client, body):
+    upstream.script = lambda _body: status(400, body)
+    with pytest.raises(PromptTooLong, match="--mode select"):
+        answer(client)
+
+
+def test_a_server_that_is_not_there_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        with pytest.raises(EndpointError, match=f"{url}: cannot be reached .*; start the server"):
+            answer(open_client(parse_endpoint(f"{url}#m")))
+
+
+def test_a_silent_server_is_a_timeout(upstream):
+    upstream.script = lambda _body: silent
+    with pytest.raises(EndpointError, match=r"no answer within 0.2 s; "):
+        answer(Client(parse_endpoint(upstream.target), KEY, timeout=0.2))
+
+
+def test_a_busy_server_is_asked_again_when_it_says(upstream, client, waits):
+    replies = [error(429, "slow down", retry_after="7"), error(503, "loading"), says("42")]
+    upstream.script = lambda _body: replies[len(upstream.bodies) - 1]
+    assert answer(client) == "42"
+    assert waits == [7.0, 2.0]
+
+
+@pytest.mark.parametrize(("after", "attempts"), [("0", ATTEMPTS), ("3600", 1), ("-1", 1), ("nan", 1)])
+def test_the_attempts_and_the_waits_have_bounds(upstream, client, waits, after, attempts):
+    upstream.script = lambda _body: error(429, "slow down", retry_after=after)
+    with pytest.raises(EndpointError, match="is busy"):
+        answer(client)
+    assert (len(upstream.bodies), len(waits)) == (attempts, attempts - 1)
+
+
+def test_sampling_is_passed_on(upstream, client):
+    assert answer(client, temperature=0.7, top_p=0.9, top_k=40, seed=3, max_new_tokens=17) == "42 pence"
+    sent = upstream.bodies[0]
+    assert sent | {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "seed": 3, "max_tokens": 17} == sent
+    answer(client)
+    assert "top_k" not in upstream.bodies[1]
+
+
+def test_the_key_of_the_environment_is_sent_and_not_shown(upstream, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    keyed = open_client(parse_endpoint(upstream.target))
+    answer(keyed)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    answer(open_client(parse_endpoint(upstream.target)))
+    assert upstream.keys == [f"Bearer {KEY}", "Bearer none"]
+    assert KEY not in repr(keyed)
+    assert KEY not in json.dumps(upstream.bodies)

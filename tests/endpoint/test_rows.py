@@ -1,0 +1,111 @@
+"""Rows of a batch: several at the server at once, and none that waits for another."""
+
+import threading
+from queue import SimpleQueue
+
+import pytest
+
+from specprefill_cli.batching.rows import Row
+from specprefill_cli.documents import DocumentError, read_collection
+from specprefill_cli.endpoint.rows import ROWS_AT_ONCE, EndpointRows
+from specprefill_cli.engine.request import Cancelled
+from specprefill_cli.errors import UsageError
+from specprefill_cli.settings import Settings
+from tests.helpers.upstream import piece, says, silent, streamed
+
+
+@pytest.fixture
+def gate(tmp_path):
+    path = tmp_path / "gate.txt"
+    path.write_text("The gate is open from nine to five. " * 20)
+    return str(path)
+
+
+@pytest.fixture
+def outcomes():
+    return SimpleQueue()
+
+
+@pytest.fixture
+def ask(session, upstream, gate, outcomes):
+    """Ask a row, which is given by its question; returns what cancels it."""
+    settings = Settings(target=upstream.target, mode="full")
+    rows = EndpointRows(session, settings, lambda names: read_collection(names or [gate]))
+
+    def run(question, **values):
+        return rows.ask(Row(question, question, **values), lambda outcome: outcomes.put((question, outcome)))
+
+    run.rows = rows
+    yield run
+    rows.close()
+
+
+def test_the_server_has_several_rows_at_once(ask, upstream, outcomes):
+    all_there = threading.Barrier(ROWS_AT_ONCE, timeout=60)
+
+    def reply(handler):
+        all_there.wait()
+        says("42")(handler)
+
+    upstream.script = lambda _body: reply
+    assert ask.rows.capacity == ROWS_AT_ONCE
+    for number in range(ROWS_AT_ONCE):
+        ask(f"What has number {number}?")
+    answered = dict(outcomes.get() for _ in range(ROWS_AT_ONCE))
+    assert {question: record["answer"] for question, record in answered.items()} == dict.fromkeys(answered, "42")
+    assert len(answered) == ROWS_AT_ONCE
+
+
+def test_a_row_brings_its_documents_and_settings(ask, upstream, outcomes, tmp_path):
+    (tmp_path / "fee.txt").write_text("The fee is 42 pence a mile.")
+    ask("What?", documents=(str(tmp_path / "fee.txt"),), overrides={"max_new_tokens": 7}, ignored=("colour",))
+    _, record = outcomes.get()
+    assert "The fee is 42 pence a mile." in upstream.sent
+    assert upstream.bodies[0]["max_tokens"] == 7
+    assert record["answer"] == "42 pence"
+    assert "colour" in record["warnings"][-1]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"documents": ("missing.txt",)}, DocumentError),
+        ({"overrides": {"mode": "hybrid"}}, UsageError),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_its_outcome(ask, upstream, outcomes, values, expected):
+    ask("What?", **values)
+    assert isinstance(outcomes.get()[1], expected)
+    assert upstream.bodies == []
+
+
+def test_a_row_that_is_given_up_holds_nothing_up(ask, upstream, outcomes):
+    asked = threading.Event()
+
+    def hang(handler):
+        asked.set()
+        silent(handler)
+
+    upstream.script = lambda body: hang if "hangs" in body["messages"][-1]["content"] else says("42")
+    cancel = ask("What hangs?")
+    assert asked.wait(60)
+    ask("What answers?")
+    question, record = outcomes.get()
+    assert (question, record["answer"]) == ("What answers?", "42")
+    cancel()
+    assert not ask.rows.asking
+
+
+def test_a_row_that_is_given_up_ends_with_the_next_piece(ask, upstream, outcomes):
+    given_up = threading.Event()
+
+    def reply(handler):
+        streamed(piece("42 "))(handler)
+        given_up.wait(60)
+        handler.wfile.write(piece("pence") * 2)
+
+    upstream.script = lambda _body: reply
+    cancel = ask("What?")
+    cancel()
+    given_up.set()
+    assert isinstance(outcomes.get()[1], Cancelled)

@@ -1,0 +1,142 @@
+"""Questions to a scripted server: what the draft chooses and sends, what the answer records, what is refused."""
+
+import pytest
+
+from specprefill_cli.answering.comparison import Comparison
+from specprefill_cli.documents import read_collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.sentences import sentence_ranges
+from specprefill_cli.endpoint.choosing import SHORTEST
+from specprefill_cli.endpoint.faults import EndpointError
+from specprefill_cli.endpoint.session import open_endpoint
+from specprefill_cli.errors import UsageError
+from specprefill_cli.reporting.jsonl import line
+from specprefill_cli.resources import packaged_folder
+from specprefill_cli.settings import Settings
+from tests.helpers.upstream import error, piece, says, streamed
+
+QUESTION = "What mileage allowance does the company pay if you use your own car?"
+ANSWER_SENTENCE = "If you use your own car, the company pays a mileage allowance of 42 pence per mile"
+
+
+@pytest.fixture(scope="module")
+def handbook():
+    return read_collection([str(packaged_folder("sample_docs") / "harbour-handbook.pdf")])
+
+
+def test_the_kept_text_is_sent_as_prose_with_the_question_last(session, upstream, handbook):
+    answer = session.ask(handbook, QUESTION, session.settings.varied(scorer="auto")).finished()
+    system, user = upstream.bodies[0]["messages"]
+    assert system["role"] == "system"
+    assert "Answer from the documents alone" in system["content"]
+    assert user["content"].endswith(f"\n\nQuestion: {QUESTION}")
+    assert f"{handbook.documents[0].name}, page 8:\n" in user["content"]
+    assert ANSWER_SENTENCE in user["content"]
+    assert "[...]" in user["content"]
+    assert len(user["content"]) < len(handbook.text) / 4
+    sentences = {handbook.text[start:end] for start, end in sentence_ranges(handbook.text)}
+    headings = {f"{handbook.documents[0].name}, page {page.number}:" for page in handbook.documents[0].pages}
+    for paragraph in user["content"].split("\n\n")[:-1]:
+        lines = paragraph.split("\n")
+        body = "\n".join(lines[1:] if lines[0] in headings else lines)
+        assert body == "[...]" or {body[start:end] for start, end in sentence_ranges(body)} <= sentences
+    assert (answer.answer, answer.mode, answer.scorer) == ("42 pence", "select", "blend")
+    assert (answer.draft, answer.target) == ("tiny:draft", upstream.target)
+    assert answer.citations[0].page == 8
+
+
+def test_the_time_to_first_token_has_both_parts(session, handbook):
+    answer = session.ask(handbook, QUESTION).finished()
+    assert answer.phases["draft_prefill"] > 0
+    assert answer.phases["upstream"] > 0
+    assert answer.ttft_seconds == pytest.approx(sum(answer.phases.values()), abs=0.01)
+    record = answer.to_json()
+    assert line(record)
+    assert record["speculation"]["reason"] == "the endpoint decodes by itself"
+
+
+def test_the_record_says_how_tokens_are_counted_and_what_may_have_been_cut(session, upstream, handbook):
+    upstream.script = lambda _body: says("42", prompt_tokens=321)
+    told = session.ask(handbook, QUESTION).finished().warnings
+    assert "tokens are counted with tiny:draft's tokenizer; the endpoint counts 321 in what was sent" in told[-1]
+    upstream.script = lambda _body: says("42", prompt_tokens=10)
+    assert "it may have cut the prompt" in session.ask(handbook, QUESTION).finished().warnings[-1]
+
+
+def test_full_sends_everything_and_scores_nothing(session, upstream, handbook):
+    answer = session.ask(handbook, QUESTION, Settings(target=upstream.target, mode="full")).finished()
+    assert "[...]" not in upstream.sent
+    assert handbook.documents[0].text.split()[-1] in upstream.sent
+    words = [word for word in upstream.sent.split() if word]
+    assert len(words) >= len(handbook.text.split())
+    assert (answer.kept_ratio, answer.scorer, answer.draft) == (1.0, None, None)
+    assert answer.phases["draft_prefill"] == answer.phases["scoring"] == 0
+
+
+@pytest.mark.parametrize(("sentences", "mode"), [(3, "full"), (SHORTEST // 4, "select")])
+def test_auto_sends_short_documents_whole(session, sentences, mode):
+    document = one_page_document("gate.txt", "The gate is open from nine to five. " * sentences, "text/plain")
+    answer = session.ask([document], "When is the gate open?").finished()
+    assert answer.mode == mode
+    assert answer.reason.startswith("auto: ")
+
+
+def test_keep_decides_how_much_is_sent(session, upstream, handbook):
+    sizes = []
+    for keep in (0.05, 0.2, 0.5):
+        answer = session.ask(handbook, QUESTION, session.settings.varied(keep=keep)).finished()
+        assert answer.kept_ratio >= 0.9 * keep
+        sizes.append(len(upstream.sent))
+    assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"mode": "draft-kv"}, "--mode draft-kv"),
+        ({"mode": "hybrid"}, "--mode hybrid"),
+        ({"positions": "original"}, "--positions original"),
+        ({"speculate": 4, "proposer": "lookup"}, "--speculate 4, --proposer lookup"),
+        ({"quantization": "int8", "adapter": "folder"}, "--adapter folder, --quantization int8"),
+    ],
+)
+def test_what_an_endpoint_cannot_do_is_refused_by_name(session, upstream, handbook, values, named):
+    settings = Settings(target=upstream.target, **values)
+    for refusing in (lambda: session.ask(handbook, QUESTION, settings), lambda: open_endpoint(settings)):
+        with pytest.raises(UsageError, match=f"{named}: not with an endpoint"):
+            refusing()
+    assert upstream.bodies == []
+
+
+def test_pieces_come_as_they_are_sent_and_a_cut_answer_is_an_error(session, upstream, handbook):
+    upstream.script = lambda _body: streamed(piece(" 42 "), piece("pen"))
+    stream = session.ask(handbook, QUESTION)
+    pieces = iter(stream)
+    assert [next(pieces), next(pieces)] == ["42 ", "pen"]
+    with pytest.raises(EndpointError, match="cut off"):
+        next(pieces)
+
+
+def test_an_answer_at_its_longest_says_so(session, upstream, handbook):
+    upstream.script = lambda _body: says("forty", finish="length")
+    answer = session.ask(handbook, QUESTION).finished()
+    assert answer.stopped == "length"
+    assert "--max-new-tokens" in answer.warnings[-1]
+
+
+def test_modes_are_compared_and_one_that_does_not_fit_is_a_misfit(session, upstream, handbook):
+    comparison = Comparison(session, handbook)
+    full, select = comparison.ask(QUESTION, session.settings, ["full", "select"])
+    assert full.answer.kept_tokens > 5 * select.answer.kept_tokens
+    assert (select.agreement, select.first_token_kl) == (1.0, None)
+    assert select.speedup > 0
+    whole = error(400, "maximum context length is 2048 tokens")
+    upstream.script = lambda body: says("42") if "[...]" in body["messages"][-1]["content"] else whole
+    (only,) = comparison.ask(QUESTION, session.settings, ["full", "select"])
+    assert only.asked == "select"
+    assert "maximum context length is 2048" in comparison.misfits["full"]
+
+
+def test_a_plan_is_refused_because_its_times_would_be_made_up(session, handbook):
+    with pytest.raises(UsageError, match="are unknown"):
+        Comparison(session, handbook).plan(QUESTION, session.settings)

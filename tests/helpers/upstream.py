@@ -1,0 +1,108 @@
+"""A scripted OpenAI-compatible server on the loopback: every request gets the reply that the script names."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+MODEL = "scripted"
+
+
+def event(values):
+    return f"data: {json.dumps(values)}\n\n".encode()
+
+
+def piece(text, finish=None):
+    delta = {"content": text} if text else {}
+    return event({"id": "1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+
+def says(*texts, finish="stop", prompt_tokens=None):
+    """A streamed answer, with the server's count of the prompt where one is given."""
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(texts), "total_tokens": 0}
+    counted = [event({"id": "1", "choices": [], "usage": usage})] if prompt_tokens else []
+    return streamed(*map(piece, texts), piece("", finish), *counted, b"data: [DONE]\n\n")
+
+
+def streamed(*parts, length=None):
+    """Parts of an event stream; length: a Content-Length that promises more than there is."""
+
+    def reply(handler):
+        handler.send_response(200)
+        handler.send_header("content-type", "text/event-stream")
+        if length is not None:
+            handler.send_header("content-length", str(length))
+        handler.end_headers()
+        for part in parts:
+            handler.wfile.write(part)
+
+    return reply
+
+
+def status(code, body, kind="application/json", **headers):
+    """A reply that is no stream."""
+    data = (body if isinstance(body, str) else json.dumps(body)).encode()
+
+    def reply(handler):
+        handler.send_response(code)
+        handler.send_header("content-type", kind)
+        handler.send_header("content-length", str(len(data)))
+        for name, value in headers.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+        handler.wfile.write(data)
+
+    return reply
+
+
+def error(code, message, **headers):
+    return status(code, {"error": {"message": message, "type": "error"}}, **headers)
+
+
+def silent(handler):
+    """Answer nothing until the test is over."""
+    handler.server.over.wait()
+
+
+class Upstream:
+    """The server's address, the script (from a request's body to its reply), and the requests so far."""
+
+    def __init__(self, url):
+        self.url = url
+        self.script = lambda _body: says("42 ", "pence")
+        self.bodies, self.keys = [], []
+
+    @property
+    def target(self):
+        return f"{self.url}#{MODEL}"
+
+    @property
+    def sent(self):
+        """The text of the last request's last message."""
+        return self.bodies[-1]["messages"][-1]["content"]
+
+
+@contextmanager
+def running_upstream():
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            upstream.bodies.append(body)
+            upstream.keys.append(self.headers["authorization"])
+            upstream.script(body)(self)
+
+        def log_message(self, *_arguments):
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.over = threading.Event()
+    upstream = Upstream(f"http://127.0.0.1:{server.server_port}/v1")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield upstream
+    finally:
+        server.over.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
