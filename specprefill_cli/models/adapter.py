@@ -5,8 +5,10 @@ No other module touches transformers' internals; `tests/models/test_adapter.py` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,10 +20,12 @@ from specprefill_cli.models.cache import PrefillState, device_of, new_state
 from specprefill_cli.models.depths import leaving_at
 from specprefill_cli.models.last_layer import only_last_token
 from specprefill_cli.models.masks import PositionContext
-from specprefill_cli.models.passes import RUNNER, Pass
+from specprefill_cli.models.passes import Pass, Steps, pause_before_pass
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.raw_kv import layer_count
 
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 # Every forward pass costs at least as much as this many tokens do: Python and kernel launches on a CPU (measured), and
 # on a GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
 PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
@@ -85,26 +89,58 @@ def run(
         rows=rows,
         local_window=local_window,
     )
-    runner = RUNNER.get()
-    return run_alone(step) if runner is None else runner(step)
+    pause_before_pass()
+    return run_alone(step)
 
 
 def run_alone(step: Pass) -> Tensor:
     """Run a pass by itself; returns what `run` does."""
     state = step.state
     slots = torch.arange(state.length, state.length + step.length)
-    state.positions = torch.cat([state.positions, step.positions])
-    return forward(
-        step.model,
-        step.tokens,
-        step.positions,
-        state,
-        slots,
-        step.capture,
-        step.last_layer,
-        step.rows,
-        step.local_window,
-    )
+    with step.announced():
+        state.positions = torch.cat([state.positions, step.positions])
+        return forward(
+            step.model,
+            step.tokens,
+            step.positions,
+            state,
+            slots,
+            step.capture,
+            step.last_layer,
+            step.rows,
+            step.local_window,
+        )
+
+
+def run_steps(steps: Steps[Value]) -> Value:
+    """Run every pass that some work asks for, each by itself; returns what the work returns."""
+    try:
+        step = next(steps)
+        while True:
+            step = steps.send(run_alone(step))
+    except StopIteration as ended:
+        return ended.value
+
+
+def items_of(steps: Generator[Pass | Item, Tensor, None]) -> Iterator[Item]:
+    """Run every pass that a generator asks for, each by itself, and yield all else that it yields.
+
+    An error of a pass is raised where the generator asked for it.
+    """
+    resume: Callable[[], Pass | Item] = partial(next, steps)
+    while True:
+        try:
+            item = resume()
+        except StopIteration:
+            return
+        try:
+            if isinstance(item, Pass):
+                resume = partial(steps.send, run_alone(item))
+            else:
+                yield item
+                resume = partial(next, steps)
+        except BaseException as error:
+            resume = partial(steps.throw, error)
 
 
 @torch.inference_mode()

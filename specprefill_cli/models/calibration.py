@@ -1,4 +1,4 @@
-"""Where calibrations of a pair are stored: in the package for `tiny`, in the user's data folder for the others."""
+"""Where calibrations are stored: in the package for the pairs `tiny` and `smollm2`, in the user's data folder for others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specprefill_cli.models import smollm2
 from specprefill_cli.models.pairs import BUNDLED, Pair
-from specprefill_cli.resources import BUNDLED_FOLDER
+from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,10 +22,18 @@ FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
 
 
 def calibration_folder(pair: Pair) -> Path:
-    """The folder of a pair's calibration files; it need not exist."""
-    if pair.draft.startswith(BUNDLED) and pair.target.startswith(BUNDLED):
-        return BUNDLED_FOLDER
+    """The folder of what is calibrated for a pair: confidence, positions, draft KV. It need not exist."""
+    if pair.draft.startswith(BUNDLED):
+        if pair.target.startswith(BUNDLED):
+            return BUNDLED_FOLDER
+        if pair.target in (smollm2.TARGET, smollm2.BASE, smollm2.HUB_ID):
+            return SMOLLM2_FOLDER
     return user_folder() / f"{slug(pair.draft)}--{slug(pair.target)}"
+
+
+def draft_folder(draft: str) -> Path:
+    """The folder of a draft's scoring heads, which serve it under any target. It need not exist."""
+    return BUNDLED_FOLDER if draft.startswith(BUNDLED) else user_folder() / slug(draft)
 
 
 def user_folder() -> Path:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext, redirect_stderr
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.installation import install_command
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -23,19 +21,12 @@ def is_gguf(name: str) -> bool:
 def gguf_source(name: str) -> dict[str, Any]:
     """The arguments of `from_pretrained` that name a GGUF file.
 
-    Raises SpecprefillError for a file that is not there, or without the package that reads it.
+    Raises SpecprefillError for a file that is not there.
     """
     path = Path(name)
     if not path.is_file():
         raise SpecprefillError(f"{name}: no such file; give the path of a GGUF file on this machine")
-    check_reader(name)
     return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-
-
-def check_reader(name: str) -> None:
-    """Raises SpecprefillError for a GGUF file without the package that reads and writes them."""
-    if find_spec("gguf") is None:
-        raise SpecprefillError(f"{name}: GGUF files need the package gguf; install it with {install_command('gguf')}")
 
 
 def quiet_reader(name: str) -> AbstractContextManager[Any]:

@@ -7,13 +7,16 @@ from functools import cache
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.models import smollm2
 from specprefill_cli.models.gguf import is_gguf
+from specprefill_cli.models.lora import CONFIG, WEIGHTS
 from specprefill_cli.models.pairs import BUNDLED
 
 TIMEOUT_SECONDS = 5
 # Configurations and tokenizers; then what else a model needs, but no weights in other formats.
 SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 ALL_FILES = (*SMALL_FILES, "*.safetensors")
+ADAPTER_FILES = (CONFIG, WEIGHTS)
 NOT_NEEDED = ("original/*", "onnx/*", "consolidated*")
 ELSEWHERE = "give a local folder, or use --pair tiny, which ships with specprefill"
 
@@ -23,12 +26,12 @@ class ModelNotHere(SpecprefillError):
 
 
 def is_local(name: str) -> bool:
-    """Whether a model is bundled, a folder, or a GGUF file."""
-    return name.startswith(BUNDLED) or is_gguf(name) or Path(name).is_dir()
+    """Whether a model is bundled, in an installed package, a folder, or a GGUF file."""
+    return name.startswith((BUNDLED, smollm2.PREFIX)) or is_gguf(name) or Path(name).is_dir()
 
 
-def is_here(name: str) -> bool:
-    """Whether a model is bundled or a folder, or its configuration is in the hub's cache.
+def is_here(name: str, file: str = "config.json") -> bool:
+    """Whether a model is on this machine without the hub, or this file of it is in the hub's cache.
 
     Raises SpecprefillError for a name that is no folder and cannot be a hub id.
     """
@@ -38,19 +41,19 @@ def is_here(name: str) -> bool:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+        return isinstance(try_to_load_from_cache(name, file), str)
     except HFValidationError as error:
         raise SpecprefillError(f"{name}: no such folder, and no name on the hub; check the path") from error
 
 
-def may_download(name: str, offline: bool) -> bool:
+def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
     """Whether files of a model may be fetched: it is from the hub, and neither the user nor the network prevents it.
 
     Raises ModelNotHere, at once and in one line, for a model that is not on this machine and cannot be fetched.
     """
     if is_local(name):
         return False
-    here = is_here(name)
+    here = is_here(name, file)
     from huggingface_hub import constants
 
     if offline:
@@ -63,8 +66,15 @@ def may_download(name: str, offline: bool) -> bool:
     else:
         return True
     if not here:
-        raise ModelNotHere(f"{name}: not in the model cache {constants.HF_HUB_CACHE}{obstacle}; {remedy}, {ELSEWHERE}")
+        raise ModelNotHere(
+            f"{name}: not in the model cache {constants.HF_HUB_CACHE}{obstacle}; {remedy}, {elsewhere(name)}"
+        )
     return False
+
+
+def elsewhere(name: str) -> str:
+    """What else can be done where a model cannot be had from the hub."""
+    return f"install it with {smollm2.install_command()}, {ELSEWHERE}" if name == smollm2.HUB_ID else ELSEWHERE
 
 
 @cache
@@ -80,8 +90,20 @@ def reachable(endpoint: str) -> bool:
     return True
 
 
-def download(name: str, patterns: Sequence[str], local_files_only: bool = False) -> None:
-    """Fetch files of a model into the hub's cache, with the library's progress bars; those that are there stay.
+def adapter_folder(name: str, offline: bool) -> Path:
+    """The folder of an adapter: a folder itself, or the files of a hub id in its cache, fetched where they may be.
+
+    Raises SpecprefillError where it is not here and cannot be fetched.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    return download(name, ADAPTER_FILES, local_files_only=not may_download(name, offline, ADAPTER_FILES[0]))
+
+
+def download(name: str, patterns: Sequence[str], local_files_only: bool = False) -> Path:
+    """Fetch files of a model into the hub's cache, with the library's progress bars, and return their folder.
+
+    Those that are there stay.
 
     Raises SpecprefillError where one cannot be fetched.
     """
@@ -89,7 +111,7 @@ def download(name: str, patterns: Sequence[str], local_files_only: bool = False)
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 
     try:
-        snapshot_download(
+        folder = snapshot_download(
             name, allow_patterns=[*patterns], ignore_patterns=[*NOT_NEEDED], local_files_only=local_files_only
         )
     except GatedRepoError as error:
@@ -105,6 +127,7 @@ def download(name: str, patterns: Sequence[str], local_files_only: bool = False)
         raise SpecprefillError(
             f"{name}: cannot be downloaded ({first_line(error)}); run the command again, which keeps what has arrived"
         ) from error
+    return Path(folder)
 
 
 def missing_bytes(name: str) -> int:

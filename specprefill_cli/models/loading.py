@@ -15,6 +15,8 @@ from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.gguf import agreed_tokenizer, is_gguf, quiet_reader
 from specprefill_cli.models.head_division import divide_heads
+from specprefill_cli.models.hub import adapter_folder
+from specprefill_cli.models.lora import merge_adapter, read_adapter
 from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
 from specprefill_cli.models.outline import ModelOutline, load_outline
 from specprefill_cli.models.pairs import Pair
@@ -158,7 +160,11 @@ def load_pair(
     target: LoadedModel | ModelOutline
     if with_target:
         check_quantization(settings.quantization, placement)
+        # Read first: a model may take minutes to load.
+        adapter = read_adapter(adapter_folder(pair.adapter, offline), pair.adapter) if pair.adapter else None
         target = load_model(pair.target, placement, dtype, offline, settings.quantization, scaling, ranks)
+        if adapter is not None:
+            merge_adapter(target.model, adapter)
     else:
         target = load_outline(pair.target, placement, offline, scaling)
     draft = None
@@ -192,8 +198,7 @@ def load_model(
     packed = quantization != NONE or checkpoint_method(outline.config) is not None
     reason = undivided(placement, outline.config, name, packed, may_be_whole)
     placement = placement if reason is None else replace(placement, shards=1)
-    text = outline.config.get_text_config()
-    chosen = choose_dtype(dtype, placement, text.hidden_size, text.model_type)
+    chosen = choose_dtype(dtype, placement, outline.config.get_text_config())
     quantized = quantization_config(quantization, outline.config, name, chosen)
     with load_errors(name, offline), quiet_library(), quiet_reader(name):
         check_memory(outline.config, name, placement, chosen)

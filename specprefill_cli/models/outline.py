@@ -14,9 +14,9 @@ from specprefill_cli.models.sources import load_errors, source_of
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 from specprefill_cli.models.validation import check_config
 
-# What transformers takes for Mistral's checkpoints where the package mistral-common is installed; it gives no character
-# offsets, and the same checkpoint's tokenizer.json does.
-MISTRAL_COMMON = "MistralCommonBackend"
+# Classes of transformers in place of which a checkpoint's tokenizer.json is read as it is: the first, taken where the
+# package mistral-common is installed, gives no character offsets, and the second splits digits as GPT-2 does (SmolLM2 does not).
+REPLACED = ("MistralCommonBackend", "GPT2Tokenizer")
 
 
 @dataclass
@@ -61,7 +61,7 @@ def load_outline(name: str, placement: Placement, offline: bool, scaling: RopeSc
         if scaling is not None:
             scaling.apply(config, name)
         tokenizer = AutoTokenizer.from_pretrained(**source_of(name, offline))
-        if type(tokenizer).__name__ == MISTRAL_COMMON:
+        if type(tokenizer).__name__ in REPLACED:
             tokenizer = TokenizersBackend.from_pretrained(**source_of(name, offline))
     check_fast(tokenizer, name)
     return ModelOutline(name, config, tokenizer, placement.device_type)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from specprefill_cli.models.adapter import captured_rows, pass_overhead
+from specprefill_cli.models.adapter import captured_rows, pass_overhead, run_alone
 from specprefill_cli.models.attention import LayerReached
 from specprefill_cli.models.cache import device_of, rollback
 from specprefill_cli.models.last_layer import LastLayer, only_rows
@@ -26,6 +26,27 @@ class PackedCache(DynamicCache):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         return key_states, value_states
+
+
+def run_together(passes: Sequence[Pass]) -> list[Tensor | Exception]:
+    """Run passes of one model as one; what each of them returns or raises."""
+    if len(passes) > 1:
+        # Where that fails, the pass at fault raises its error again by itself, and the others do not suffer.
+        with suppress(Exception):
+            return [*run_packed(passes)]
+    return [attempt(step) for step in passes]
+
+
+def attempt(step: Pass) -> Tensor | Exception:
+    """Run a pass by itself; its logits, or what it raised. Where it fails, its state is as it was."""
+    length = step.state.length
+    try:
+        return run_alone(step)
+    except BaseException as error:
+        rollback(step.state, length)
+        if not isinstance(error, Exception):
+            raise
+        return error
 
 
 def run_packed(passes: Sequence[Pass]) -> list[Tensor]:

@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specprefill_cli.errors import UsageError
+from specprefill_cli.models import smollm2
+from specprefill_cli.resources import SMOLLM2_FOLDER
+from specprefill_cli.settings import AUTO, FULL_STYLE, Settings
 
 # Prefix of the bundled models' names.
 BUNDLED = "tiny:"
+TINY_PROMPT = "tiny"
+SMOLLM2 = "smollm2"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A named pair: hub ids or folders of draft and target, and the prompt template that suits them."""
+    """A named pair: hub ids or folders of draft and target, and the prompt template that suits the target.
+
+    full_prompt: the template of answers in full sentences, where the pair also gives short ones with an adapter
+    adapter: folder or hub id of a LoRA adapter that is merged into the target's weights
+    """
 
     name: str
     draft: str
     target: str
     prompt: str = "ask"
     note: str = ""
+    full_prompt: str | None = None
+    adapter: str | None = None
+
+    @property
+    def draft_prompt(self) -> str | None:
+        """The template that suits the draft, where its tokens are not the target's; None: the target's."""
+        return TINY_PROMPT if self.draft.startswith(BUNDLED) else None
 
 
 PAIRS: Mapping[str, Pair] = {
     pair.name: pair
     for pair in (
-        Pair("tiny", f"{BUNDLED}draft", f"{BUNDLED}target", "tiny", "bundled; small, runs anywhere"),
+        Pair("tiny", f"{BUNDLED}draft", f"{BUNDLED}target", TINY_PROMPT, "bundled; small, runs anywhere"),
+        Pair(SMOLLM2, f"{BUNDLED}draft", smollm2.TARGET, "smollm2", "for a CPU", "smollm2-full"),
         Pair("qwen2.5-1.5b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct"),
         Pair("qwen2.5-3b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct"),
         Pair("qwen2.5-7b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
@@ -55,6 +72,16 @@ PAIRS: Mapping[str, Pair] = {
 }
 
 
+def default_pair() -> str:
+    """What the pair `auto` is: `smollm2` where its weights are on this machine, else the bundled one."""
+    return SMOLLM2 if smollm2.is_available() else "tiny"
+
+
+def with_named_pair(settings: Settings) -> Settings:
+    """The settings with the pair `auto` replaced by what it is here, so that other processes take the same one."""
+    return settings.varied(pair=default_pair()) if settings.pair == AUTO else settings
+
+
 def find_pair(name: str, draft: str | None = None, target: str | None = None) -> Pair:
     """The named pair, with draft or target replaced by a hub id or folder where given.
 
@@ -62,11 +89,34 @@ def find_pair(name: str, draft: str | None = None, target: str | None = None) ->
     """
     if draft is not None and target is not None:
         return Pair("custom", draft, target)
+    name = default_pair() if name == AUTO else name
     if name not in PAIRS:
         raise UsageError(f"pair '{name}': unknown; known are {', '.join(PAIRS)}, or give --draft and --target")
     known = PAIRS[name]
-    if draft is None and target is None:
-        return known
-    # A foreign target needs its own chat template; the bundled prompt suits the bundled target alone.
-    prompt = known.prompt if target is None else "ask"
-    return Pair("custom", draft or known.draft, target or known.target, prompt)
+    if name == SMOLLM2 and target is None and not smollm2.is_available():
+        known = replace(known, target=smollm2.HUB_ID, adapter=str(SMOLLM2_FOLDER))
+    if target is not None:
+        # A foreign target needs its own chat template; the named pair's prompt suits its own target alone.
+        return Pair("custom", known.draft, target)
+    return known if draft is None else replace(known, name="custom", draft=draft)
+
+
+def chosen_pair(settings: Settings) -> Pair:
+    """The pair that the settings name, in their style and with their adapter.
+
+    Raises UsageError for an unknown name, and for a style that the pair does not have.
+    """
+    pair = find_pair(settings.pair, settings.draft, settings.target)
+    if settings.style is not None and pair.full_prompt is None:
+        raise UsageError(f"--style {settings.style}: only the pair {SMOLLM2} has styles; name a --prompt instead")
+    if settings.style == FULL_STYLE:
+        if settings.adapter is not None:
+            raise UsageError("--style full: runs the target without an adapter; leave out --adapter")
+        assert pair.full_prompt is not None
+        return replace(without_adapter(pair), prompt=pair.full_prompt)
+    return pair if settings.adapter is None else replace(without_adapter(pair), adapter=settings.adapter)
+
+
+def without_adapter(pair: Pair) -> Pair:
+    """The pair with the base model of its target."""
+    return replace(pair, target=smollm2.BASE if pair.target == smollm2.TARGET else pair.target, adapter=None)

@@ -1,12 +1,13 @@
-"""A forward pass as a value, so that whoever drives several questions can run their passes together."""
+"""A forward pass as a value, so that the engine can run the decoding passes of several answers together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
@@ -17,6 +18,9 @@ from specprefill_cli.models.query_capture import QueryCapture
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Value = TypeVar("Value")
+Other = TypeVar("Other")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pass:
@@ -25,6 +29,7 @@ class Pass:
     capture: keeps queries; last_layer: the pass ends when this layer has its queries, keys and values
     rows: logits of the last `rows` tokens [rows, V]; None: of the last one [V]
     local_window: limits what the document's tokens see (None: all before them)
+    announced: entered while the pass runs; tells other ranks of it
     """
 
     model: PreTrainedModel
@@ -35,6 +40,7 @@ class Pass:
     last_layer: int | None = None
     rows: int | None = None
     local_window: LocalWindow | None = None
+    announced: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def length(self) -> int:
@@ -42,15 +48,49 @@ class Pass:
         return len(self.tokens)
 
 
-# Who runs the passes of the current context and returns their logits; None: each runs at once.
-RUNNER: ContextVar[Callable[[Pass], Tensor] | None] = ContextVar("RUNNER", default=None)
+# Work that asks for passes by yielding them, is sent their logits, and returns a value.
+Steps = Generator[Pass, Tensor, Value]
+
+
+def mapped(
+    steps: Generator[Pass | Value, Tensor, None], function: Callable[[Value], Iterator[Other]]
+) -> Generator[Pass | Other, Tensor, None]:
+    """The passes that some work asks for, and what a function makes of all else that it yields.
+
+    An error of a pass is raised where the work asked for it.
+    """
+    resume: Callable[[], Pass | Value] = partial(next, steps)
+    while True:
+        try:
+            item = resume()
+        except StopIteration:
+            return
+        try:
+            if isinstance(item, Pass):
+                resume = partial(steps.send, (yield item))
+            else:
+                yield from function(item)
+                resume = partial(next, steps)
+        except BaseException as error:
+            resume = partial(steps.throw, error)
+
+
+# Called before each pass of a prefill: the engine lets other answers go on there, and stops a cancelled question.
+_BEFORE_PASS: ContextVar[Callable[[], None] | None] = ContextVar("before_pass", default=None)
+
+
+def pause_before_pass() -> None:
+    """Let the engine do what is due before the next pass of a prefill."""
+    act = _BEFORE_PASS.get()
+    if act is not None:
+        act()
 
 
 @contextmanager
-def run_at_once() -> Iterator[None]:
-    """While it lasts, passes run alone and at once: for code that watches a model with hooks."""
-    token = RUNNER.set(None)
+def before_each_pass(act: Callable[[], None] | None) -> Iterator[None]:
+    """While it lasts, call a function before each pass of a prefill. None: for code that watches a model with hooks."""
+    token = _BEFORE_PASS.set(act)
     try:
         yield
     finally:
-        RUNNER.reset(token)
+        _BEFORE_PASS.reset(token)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -23,9 +25,11 @@ NEARLY_FULL = 0.25
 # Earlier versions read wrong memory while decoding after long prompts (pytorch issue 174861).
 FIRST_SOUND_MPS = Version("2.11")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-# Below this hidden size a CPU computes in float32 even where bfloat16 is faster: in bfloat16, rounding decides near-ties,
-# and speculative decoding no longer keeps every greedy token.
-SMALLEST_BFLOAT16_HIDDEN = 1_024
+# Below this hidden size a CPU computes in float32 even where bfloat16 is faster: the time saved is small, and rounding
+# decides near-ties, so that speculative decoding no longer keeps every greedy token.
+SMALLEST_BFLOAT16_HIDDEN = 512
+# Rows of the trial's product, as many as `select` typically keeps; its runs in each dtype; by how much bfloat16 must win.
+TRIAL_ROWS, TRIAL_RUNS, TRIAL_GAIN = 128, 3, 1.2
 
 
 @dataclass(frozen=True)
@@ -199,8 +203,10 @@ def undivided(placement: Placement, config: PretrainedConfig, name: str, quantiz
     raise SpecprefillError(f"{name}: {reason}; use --tensor-parallel {' or '.join(map(str, fitting))}")
 
 
-def choose_dtype(name: str, placement: Placement, hidden_size: int, model_type: str = "") -> torch.dtype:
-    """The dtype of a name; `auto` is bfloat16 on a GPU, and on a CPU where it is known to be faster.
+def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> torch.dtype:
+    """The dtype of a name; `auto` is bfloat16 on a GPU, and on a CPU where a trial finds it faster.
+
+    config: of a model that reads text alone, or of that part of a model
 
     On NVIDIA GPUs before Ampere `auto` is float16, because no fused attention takes bfloat16 there; except for Gemma,
     whose hidden states exceed its range.
@@ -215,8 +221,34 @@ def choose_dtype(name: str, placement: Placement, hidden_size: int, model_type: 
         return getattr(torch, name)
     if placement.device_map is not None:
         recent = all(torch.cuda.get_device_capability(gpu) >= (8, 0) for gpu in placement.gpus)
-        return torch.bfloat16 if recent or model_type.startswith("gemma") else torch.float16
-    return torch.bfloat16 if hidden_size >= SMALLEST_BFLOAT16_HIDDEN and cpu_has_bfloat16() else torch.float32
+        return torch.bfloat16 if recent or config.model_type.startswith("gemma") else torch.float16
+    hidden = config.hidden_size
+    if hidden < SMALLEST_BFLOAT16_HIDDEN or not cpu_has_bfloat16():
+        return torch.float32
+    gain = bfloat16_gain(hidden, getattr(config, "intermediate_size", None) or 4 * hidden)
+    return torch.bfloat16 if gain >= TRIAL_GAIN else torch.float32
+
+
+@cache
+def bfloat16_gain(hidden_size: int, intermediate_size: int) -> float:
+    """How many times as fast this CPU multiplies matrices of a model's size in bfloat16 as in float32, by a short trial."""
+    import torch
+
+    times = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        rows = torch.ones(TRIAL_ROWS, hidden_size, dtype=dtype)
+        weight = torch.ones(intermediate_size, hidden_size, dtype=dtype)
+        # The first product also chooses and prepares a kernel.
+        runs = [elapsed(partial(torch.nn.functional.linear, rows, weight)) for _ in range(1 + TRIAL_RUNS)]
+        times[dtype] = min(runs[1:])
+    return times[torch.float32] / times[torch.bfloat16]
+
+
+def elapsed(work: Callable[[], object]) -> float:
+    """Seconds that a function takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def cpu_has_bfloat16() -> bool:

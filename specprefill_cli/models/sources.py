@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.errors import SpecprefillError, UsageError, first_line
+from specprefill_cli.models import smollm2
 from specprefill_cli.models.gguf import gguf_source, is_gguf
 from specprefill_cli.models.hub import ELSEWHERE, may_download
 from specprefill_cli.models.pairs import BUNDLED
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
 
 
 def model_source(name: str) -> str:
-    """The folder or hub id of a model name. Raises SpecprefillError where the bundled pair is missing."""
+    """The folder or hub id of a model name; a packaged model is converted where it is not yet.
+
+    Raises SpecprefillError where the bundled pair or the package is missing, UsageError for an address.
+    """
+    if name.lower().startswith(("http://", "https://")):
+        raise UsageError(f"{name}: an endpoint, whose weights are not here; ask, batch, compare and evaluate take one")
+    if name.startswith(smollm2.PREFIX):
+        return str(smollm2.converted(name))
     if not name.startswith(BUNDLED):
         return name
     folder = BUNDLED_FOLDER / name.removeprefix(BUNDLED)
@@ -56,6 +64,8 @@ def load_errors(name: str, offline: bool) -> Iterator[None]:
         ) from error
     except (OSError, ValueError, LookupError, ImportError, RuntimeError, SafetensorError, struct.error) as error:
         remedy = f"check its files{'' if offline else ', its name and the network'}, {ELSEWHERE}"
+        if name.startswith(smollm2.PREFIX):
+            remedy = f"remove the folder {smollm2.conversion_of(name).folder}, which is then made again"
         raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy}") from error
 
 

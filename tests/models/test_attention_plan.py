@@ -18,7 +18,7 @@ from specprefill_cli.models.attention_plan import (
     query_block,
 )
 from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.flash_trial import is_lower_right
+from specprefill_cli.models.flash_trial import flash_works, is_lower_right
 from specprefill_cli.models.masks import PositionContext, visible
 from tests.helpers.architectures import build_model
 
@@ -135,6 +135,18 @@ def test_a_trial_tells_lower_right_causality_from_upper_left():
     assert is_lower_right(F.scaled_dot_product_attention, torch.device("cpu"), torch.float32, 64)
     assert is_lower_right(F.scaled_dot_product_attention, torch.device("cpu"), torch.bfloat16, 64)
     assert not is_lower_right(upper_left, torch.device("cpu"), torch.bfloat16, 64)
+
+
+def test_flash_attention_is_tried_as_the_lower_right_bias_calls_it(monkeypatch):
+    """Torch refuses flash attention with the causal flag where there are fewer queries than keys."""
+
+    class Described:
+        def __init__(self, query, key, value, mask, dropout, is_causal, enable_gqa):
+            self.refused = is_causal and query.shape[2] != key.shape[2]
+
+    monkeypatch.setattr(torch.backends.cuda, "SDPAParams", Described)
+    monkeypatch.setattr(torch.backends.cuda, "can_use_flash_attention", lambda described: not described.refused)
+    assert flash_works(torch.device("cpu"), torch.bfloat16, 64)
 
 
 @pytest.mark.parametrize("works", [True, False])

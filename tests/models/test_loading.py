@@ -10,7 +10,7 @@ from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models import loading
+from specprefill_cli.models import loading, placement
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.loading import load_model
@@ -21,6 +21,7 @@ from specprefill_cli.models.validation import check_config
 from tests.helpers.architectures import SIZES, build_model
 
 CPU = Placement(None)
+SMALL = transformers.LlamaConfig(hidden_size=64)
 
 
 @pytest.fixture
@@ -180,14 +181,34 @@ def test_draft_and_target_can_be_replaced():
 @pytest.mark.parametrize(("capability", "dtype"), [((9, 0), torch.bfloat16), ((7, 5), torch.float16)])
 def test_auto_dtype_suits_the_gpus_fused_attention(monkeypatch, capability, dtype):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    assert choose_dtype("auto", Placement({"": "cuda:0"}), 64) is dtype
-    assert choose_dtype("auto", Placement({"": "cuda:0"}), 64, "gemma3_text") is torch.bfloat16
+    assert choose_dtype("auto", Placement({"": "cuda:0"}), SMALL) is dtype
+    assert choose_dtype("auto", Placement({"": "cuda:0"}), transformers.Gemma3TextConfig()) is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("hidden", "instructions", "gain", "dtype"),
+    [
+        (576, True, 2.0, torch.bfloat16),
+        (576, True, 1.1, torch.float32),
+        (576, False, 2.0, torch.float32),
+        (256, True, 2.0, torch.float32),
+    ],
+)
+def test_a_cpu_computes_in_bfloat16_where_a_trial_finds_it_faster(monkeypatch, hidden, instructions, gain, dtype):
+    monkeypatch.setattr(placement, "cpu_has_bfloat16", lambda: instructions)
+    monkeypatch.setattr(placement, "bfloat16_gain", lambda _hidden, _intermediate: gain)
+    assert choose_dtype("auto", CPU, transformers.LlamaConfig(hidden_size=hidden)) is dtype
+    assert choose_dtype("float32", CPU, transformers.LlamaConfig(hidden_size=hidden)) is torch.float32
+
+
+def test_the_trial_measures_a_ratio():
+    assert 0 < placement.bfloat16_gain(64, 128) < 1_000
 
 
 def test_dtype_and_devices_are_chosen_or_rejected():
-    assert choose_dtype("float16", CPU, 64) is torch.float16
-    assert choose_dtype("auto", CPU, 64) is torch.float32
-    assert choose_dtype("auto", Placement({"": "mps"}), 64) is torch.bfloat16
+    assert choose_dtype("float16", CPU, SMALL) is torch.float16
+    assert choose_dtype("auto", CPU, SMALL) is torch.float32
+    assert choose_dtype("auto", Placement({"": "mps"}), SMALL) is torch.bfloat16
     assert choose_placement("cpu").device_map is None
     for devices in ("cuda:77", "gpu", "", "cuda"):
         with pytest.raises(UsageError, match="--devices"):

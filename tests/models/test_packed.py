@@ -12,7 +12,7 @@ from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow, plan_attention
 from specprefill_cli.models.cache import branch, layer_keys, new_state, rollback
 from specprefill_cli.models.packed import run_packed
-from specprefill_cli.models.passes import RUNNER, Pass, run_at_once
+from specprefill_cli.models.passes import Pass, before_each_pass
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.varlen_attention import takes_varlen
 from tests.helpers.architectures import build_model
@@ -147,16 +147,14 @@ def test_shared_slots_are_one_number():
         branch(state, 30)
 
 
-def test_passes_go_to_the_runner_of_the_context_unless_they_must_run_at_once():
+def test_others_may_act_before_each_pass_of_a_prefill_unless_a_model_is_watched():
     model, seen = build_model("llama"), []
-    token = RUNNER.set(lambda step: seen.append(step) or torch.zeros(1))
-    try:
-        run(model, tokens(3), torch.arange(3), new_state())
-        with run_at_once():
-            assert len(run(model, tokens(3), torch.arange(3), new_state())) == 8_192
-    finally:
-        RUNNER.reset(token)
-    assert [step.length for step in seen] == [3]
+    with before_each_pass(lambda: seen.append(1)):
+        prefill(model, tokens(9), torch.arange(9), 3)
+        with before_each_pass(None):
+            run(model, tokens(3), torch.arange(3), new_state())
+    run(model, tokens(3), torch.arange(3), new_state())
+    assert len(seen) == 3
 
 
 def test_one_kernel_computes_all_sequences_where_cuda_has_it(monkeypatch):
