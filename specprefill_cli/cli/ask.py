@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,11 +11,18 @@ from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, close_broken_pipe, print_json
 from specprefill_cli.cli.hints import first_time
 from specprefill_cli.cli.inputs import read_inputs, write_page
-from specprefill_cli.cli.loading import open_answering
+from specprefill_cli.cli.loading import open_engine, running_server
 from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
-from specprefill_cli.errors import INTERRUPTED
+from specprefill_cli.documents.sources import STANDARD_INPUT
+from specprefill_cli.engine.request import Done, Event, Piece, Request
+from specprefill_cli.errors import INTERRUPTED, SpecprefillError
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
+
+if TYPE_CHECKING:
+    from specprefill_cli.endpoint.engine import EndpointEngine
+    from specprefill_cli.engine.http import HttpEngine
+    from specprefill_cli.engine.local import LocalEngine
 
 
 @with_settings("documents", "models", "prefill", "decoding", "output", served=True)
@@ -48,17 +55,36 @@ def ask(
 
       specprefill ask report.pdf "What is the fee?" --html answer.html
 
+      specprefill ask report.pdf "Who signed?" --target http://host:8000/v1#model
+
       curl -s https://example.org | specprefill ask - "What is it about?"
     """
     names, question = checked_arguments("ask", documents, question)
     notes = Notes(quiet)
-    collection = read_inputs(names, html, settings, notes)
-    size = f"{len(collection.text):,} characters"
-    with notes.progress(f"loading the models; the documents have {size}"):
-        session = open_answering(context, settings, given, notes, with_cells=html is not None)
-    with notes.progress(f"prefill of {size}"):
-        stream = session.ask(collection, question, settings)
-    pieces = iter(stream)
+    server = running_server(context, settings, notes)
+    # The page shows the documents, which standard input gives only once.
+    if html is not None and STANDARD_INPUT in names:
+        server = None
+    engine: HttpEngine | LocalEngine | EndpointEngine
+    collection = None
+    if server is None or html is not None:
+        collection = read_inputs(names, html, settings, notes)
+    if server is not None:
+        engine = server
+    else:
+        with notes.progress("loading the models"):
+            engine = open_engine(context, settings, given, notes)
+    request = Request(
+        documents=tuple(names) if server is not None or collection is None else collection,
+        question=question,
+        settings=settings,
+        with_cells=html is not None,
+    )
+    events = engine.ask(request)
+    with notes.progress("reading the documents" if server is not None else "prefill"):
+        next(events)
+    ends: list[Done] = []
+    pieces = pieces_of(events, ends)
     try:
         write_answer(pieces, streaming=not (json or no_stream), silent=json)
     except BrokenPipeError:
@@ -67,15 +93,14 @@ def ask(
         # Its reader left early (`| head -1`), but the answer goes to the page too.
         close_broken_pipe()
         list(pieces)
-    answer = stream.result()
+    answer = ends[0].result
     if html:
         from specprefill_cli.reporting.html import answer_result
 
-        write_page(html, question, collection, [answer_result(answer, stream.cells)])
+        assert collection is not None, "it was read for the page"
+        write_page(html, question, collection, [answer_result(answer, ends[0].cells)])
     if json:
-        from specprefill_cli.reporting.jsonl import answer_record
-
-        print_json(answer_record(answer))
+        print_json(answer.to_json())
     else:
         from specprefill_cli.reporting.evidence import BETTER_PAIR_HINT, evidence, needs_better_pair
         from specprefill_cli.reporting.table import answer_table, short_table
@@ -88,11 +113,28 @@ def ask(
         raise typer.Exit(INTERRUPTED)
 
 
+def pieces_of(events: Iterator[Event], ends: list[Done]) -> Iterator[str]:
+    """The pieces of an answer's text; its last event goes to `ends`."""
+    for event in events:
+        if isinstance(event, Piece):
+            yield event.text
+        elif isinstance(event, Done):
+            ends.append(event)
+
+
 def write_answer(pieces: Iterator[str], streaming: bool, silent: bool) -> None:
     """Write the answer to standard output, in pieces or at once."""
     if streaming:
-        for piece in pieces:
-            print(printable(piece), end="", flush=True)
+        begun = False
+        try:
+            for piece in pieces:
+                print(printable(piece), end="", flush=True)
+                begun = True
+        except SpecprefillError:
+            # The error begins a line of its own.
+            if begun:
+                print(flush=True)
+            raise
     text = "".join(pieces).strip()
     if not silent:
         print(printable(text), flush=True)

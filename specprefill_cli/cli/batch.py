@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -14,12 +15,14 @@ import typer
 
 from specprefill_cli.cli.choices import concurrency_of
 from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.inputs import document_reader
 from specprefill_cli.cli.options import OUTPUT, Quiet, with_settings
-from specprefill_cli.cli.row_sessions import SessionOpener, disk_cache, in_this_process, open_answerer, read_own
-from specprefill_cli.cli.workers import PANEL, Ray, Workers, check_workers, open_executor
+from specprefill_cli.cli.row_engines import RowOptions, check_workers, open_row_engine
 from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
 from specprefill_cli.files import same_file
 from specprefill_cli.settings import AUTO, CACHE, Settings
+
+PANEL = "Workers"
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.loop import Count
@@ -36,8 +39,24 @@ def batch(
         list[str] | None,
         typer.Option(help="What rows without documents ask about: a file, folder or glob; may be repeated."),
     ] = None,
-    workers: Workers = None,
-    ray: Ray = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Ray actors on this machine, or of the cluster, that each load the models.",
+            min=1,
+            max=1024,
+            rich_help_panel=PANEL,
+            show_default="none: this process; with --ray what the cluster has room for",
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Answer on the Ray cluster at this address: auto, or HOST:PORT.",
+            rich_help_panel=PANEL,
+            show_default="none",
+        ),
+    ] = None,
     concurrency: Annotated[
         str,
         typer.Option(
@@ -58,6 +77,16 @@ def batch(
         bool,
         typer.Option("--unordered", help="Write rows as they are answered, not in order.", rich_help_panel=OUTPUT),
     ] = False,
+    row_timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds after which a row fails.",
+            min=0.1,
+            rich_help_panel=PANEL,
+            show_default="none",
+            metavar="SECONDS",
+        ),
+    ] = None,
     cache_dir: Annotated[
         Path | None,
         typer.Option(
@@ -88,15 +117,9 @@ def batch(
     resume |= retry_failed
     check_streams(questions, names, out, resume)
     check_workers(settings, workers, ray)
-    if context.obj["served"] is not None:
-        from specprefill_cli.serving.command import RunAlone
-
-        if workers or ray:
-            raise RunAlone("--workers and --ray start processes of their own", quiet)
-        workers = 0
     notes = Notes(quiet)
-    at_once = rows_at_once(concurrency, settings, ray, notes)
-    from specprefill_cli.batching.arrivals import source_of
+    at_once = rows_at_once(concurrency, settings, notes)
+    from specprefill_cli.batching.lines import lines_of
     from specprefill_cli.batching.loop import Count, run_rows
     from specprefill_cli.batching.output import Finished, RowWriter, open_output
     from specprefill_cli.batching.rows import keys_in
@@ -111,30 +134,39 @@ def batch(
             check_same_input(keys, finished, out)
         before = finished.total()
         try:
-            own = read_own(settings, names, notes)
-            opener = SessionOpener(settings, own, cache_dir, cache_limit, os.getcwd(), at_once)
-            executor = open_executor(opener, settings, workers, ray, (source, bool(names)), notes, at_once)
-            if executor is None:
-                answer = open_answerer(
-                    context, settings, own, disk_cache(cache_dir, cache_limit, notes), notes, at_once
-                )
-                executor = in_this_process(answer)
-            stack.callback(executor.close)
+            with notes.progress("reading documents"):
+                own = document_reader(settings, notes)(names) if names else None
+            options = RowOptions(
+                settings=settings,
+                names=names,
+                own=own,
+                folder=os.getcwd(),
+                workers=workers,
+                ray=ray,
+                concurrency=at_once,
+                cache_dir=cache_dir,
+                cache_limit=cache_limit,
+            )
+            engine = open_row_engine(context, options, notes)
+            stack.callback(engine.close)
+            writer = RowWriter(sink)
+            stack.callback(writer.sync)
             started = time.perf_counter()
-            # A progress line on the terminal would run into rows printed there.
             total = len(keys) if keys is not None else None
+            # A progress line on the terminal would run into rows printed there.
             bar = notes.bar("rows", total) if out is not None else nullcontext(lambda _done, _text: None)
             update = stack.enter_context(bar)
             run_rows(
-                source_of(source),
+                lines_of(source),
                 bool(names),
-                executor,
-                RowWriter(sink),
+                engine,
+                writer,
                 finished,
                 count,
                 lambda: update(count.answered + count.skipped, progress_text(count, started)),
-                notes.tell,
                 ordered=not unordered,
+                row_seconds=row_timeout,
+                repeated=repeated_in(keys),
             )
         except KeyboardInterrupt:
             of_total = f" of {len(keys):,}" if keys is not None else ""
@@ -155,7 +187,7 @@ def check_streams(questions: str, names: tuple[str, ...], out: Path | None, resu
 
 def check_same_input(keys: Sequence[str | int] | None, finished: Finished, out: Path) -> None:
     """Raises UsageError where the output has rows and none of them is in the input, as far as that can be known."""
-    if keys is not None and finished and not any((key, failed) in finished for key in keys for failed in (True, False)):
+    if keys is not None and finished.total() and not any(key in finished.rows for key in keys):
         raise UsageError(f"--resume: no row of {out} is in the input; give the same input as before, or another --out")
 
 
@@ -171,14 +203,18 @@ def open_questions(name: str, stack: ExitStack) -> BinaryIO:
         raise SpecprefillError(f"{name}: cannot be read ({error.strerror}); give a file of questions, or -") from error
 
 
-def rows_at_once(text: str, settings: Settings, ray: str | None, notes: Notes) -> int | None:
-    """The rows that a session answers at once, None for as many as pay. Raises UsageError for a wrong value."""
+def repeated_in(keys: Sequence[str | int] | None) -> frozenset[str | int] | None:
+    """The keys that several rows have; None where the rows are not known yet."""
+    return None if keys is None else frozenset(key for key, count in Counter(keys).items() if count > 1)
+
+
+def rows_at_once(text: str, settings: Settings, notes: Notes) -> int | None:
+    """The rows that an engine answers at once, None for as many as pay. Raises UsageError for a wrong value."""
     number = concurrency_of(text, "--concurrency")
-    if settings.tensor_parallel == 1 and ray is None:
+    if settings.tensor_parallel == 1:
         return number
     if number is not None and number > 1:
-        which = "--tensor-parallel" if ray is None else "--ray"
-        notes.warn(f"--concurrency {number}: with {which}, each session answers one row at a time")
+        notes.warn(f"--concurrency {number}: with --tensor-parallel, one row is answered at a time")
     return 1
 
 

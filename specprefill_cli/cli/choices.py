@@ -16,7 +16,7 @@ REGISTRIES: Mapping[str, Callable[[], Sequence[str]]] = {
     "mode": lambda: (AUTO, *MODES),
     "scorer": lambda: (AUTO, *SCORERS),
     "proposer": lambda: (AUTO, *PROPOSERS),
-    "pair": lambda: tuple(PAIRS),
+    "pair": lambda: (AUTO, *PAIRS),
 }
 
 

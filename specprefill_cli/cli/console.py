@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
+from rich.status import Status
 from rich.table import Table
 
 from specprefill_cli.errors import SpecprefillError
@@ -79,6 +80,7 @@ class Notes:
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
+        self.spinner: Status | None = None
 
     @cached_property
     def console(self) -> Console:
@@ -93,10 +95,18 @@ class Notes:
         """Show a text literally: what looks like markup in it is not obeyed."""
         self.show(plain(text))
 
-    def warn(self, text: str) -> None:
-        """Show a warning on one line, however narrow the terminal."""
+    def line(self, text: str, style: str = "") -> None:
+        """Show a text literally on one line, however narrow the terminal."""
         if not self.quiet:
-            self.console.print(plain(f"warning: {text}", style="yellow"), soft_wrap=True)
+            self.console.print(plain(text, style=style), soft_wrap=True)
+
+    def tell_alone(self, reason: str) -> None:
+        """Say why the running server is not asked, on one line."""
+        self.line(f"specprefill: {reason}")
+
+    def warn(self, text: str) -> None:
+        """Show a warning on one line."""
+        self.line(f"warning: {text}", style="yellow")
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[str], None]]:
@@ -105,7 +115,23 @@ class Notes:
             yield lambda _text: None
             return
         with self.console.status(plain(text)) as status:
-            yield lambda newer: status.update(plain(newer))
+            self.spinner = status
+            try:
+                yield lambda newer: status.update(plain(newer))
+            finally:
+                self.spinner = None
+
+    @contextmanager
+    def without_spinner(self) -> Iterator[None]:
+        """Take a running spinner off the terminal, on which one display can move at a time."""
+        spinner = self.spinner
+        if spinner is not None:
+            spinner.stop()
+        try:
+            yield
+        finally:
+            if spinner is not None:
+                spinner.start()
 
     @contextmanager
     def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
@@ -130,14 +156,15 @@ class Notes:
             TimeRemainingColumn(),
             TextColumn("{task.description}"),
         )
-        with Progress(*columns, console=self.console, transient=True) as progress:
+        with self.without_spinner(), Progress(*columns, console=self.console, transient=True) as progress:
             task = progress.add_task(f"waiting for the first of the {unit}", total=total)
             yield lambda done, text: progress.update(task, completed=done, description=escape(plain(text).plain))
 
 
 def print_json(values: Mapping[str, Any]) -> None:
     """One JSON object on standard output, with its schema."""
-    from specprefill_cli.reporting.jsonl import SCHEMA, line
+    from specprefill_cli.record import SCHEMA
+    from specprefill_cli.reporting.jsonl import line
 
     print(line({"schema": SCHEMA, **values}), flush=True)
 

@@ -1,29 +1,38 @@
-"""Loading what a command asks with: a session, warmed up, and warnings about options without effect."""
+"""Opening what a command asks: this user's server, or an engine of its own, warmed up."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.options import Given
+from specprefill_cli.endpoint.reference import is_endpoint
+from specprefill_cli.models import smollm2
 from specprefill_cli.models.hub import may_download
-from specprefill_cli.models.light_import import import_transformers
-from specprefill_cli.models.pairs import find_pair
-from specprefill_cli.serving.messages import Open
+from specprefill_cli.models.pairs import chosen_pair
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.answering.dry_run import DryRun
-    from specprefill_cli.answering.retrieval import Retrieval
     from specprefill_cli.answering.session import Session
-    from specprefill_cli.documents.collection import Collection
-    from specprefill_cli.prefill.disk_cache import DiskCache
-    from specprefill_cli.serving.remote import RemoteSession
+    from specprefill_cli.endpoint.engine import EndpointEngine
+    from specprefill_cli.engine.http import HttpEngine
+    from specprefill_cli.engine.local import LocalEngine
+
+
+def running_server(context: typer.Context, settings: Settings, notes: Notes) -> HttpEngine | None:
+    """This user's server, where one runs that answers as this process would, and --no-server was not given.
+
+    None for a target behind an endpoint, which no server of ours asks.
+    """
+    if context.obj.get("no_server") or is_endpoint(settings.target):
+        return None
+    from specprefill_cli.serving.control import server_for
+
+    return server_for(settings, lambda: seconds_since_start(context), notes.tell_alone)
 
 
 def open_ready_session(
@@ -36,13 +45,20 @@ def open_ready_session(
 
     Raises SpecprefillError when a model cannot be loaded.
     """
-    check_target(variants[0])
+    prepare_target(variants[0], notes)
+    from specprefill_cli.models.light_import import import_transformers
+
     import_transformers()
     from specprefill_cli.answering.resolve import loads_draft, resolve_scorer
     from specprefill_cli.answering.session import open_session
 
     needs_draft = any(map(loads_draft, variants)) if draft is None else draft
-    session = open_session(variants[0], draft=needs_draft)
+    if is_endpoint(variants[0].target):
+        from specprefill_cli.endpoint.session import open_endpoint
+
+        session: Session = open_endpoint(variants[0])
+    else:
+        session = open_session(variants[0], draft=needs_draft)
     resolved = [
         settings.varied(scorer=resolve_scorer(settings.scorer, session.pair, settings.mode)) for settings in variants
     ]
@@ -54,107 +70,35 @@ def open_ready_session(
     return session
 
 
-def open_answering(
-    context: typer.Context | None,
-    settings: Settings,
-    given: Given,
-    notes: Notes,
-    *,
-    cached: bool = False,
-    store: DiskCache | None = None,
-    with_cells: bool = False,
-) -> Session | RemoteSession:
-    """A session that is ready to answer: the server's, where one has taken the command, else one of its own.
+def open_engine(context: typer.Context, settings: Settings, given: Given, notes: Notes) -> LocalEngine | EndpointEngine:
+    """An engine for one question. Raises SpecprefillError when a model cannot be loaded."""
+    session = open_ready_session(context, [settings], given, notes)
+    if is_endpoint(settings.target):
+        from specprefill_cli.endpoint.engine import EndpointEngine
 
-    context: as in `open_ready_session`; without one the session is the caller's own
-    cached: whether it keeps documents between questions, as --memory-cache allows; store: and between runs
-    with_cells: whether answers need the document's cells
+        return EndpointEngine(session)
+    from specprefill_cli.engine.local import LocalEngine
 
-    Raises SpecprefillError when a model cannot be loaded.
+    return LocalEngine(session, concurrency=1)
+
+
+def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine:
+    """An engine with the draft, where the scorer needs it, and of the target only its configuration and tokenizer.
+
+    Raises SpecprefillError when they cannot be loaded.
     """
+    prepare_target(settings, notes)
+    from specprefill_cli.models.light_import import import_transformers
 
-    def open_own() -> Session:
-        session = open_ready_session(context, [settings], given, notes)
-        if not cached:
-            return session
-        from specprefill_cli.prefill.cache_limit import document_cache
-
-        return session.with_cache(document_cache(settings.memory_cache, session.pair, store))
-
-    server = context.obj["served"] if context is not None else None
-    if context is None or server is None:
-        return open_own()
-    from specprefill_cli.answering.resolve import loads_draft
-    from specprefill_cli.serving.remote import open_remote
-
-    opening = Open(
-        mode=settings.mode, draft=loads_draft(settings), memory_cache=settings.memory_cache if cached else None
-    )
-    session = open_remote(server.engine, settings, opening, open_own, notes.warn)
-    if session is None:
-        return open_own()
-    warn_of_idle_options(given, [settings.varied(scorer=session.scorer)], notes)
-    session.with_cells = with_cells
-    session.startup_seconds = seconds_since_start(context)
-    return session
-
-
-def check_target(settings: Settings) -> None:
-    """Raises SpecprefillError, before torch is imported, for a pair whose target is not here and cannot be downloaded."""
-    if settings.target is None:
-        may_download(find_pair(settings.pair).target, settings.offline)
-
-
-@dataclass(frozen=True)
-class OwnDraftSide:
-    """What `passages` and `plan` ask, with a session of the command's own."""
-
-    session: Session
-
-    def retrieve(self, collection: Collection, question: str, settings: Settings, top: int | None) -> Retrieval:
-        """As `retrieve`."""
-        from specprefill_cli.answering.retrieval import retrieve
-
-        return retrieve(self.session, collection, question, settings, top)
-
-    def dry_run(self, collection: Collection, question: str, settings: Settings) -> DryRun:
-        """As `dry_run`."""
-        from specprefill_cli.answering.dry_run import dry_run
-
-        return dry_run(self.session, collection, question, settings)
-
-
-def open_draft_side(context: typer.Context, settings: Settings, notes: Notes) -> OwnDraftSide | RemoteSession:
-    """The draft, where the scorer needs it, and of the target only its configuration and tokenizer.
-
-    They are the server's, where one has taken the command. Raises SpecprefillError when they cannot be loaded.
-    """
-
-    def open_own() -> Session:
-        check_target(settings)
-        import_transformers()
-        from specprefill_cli.answering.session import open_session
-        from specprefill_cli.distributed.ranks import ALONE
-
-        return open_session(settings, scores_with_draft(settings), target_weights=False, ranks=ALONE)
-
-    server = context.obj["served"]
-    if server is not None:
-        from specprefill_cli.serving.remote import open_remote
-
-        opening = Open(mode=settings.mode, draft=scores_with_draft(settings), target_weights=False)
-        session = open_remote(server.engine, settings, opening, open_own, notes.warn)
-        if session is not None:
-            return session
-    return OwnDraftSide(open_own())
-
-
-def scores_with_draft(settings: Settings) -> bool:
-    """Whether the scorer needs the draft."""
-    from specprefill_cli.answering.resolve import PLANNED_MODE
+    import_transformers()
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.distributed.ranks import ALONE
+    from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.prefill.auto_mode import runs_draft
+    from specprefill_cli.record import PLANNED_MODE
 
-    return runs_draft(PLANNED_MODE, settings.scorer)
+    with_draft = runs_draft(PLANNED_MODE, settings.scorer)
+    return LocalEngine(open_session(settings, with_draft, target_weights=False, ranks=ALONE), concurrency=1)
 
 
 def warn_of_idle_options(given: Given, variants: Sequence[Settings], notes: Notes) -> None:
@@ -163,6 +107,21 @@ def warn_of_idle_options(given: Given, variants: Sequence[Settings], notes: Note
 
     for warning in idle_options(given, variants):
         notes.warn(warning)
+
+
+def prepare_target(settings: Settings, notes: Notes) -> None:
+    """Convert a packaged target that was not converted before, and say why that takes a while.
+
+    Raises SpecprefillError, before torch is imported, for a pair whose target is not here and cannot be downloaded.
+    """
+    target = chosen_pair(settings).target
+    if settings.target is None:
+        may_download(target, settings.offline)
+    if not target.startswith(smollm2.PREFIX) or smollm2.conversion_of(target).done:
+        return
+    notes.line(f"{target}: converting {smollm2.PACKAGE}'s file once, so that it loads in a second from now on")
+    with notes.bar("parts", 100) as update:
+        smollm2.converted(target, update)
 
 
 def seconds_since_start(context: typer.Context) -> float:

@@ -7,32 +7,41 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli import ask, batch, compare, config, doctor, pairs, passages, plan, plugins, serve
 from specprefill_cli.cli.arguments import check_dashes
 from specprefill_cli.cli.console import Notes, StandardOutput, close_broken_pipe
 from specprefill_cli.cli.help import tidy
-from specprefill_cli.cli.workers import RayAddressCommand
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, first_line
 from specprefill_cli.models.memory import keep_freed_memory
 from specprefill_cli.models.threads import bound_spinning
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.signals import Termination
 
-if TYPE_CHECKING:
-    from specprefill_cli.serving.served import Served
-
 # Start-up time is counted from here, as early as possible.
 STARTED = time.perf_counter()
+# The product's commands by name: in which module, under which name.
+PRODUCT = {
+    "ask": "ask:ask",
+    "batch": "batch:batch",
+    "compare": "compare:compare",
+    "passages": "passages:passages",
+    "plan": "plan:plan",
+    "serve": "serve:serve",
+    "pairs": "pairs:app",
+    "plugins": "plugins:plugins",
+    "doctor": "doctor:doctor",
+    "config": "config:app",
+}
 # Further commands, each a typer app or a function. The lab's are added this way, so that the product does not import it.
 COMMANDS = "specprefill.commands"
 LAB_PANEL = "Measure and calibrate"
@@ -54,44 +63,44 @@ class PipeGroup(TyperGroup):
             raise
 
 
-app = typer.Typer(
-    name="specprefill",
-    cls=PipeGroup,
-    help="Answers questions about long documents. A small draft model finds what matters; the large target model reads "
-    "only that, so that the first token comes several times sooner.",
-    epilog='Example: specprefill ask report.pdf "What is the notice period?"',
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def add_commands() -> None:
-    """Add the product's commands, and those of the entry points."""
-    app.command("ask")(ask.ask)
-    app.command("batch", cls=RayAddressCommand)(batch.batch)
-    app.command("compare")(compare.compare)
-    app.command("passages")(passages.passages)
-    app.command("plan")(plan.plan)
-    app.command("serve")(serve.serve)
-    app.add_typer(pairs.app, name="pairs")
-    app.command("plugins")(plugins.plugins)
-    app.command("doctor")(doctor.doctor)
-    app.add_typer(config.app, name="config")
-    for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name):
+def command_line(only: str | None = None) -> typer.Typer:
+    """The product's commands, and those of the entry points. only: a command of the product that is all that is needed."""
+    app = typer.Typer(
+        name="specprefill",
+        cls=PipeGroup,
+        callback=common,
+        help="Answers questions about long documents. A small draft model finds what matters; the large target model reads "
+        "only that, so that the first token comes several times sooner.",
+        epilog='Example: specprefill ask report.pdf "What is the notice period?"',
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name, place in PRODUCT.items():
+        if only in (None, name):
+            module, _, attribute = place.partition(":")
+            add(app, name, getattr(import_module(f"specprefill_cli.cli.{module}"), attribute))
+    for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name) if only is None else ():
         try:
-            command = entry.load()
+            add(app, entry.name, entry.load(), LAB_PANEL)
         except Exception as error:
             Notes(quiet=False).warn(f"command '{entry.name}' of {entry.value} cannot be loaded ({first_line(error)})")
-            continue
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=entry.name, rich_help_panel=LAB_PANEL)
-        else:
-            app.command(entry.name, rich_help_panel=LAB_PANEL)(command)
+    tidy(app)
+    return app
 
 
-add_commands()
-tidy(app)
+def add(app: typer.Typer, name: str, command: Any, panel: str | None = None) -> None:
+    """Add a command, or an app with several. panel: its heading in `--help`."""
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, rich_help_panel=panel)
+    else:
+        app.command(name, rich_help_panel=panel)(command)
+
+
+def command_in(arguments: Sequence[str]) -> str | None:
+    """The product's command that is called, so that no other need be imported; None where that is not sure."""
+    first = next((argument for argument in arguments if argument != "--debug"), None)
+    return first if first in PRODUCT else None
 
 
 def show_version(requested: bool) -> None:
@@ -101,7 +110,6 @@ def show_version(requested: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def common(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
@@ -111,14 +119,11 @@ def common(
 ) -> None:
     """Take the options that stand before the command."""
     # main() reads --debug itself, before the command line is parsed.
-    context.obj = context.obj or {"started": STARTED, "served": None, "main": main, "build": built_command}
+    context.obj = context.obj or {"started": STARTED}
 
 
-def main(started: float = STARTED, served: Served | None = None) -> None:
-    """Run the command line; an error that the user can fix is one line on standard error.
-
-    started: when the program started, on the clock of `time.perf_counter`; served: the server that has taken the command
-    """
+def main() -> None:
+    """Run the command line; an error that the user can fix is one line on standard error."""
     debug = "--debug" in sys.argv[1:2]
     # A stream that the caller closed (`2>&-`) is None.
     sys.stdout, sys.stderr = (stream or Path(os.devnull).open("w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
@@ -131,16 +136,16 @@ def main(started: float = STARTED, served: Served | None = None) -> None:
     bound_spinning(os.environ)
     termination = Termination()
     with termination.handled():
-        code = run(debug, {"started": started, "served": served, "main": main, "build": built_command})
+        code = run(debug)
     sys.exit(TERMINATED if termination.requested and code == INTERRUPTED else code)
 
 
-def run(debug: bool, state: dict[str, Any]) -> int | str | None:
-    """Run the command line, print its error, and return the exit code. state: what commands find in their context."""
+def run(debug: bool) -> int | str | None:
+    """Run the command line, print its error, and return the exit code."""
     try:
         try:
             enter_run()
-            built_command()(obj=state)
+            typer.main.get_command(command_line(command_in(sys.argv[1:])))(obj={"started": STARTED})
         finally:
             sys.stdout.flush()
     except SystemExit as ended:
@@ -163,12 +168,6 @@ def run(debug: bool, state: dict[str, Any]) -> int | str | None:
     with suppress(OSError):
         print(f"specprefill: {' '.join(printable(message).split())}", file=sys.stderr)
     return code
-
-
-@cache
-def built_command() -> Any:
-    """The command line as typer builds it from the commands' signatures, which takes as long as a short answer."""
-    return typer.main.get_command(app)
 
 
 def enter_run() -> None:

@@ -15,7 +15,11 @@ import typer
 from specprefill_cli.cli.choices import choices_of, complete, setting_values
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.sources import merge_settings, unknown_variables
-from specprefill_cli.settings import AUTO, OUTPUT, PREFILL, SETTINGS, Setting, in_words
+from specprefill_cli.models.pairs import SMOLLM2, with_named_pair
+from specprefill_cli.models.smollm2 import install_command
+from specprefill_cli.settings import AUTO, OUTPUT, PREFILL, SETTINGS, Setting, Settings, in_words
+
+PAIR = SETTINGS["pair"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
 Html = Annotated[
@@ -39,7 +43,6 @@ Question = Annotated[
     str | None,
     typer.Argument(metavar="QUESTION", help="The question, in quotes; - is standard input.", show_default=False),
 ]
-# The program reads it before the command line is parsed (serving/client.py).
 NO_SERVER = Parameter(
     "no_server",
     Parameter.KEYWORD_ONLY,
@@ -92,7 +95,7 @@ def with_settings(
     - `given`: the settings that were given on the command line;
     - the plural of a setting with a list option (`modes`): its values.
 
-    The options take their place among the command's own. served: whether a running server may take the command
+    The options take their place among the command's own. served: whether it asks a running server
     """
     listed = {option.name: option for option in lists}
     chosen = [
@@ -117,17 +120,17 @@ def with_settings(
 
         @functools.wraps(function)
         def command(context: typer.Context, **values: Any) -> None:
-            values.pop(NO_SERVER.name, None)
+            context.obj["no_server"] = values.pop(NO_SERVER.name, False)
             flags = {option.name: values.pop(option.name) for option in options}
             given = {name: value for name, value in flags.items() if is_given(context, name)}
             quiet = values.get("quiet", False)
-            if served:
-                check_server(context, given, values.get("cache_dir") is not None, quiet)
             for warning in unknown_variables():
                 Notes(quiet).warn(warning)
             supplies: dict[str, Any] = {"context": context, "given": given}
             if "settings" in accepted:
                 settings = merge_settings({name: value for name, value in given.items() if name not in listed})
+                if PAIR in chosen:
+                    settings = name_pair(settings, Notes(quiet))
                 supplies["settings"] = settings
                 for name, option in listed.items():
                     supplies[f"{name}s"] = option.values(given.get(name), getattr(settings, name))
@@ -141,23 +144,12 @@ def with_settings(
     return decorate
 
 
-def check_server(context: typer.Context, given: Given, keeps_files: bool, quiet: bool) -> None:
-    """Where a server has taken the command, raises RunAlone if it cannot serve it.
-
-    keeps_files: whether the command keeps documents' KV in files, which the server's session does not
-
-    Raises UsageError for wrong settings.
-    """
-    server = context.obj["served"]
-    if server is None:
-        return
-    from specprefill_cli.serving.command import RunAlone
-
-    reason = server.difference(merge_settings(given))
-    if reason is None and keeps_files:
-        reason = "the running server keeps no --cache-dir"
-    if reason is not None:
-        raise RunAlone(reason, quiet)
+def name_pair(settings: Settings, notes: Notes) -> Settings:
+    """The settings with the pair `auto` replaced by its name, and a note on how to get a better one."""
+    named = with_named_pair(settings)
+    if settings.pair == AUTO and settings.target is None and named.pair != SMOLLM2:
+        notes.line(f"answers come from the small pair {named.pair}; a better one: {install_command()}")
+    return named
 
 
 def parameter_of(setting: Setting) -> Parameter:

@@ -14,6 +14,7 @@ from specprefill_cli.cli.choices import complete
 from specprefill_cli.cli.config import store
 from specprefill_cli.cli.console import Notes, console, plain_table, print_json
 from specprefill_cli.cli.doctor import show_checks
+from specprefill_cli.cli.loading import prepare_target
 from specprefill_cli.cli.options import Given, Json, with_settings
 from specprefill_cli.cli.sources import merge_settings, read_config
 from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, format_bytes, pair_fits
@@ -21,7 +22,7 @@ from specprefill_cli.diagnostics.finding import Check, State, any_broken
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.gguf import agreed_tokenizer
 from specprefill_cli.models.hub import ALL_FILES, SMALL_FILES, download, is_here, is_local, may_download, missing_bytes
-from specprefill_cli.models.pairs import PAIRS, find_pair
+from specprefill_cli.models.pairs import PAIRS, chosen_pair, find_pair
 from specprefill_cli.settings import Settings, config_path, prompt_folder
 
 app = typer.Typer(invoke_without_command=True)
@@ -94,6 +95,7 @@ def use(name: Name) -> None:
     for model, allowed in models.items():
         download(model, SMALL_FILES, local_files_only=not allowed)
     notes = Notes(quiet=False)
+    prepare_target(settings, notes)
     with notes.progress("counting the memory that the pair needs"):
         checks = list(pair_fits(settings, DEFAULT_TOKENS))
     if any_broken(checks):
@@ -172,12 +174,14 @@ def examine(settings: Settings) -> list[Check]:
     from specprefill_cli.models.placement import choose_placement
     from specprefill_cli.prompting import load_template
 
-    pair = find_pair(settings.pair, settings.draft, settings.target)
+    pair = chosen_pair(settings)
     placement = choose_placement(settings.devices)
     template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
+    prepare_target(settings, Notes(quiet=False))
     draft, target = (load_outline(model, placement, settings.offline) for model in (pair.draft, pair.target))
     target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
-    return check_pair(draft, target, template)
+    own = load_template(pair.draft_prompt) if pair.draft_prompt is not None else template
+    return check_pair(draft, target, template, own)
 
 
 def try_out(settings: Settings) -> Check:

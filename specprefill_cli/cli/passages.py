@@ -9,9 +9,10 @@ import typer
 
 from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, print_json
-from specprefill_cli.cli.inputs import read_inputs
-from specprefill_cli.cli.loading import open_draft_side
+from specprefill_cli.cli.draft_side import ask_draft
 from specprefill_cli.cli.options import Documents, Json, Question, Quiet, with_settings
+from specprefill_cli.engine.request import PASSAGES
+from specprefill_cli.record import Retrieval
 from specprefill_cli.settings import OUTPUT, Settings
 
 
@@ -60,14 +61,10 @@ def passages(
     """
     names, question = checked_arguments("passages", documents, question)
     notes = Notes(quiet)
-    collection = read_inputs(names, None, settings, notes)
-    with notes.progress("loading the draft"):
-        session = open_draft_side(context, settings, notes)
+    retrieval: Retrieval = ask_draft(context, PASSAGES, names, None, question, settings, notes, top)
     from specprefill_cli.reporting.evidence import passage_place
     from specprefill_cli.reporting.safe import printable
 
-    with notes.progress("reading the documents with the draft"):
-        retrieval = session.retrieve(collection, question, settings, top)
     for warning in retrieval.warnings:
         notes.warn(warning)
     if json:

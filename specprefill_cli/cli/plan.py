@@ -11,13 +11,14 @@ from rich.styled import Styled
 
 from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.draft_side import ask_draft
 from specprefill_cli.cli.inputs import read_inputs, write_page
-from specprefill_cli.cli.loading import open_draft_side, seconds_since_start
 from specprefill_cli.cli.options import Documents, Html, Json, Question, Quiet, with_settings
+from specprefill_cli.engine.request import PLAN
+from specprefill_cli.record import DryRun
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.answering.dry_run import DryRun
     from specprefill_cli.documents.collection import Collection
 
 
@@ -54,13 +55,11 @@ def plan(
     names, question = checked_arguments("plan", documents, question)
     notes = Notes(quiet)
     collection = read_inputs(names, html, settings, notes)
-    with notes.progress("loading the draft, and the target's tokenizer"):
-        from specprefill_cli.reporting import dry_run_report
+    started: list[float] = []
+    run: DryRun = ask_draft(context, PLAN, names, collection, question, settings, notes, started=started.append)
+    startup_seconds = started[0]
+    from specprefill_cli.reporting import dry_run_report
 
-        session = open_draft_side(context, settings, notes)
-    startup_seconds = seconds_since_start(context)
-    with notes.progress("reading the documents with the draft"):
-        run = session.dry_run(collection, question, settings)
     if html:
         write_page(html, question, collection, [dry_run_report.plan_result(run)])
     if json:

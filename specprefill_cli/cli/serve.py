@@ -23,7 +23,6 @@ EXTRA = "serve"
 
 @with_settings("documents", "models", "prefill", "decoding", "cache", "passages")
 def serve(
-    context: typer.Context,
     documents: Annotated[
         list[str] | None,
         typer.Argument(
@@ -44,6 +43,14 @@ def serve(
             help="File with the token of --http; needed for addresses that other machines reach.",
             rich_help_panel=SERVER,
             show_default="one in the runtime folder",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also take requests whose Host header has this name, as proxies and containers send; may be repeated.",
+            rich_help_panel=SERVER,
+            show_default="none",
         ),
     ] = None,
     idle: Annotated[
@@ -100,7 +107,7 @@ def serve(
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
     idle_seconds = None if idle is None else duration(idle)
     check_extra("serve")
-    from specprefill_cli.serving.start import CommandLine, ServeOptions, start
+    from specprefill_cli.serving.start import ServeOptions, start
 
     notes = Notes(quiet)
     with notes.progress("reading documents"):
@@ -108,34 +115,14 @@ def serve(
     options = ServeOptions(
         http=http,
         token_file=token_file,
+        allowed_hosts=tuple(allow_host or ()),
         idle_seconds=idle_seconds,
         queue=queue,
         queue_seconds=queue_seconds,
         body_bytes=body_limit * 2**20,
         log_requests=log_requests,
     )
-
-    def prepare() -> None:
-        context.obj["build"]()
-        prepare_commands()
-
-    raise typer.Exit(start(settings, own, options, CommandLine(context.obj["main"], prepare), notes.tell))
-
-
-def prepare_commands() -> None:
-    """Import and initialise what commands need, models aside."""
-    import specprefill_cli.answering.dry_run
-    import specprefill_cli.answering.retrieval
-    import specprefill_cli.batching.answerer
-    import specprefill_cli.cli.idle_options
-    import specprefill_cli.reporting.dry_run_report
-    import specprefill_cli.reporting.html
-    import specprefill_cli.serving.remote  # noqa: F401
-    from specprefill_cli.documents import read_documents
-    from specprefill_cli.resources import packaged_folder
-
-    # The reader of PDFs initialises itself at its first file.
-    read_documents([str(packaged_folder("sample_docs") / "harbour-handbook.pdf")])
+    raise typer.Exit(start(settings, own, options, notes.tell))
 
 
 def control(stop: bool, json: bool, notes: Notes) -> None:

@@ -15,7 +15,7 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import ENVIRONMENT_PREFIX, SETTINGS, Settings, config_path, flag, parse_setting
 
 # Variables that are no settings.
-OTHER_VARIABLES = (f"{ENVIRONMENT_PREFIX}CONFIG", f"{ENVIRONMENT_PREFIX}CALIBRATION", f"{ENVIRONMENT_PREFIX}SERVER")
+OTHER_VARIABLES = tuple(ENVIRONMENT_PREFIX + name for name in ("CONFIG", "CALIBRATION", "MODELS", "SERVER"))
 
 
 @dataclass(frozen=True)

@@ -154,19 +154,23 @@ def writable(name: str, folder: Path, detail: str) -> Check:
 
 def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
     """The dtype that `auto` takes, and the memory that both models need, against the free memory. Nothing is downloaded."""
+    from specprefill_cli.models import smollm2
     from specprefill_cli.models.hub import ModelNotHere
     from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
     from specprefill_cli.models.outline import load_outline
-    from specprefill_cli.models.pairs import find_pair
+    from specprefill_cli.models.pairs import chosen_pair
     from specprefill_cli.models.placement import choose_dtype, choose_placement
     from specprefill_cli.models.quantization import NONE, check_quantization
     from specprefill_cli.models.rope_scaling import RopeScaling
 
-    pair = find_pair(settings.pair, settings.draft, settings.target)
+    pair = chosen_pair(settings)
     placement = choose_placement(settings.devices)
     check_quantization(settings.quantization, placement)
     needed = 0
     for role, name in (("draft", pair.draft), ("target", pair.target)):
+        if name.startswith(smollm2.PREFIX) and not smollm2.conversion_of(name).done:
+            yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
+            return
         try:
             outline = load_outline(name, placement, True, RopeScaling.parse(settings.rope_scaling))
         except ModelNotHere:
@@ -178,7 +182,7 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
             yield Check(f"{role} {name}", State.NO, "not complete on this machine: the first run downloads the rest")
             return
         text = outline.config.get_text_config()
-        dtype = choose_dtype(settings.dtype, placement, text.hidden_size, text.model_type)
+        dtype = choose_dtype(settings.dtype, placement, text)
         quantization = settings.quantization if role == "target" else NONE
         weights, cache = weight_bytes(outline.config, dtype, quantization), cache_bytes(outline.config, tokens, dtype)
         needed += weights + cache

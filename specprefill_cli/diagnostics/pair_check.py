@@ -12,8 +12,11 @@ from specprefill_cli.prompting import Template, render
 DIFFERENT_TOKENIZERS = "draft and target have different tokenizers, so the target cannot use the draft's KV or tokens"
 
 
-def check_pair(draft: ModelOutline, target: ModelOutline, template: Template) -> list[Check]:
-    """Check a pair's models, tokenizers, modes, context, windows and prompt."""
+def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, draft_template: Template) -> list[Check]:
+    """Check a pair's models, tokenizers, modes, context, windows and prompts.
+
+    draft_template: what the draft reads where its tokenizer is not the target's
+    """
     same = draft.fingerprint == target.fingerprint
     return [
         check_model_class("draft", draft),
@@ -26,7 +29,8 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template) ->
         check_windows("draft", draft),
         check_windows("target", target),
         *(check_rotary(outline) for outline in (draft, target) if rotation_depends_on_length(outline.config)),
-        check_prompt(template, draft, target),
+        check_prompt("prompt", template, target),
+        *(() if same else (check_prompt("draft's prompt", draft_template, draft),)),
     ]
 
 
@@ -93,11 +97,10 @@ def check_rotary(outline: ModelOutline) -> Check:
     return Check("rotary embedding", State.LIMITED, detail)
 
 
-def check_prompt(template: Template, *outlines: ModelOutline) -> Check:
-    """Whether the template works with the tokenizers."""
+def check_prompt(name: str, template: Template, outline: ModelOutline) -> Check:
+    """Whether a template works with a model's tokenizer."""
     try:
-        for outline in outlines:
-            render(template, "document", "question", outline.tokenizer)
+        render(template, "document", "question", outline.tokenizer)
     except SpecprefillError as error:
-        return Check("prompt", State.BROKEN, str(error))
-    return Check("prompt", State.OK, f"template '{template.name}'")
+        return Check(name, State.BROKEN, str(error))
+    return Check(name, State.OK, f"template '{template.name}'")

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.table import Table
 
-from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.record import SCHEMA, Fate
 from specprefill_cli.reporting.evidence import passages_view
 from specprefill_cli.reporting.html import PageResult, answer_result
-from specprefill_cli.reporting.jsonl import SCHEMA, answer_record
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import (
     page_text,
@@ -26,8 +25,8 @@ from specprefill_cli.reporting.table import (
 )
 
 if TYPE_CHECKING:
-    from specprefill_cli.answering.answer import Answer
     from specprefill_cli.answering.comparison import ModeAnswer
+    from specprefill_cli.record import Record
 
 EMPTY = "-"
 # In place of the answer of a mode that the prompt is too long for.
@@ -92,7 +91,7 @@ def figure(value: float | None, form: str) -> str | None:
     return None if value is None else form.format(value)
 
 
-def fate_figure(answer: Answer, fate: Fate) -> str | None:
+def fate_figure(answer: Record, fate: Fate) -> str | None:
     """Count the spans of one fate and their tokens, with their pages."""
     spans = [span for span in answer.spans if span.fate is fate]
     return f"{span_count(spans)} ({page_text(spans, several_documents(answer))})" if spans else None
@@ -129,5 +128,5 @@ def comparison_record(question: str, compared: Sequence[ModeAnswer], misfits: Mi
     Under `does_not_fit` are the modes without an answer, with the reason.
     """
     differences = ("asked", "speedup", "first_token_kl", "agreement")
-    rows = [answer_record(row.answer) | {name: getattr(row, name) for name in differences} for row in compared]
+    rows = [row.answer.to_json() | {name: getattr(row, name) for name in differences} for row in compared]
     return {"schema": SCHEMA, "question": question, "rows": rows, "does_not_fit": dict(misfits)}

@@ -9,12 +9,9 @@ from typing import Any
 
 from rich.table import Table
 
-from specprefill_cli.answering.cells import Cell
-from specprefill_cli.answering.dry_run import DryRun
-from specprefill_cli.answering.resolve import PLANNED_MODE
 from specprefill_cli.documents.collection import Collection
+from specprefill_cli.record import PLANNED_MODE, SCHEMA, Cell, DryRun
 from specprefill_cli.reporting.html import PageResult
-from specprefill_cli.reporting.jsonl import SCHEMA
 from specprefill_cli.reporting.table import seconds
 
 ESTIMATE_NOTE = (
@@ -35,8 +32,8 @@ def plan_facts(run: DryRun) -> list[tuple[str, str]]:
     measured = [f"{cost.role} {cost.tokens:,} tokens" for cost in run.pass_costs if cost.measured]
     return [
         ("pair", f"{run.draft or 'no draft'} -> {run.target}{'' if run.loaded else ' (its weights were not loaded)'}"),
-        ("prompt", f"{run.plan.prompt_tokens:,} tokens"),
-        ("would keep", f"{run.plan.kept_tokens:,} tokens, ratio {run.plan.kept_ratio:.3f}"),
+        ("prompt", f"{run.prompt_tokens:,} tokens"),
+        ("would keep", f"{run.kept_tokens:,} tokens, ratio {run.kept_ratio:.3f}"),
         ("auto takes", advice),
         ("expected with this plan", f"{speedup_text(run, planned.speedup)}{ttft}"),
         *([("measured fixed cost of a pass", ", ".join(measured))] if measured else []),
@@ -52,7 +49,7 @@ def estimate_rows(run: DryRun) -> list[list[str]]:
         ttft = about_seconds(estimate.ttft_seconds)
         rows.append([label, f"{estimate.kept_tokens:,}", speedup_text(run, estimate.speedup), ttft])
     full = about_seconds(run.full_seconds) if run.full_fits else "does not fit"
-    return [*rows, ["full", f"{run.plan.prompt_tokens:,}", speedup_text(run, 1.0), full]]
+    return [*rows, ["full", f"{run.prompt_tokens:,}", speedup_text(run, 1.0), full]]
 
 
 def speedup_text(run: DryRun, speedup: float) -> str:
@@ -99,13 +96,13 @@ def plan_record(run: DryRun, collection: Collection, startup_seconds: float) -> 
         "mode": PLANNED_MODE,
         "auto": {"mode": mode, "reason": reason},
         "pair": {"draft": run.draft, "target": run.target},
-        "prompt_tokens": run.plan.prompt_tokens,
-        "kept_tokens": run.plan.kept_tokens,
-        "kept_ratio": run.plan.kept_ratio,
+        "prompt_tokens": run.prompt_tokens,
+        "kept_tokens": run.kept_tokens,
+        "kept_ratio": run.kept_ratio,
         "startup_seconds": startup_seconds,
         "phases": run.phases,
         "spans": [asdict(span) for span in run.spans],
-        "chunks": chunk_records(run.plan.document[0], run.cells, collection),
+        "chunks": chunk_records(run.document_start, run.cells, collection),
         "estimates": [asdict(estimate) for estimate in run.estimates],
         "full_ttft_seconds": run.full_seconds if run.full_fits else None,
         "pass_costs": [asdict(cost) for cost in run.pass_costs],

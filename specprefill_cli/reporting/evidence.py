@@ -9,27 +9,22 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from specprefill_cli.answering.answer import Answer
-from specprefill_cli.answering.citations import NOT_FOUND
-from specprefill_cli.answering.confidence import LIKELY
-from specprefill_cli.answering.passages import Passage
-from specprefill_cli.answering.relevance import FUNCTION_WORDS
 from specprefill_cli.documents.errors import one_line
+from specprefill_cli.documents.sentences import FUNCTION_WORDS
 from specprefill_cli.models.pairs import BUNDLED
+from specprefill_cli.record import LIKELY, NOT_FOUND, Passage, Record
 from specprefill_cli.reporting.safe import plain
 
 WORD = re.compile(r"\w+")
-BETTER_PAIR_HINT = (
-    "tiny is small and often wrong: `specprefill pairs use qwen2.5-1.5b` sets up a pair that reads better"
-)
+BETTER_PAIR_HINT = "tiny is small and often wrong: `specprefill pairs use smollm2` sets up a pair that reads better"
 
 
-def evidence(answer: Answer) -> Group:
+def evidence(answer: Record) -> Group:
     """Source, confidence and passages, as lines for a terminal."""
     return Group(*(plain(line, style="dim") for line in confidence_lines(answer)), passages_view(answer))
 
 
-def passages_view(answer: Answer) -> Group:
+def passages_view(answer: Record) -> Group:
     """The passages, each below its document and page, with the words of question and answer in bold."""
     lines: list[Text | Padding] = []
     for passage in answer.passages:
@@ -38,7 +33,7 @@ def passages_view(answer: Answer) -> Group:
     return Group(*lines)
 
 
-def confidence_lines(answer: Answer) -> list[str]:
+def confidence_lines(answer: Record) -> list[str]:
     """One line on how likely the answer is right; none where that is not known."""
     if answer.confidence is not None and answer.confidence >= LIKELY:
         return [f"likely right ({answer.confidence:.0%} of answers like this one are)"]
@@ -49,7 +44,7 @@ def confidence_lines(answer: Answer) -> list[str]:
     return [f"unsure ({answer.confidence:.0%} of answers like this one are right); check the passages"]
 
 
-def needs_better_pair(answer: Answer) -> bool:
+def needs_better_pair(answer: Record) -> bool:
     """Whether the bundled pair is unsure of its answer, or found none."""
     unsure = answer.confidence is None or answer.confidence < LIKELY
     return answer.target.startswith(BUNDLED) and unsure and bool(confidence_lines(answer))

@@ -13,22 +13,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.answering.cells import LEVELS, Cell, PageCells, cells_by_page
-from specprefill_cli.prefill.phases import PHASES
+from specprefill_cli.prefill.phases import PHASES, UPSTREAM
+from specprefill_cli.record import LEVELS, Cell
 from specprefill_cli.reporting.evidence import confidence_lines
 from specprefill_cli.reporting.safe import printable
+from specprefill_cli.reporting.strip import PageCells, cells_by_page
 from specprefill_cli.reporting.table import decode_facts, phase_name, prompt_facts, seconds, start_facts
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from specprefill_cli.answering.answer import Answer
-    from specprefill_cli.answering.citations import Citation
-    from specprefill_cli.answering.passages import Passage
     from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.record import Citation, Passage, Record
 
 # A label of `decode_facts`; the memory of the process holds both models, and is no figure of a mode.
 PEAK_MEMORY = "peak memory"
+# The phases of the bars, each by the number of its colour.
+BARS = (*PHASES, UPSTREAM)
 TEMPLATES = Path(__file__).resolve().parent / "page"
 
 
@@ -37,7 +38,7 @@ class PageResult:
     """One mode on the page.
 
     answer: its text, or None where the target did not run; facts: labels and values
-    phases: seconds by the names in `PHASES`
+    phases: seconds by the names in `BARS`
     passages: those under the answer, with one line on its confidence
     cells: the document as this mode treated it; estimates: header and rows of a table, or nothing
     peak_memory_bytes: of the whole process, so that the page shows it once
@@ -77,7 +78,7 @@ class Bar:
     colour: int
 
 
-def answer_result(answer: Answer, cells: Sequence[Cell]) -> PageResult:
+def answer_result(answer: Record, cells: Sequence[Cell]) -> PageResult:
     """Return an answer as the page shows it."""
     return PageResult(
         mode=answer.mode,
@@ -127,7 +128,7 @@ def result_view(result: PageResult, collection: Collection, longest: float) -> d
         "result": result,
         "total": seconds(sum(result.phases.values())),
         "bars": [
-            Bar(phase_name(name), seconds(value), 100 * value / longest, PHASES.index(name))
+            Bar(phase_name(name), seconds(value), 100 * value / longest, BARS.index(name))
             for name, value in result.phases.items()
             if value > 0
         ],

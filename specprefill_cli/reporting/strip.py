@@ -10,10 +10,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from specprefill_cli.answering.cells import LEVELS, Cell, cells_by_page
 from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Document
 from specprefill_cli.documents.errors import one_line
-from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.record import LEVELS, Cell, Fate
 from specprefill_cli.reporting.safe import plain
 
 # Rising density, one character for each level, for terminals without colour.
@@ -22,6 +22,33 @@ DENSITY = " .:-=+*#@"
 HEAT = ("#20242c", "#2b2f55", "#46327e", "#6d3a86", "#97437f", "#c0506a", "#e26a4c", "#f6913a", "#fcd34d")
 # Shown in the cell, or without colour below it.
 FATE_MARKS = {Fate.RECOMPUTE: "o", Fate.ACCEPT: "a", Fate.DROP: " "}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageCells:
+    """One page of one document: characters [start, end) of the collection's text, and the indices of its cells."""
+
+    document: Document
+    number: int
+    start: int
+    end: int
+    cells: tuple[int, ...]
+
+
+def cells_by_page(collection: Collection, cells: Sequence[Cell]) -> list[PageCells]:
+    """Return every page in order with the indices of its cells; a cell across two pages belongs to both."""
+    pages, position = [], 0
+    for document, origin in zip(collection.documents, collection.starts, strict=True):
+        for page in document.pages:
+            start, end = origin + page.start, origin + page.end
+            while position < len(cells) and cells[position].end <= start:
+                position += 1
+            last = position
+            while start < end and last < len(cells) and cells[last].start < end:
+                last += 1
+            touching = tuple(range(position, last))
+            pages.append(PageCells(document=document, number=page.number, start=start, end=end, cells=touching))
+    return pages
 
 
 def heat_strip(collection: Collection, cells: Sequence[Cell], colour: bool) -> Table:

@@ -7,13 +7,9 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from specprefill_cli.answering.answer import Answer, SpanRecord
-from specprefill_cli.answering.citations import Citation
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.errors import one_line
-from specprefill_cli.prefill.fates import Fate
-from specprefill_cli.prefill.positions import ORIGINAL
-from specprefill_cli.prefill.registry import BASELINE, MODES
+from specprefill_cli.record import BASELINE, ORIGINAL, Citation, Fate, Record, SpanRecord
 from specprefill_cli.reporting.safe import plain
 
 PHASE_WORDS = {
@@ -41,7 +37,7 @@ def warning_facts(warnings: Iterable[str]) -> list[tuple[str, Text]]:
     return [("warning", plain(warning, style="yellow")) for warning in warnings]
 
 
-def short_table(answer: Answer) -> Table:
+def short_table(answer: Record) -> Table:
     """What matters most in eight rows at most, and the warnings; `answer_table` has all figures."""
     several = several_documents(answer)
     recomputed, dropped = ([span for span in answer.spans if span.fate is fate] for fate in (Fate.RECOMPUTE, Fate.DROP))
@@ -62,19 +58,19 @@ def short_table(answer: Answer) -> Table:
     return facts_table([*facts, *warning_facts(answer.warnings)])
 
 
-def mode_text(answer: Answer) -> str:
+def mode_text(answer: Record) -> str:
     """Name the mode, with the reason where `auto` chose it."""
     return answer.mode + (f"  ({answer.reason})" if answer.reason else "")
 
 
-def kept_text(answer: Answer) -> str:
+def kept_text(answer: Record) -> str:
     """Write how much of the prompt, and of the documents, the target computed."""
     kept = f"{answer.kept_tokens:,} tokens, ratio {answer.kept_ratio:.3f}"
     ratio = answer.document_kept_ratio
     return kept if ratio is None else f"{kept}, of the documents {ratio:.3f}"
 
 
-def answer_table(answer: Answer) -> Table:
+def answer_table(answer: Record) -> Table:
     """Mode, pair, tokens, TTFT with its phases, spans by fate with pages, decoding, citations, warnings."""
     phases = [(f"  {phase_name(name)}", seconds(value)) for name, value in answer.phases.items() if value > 0]
     fates = [(fate.value, [span for span in answer.spans if span.fate is fate]) for fate in Fate]
@@ -94,7 +90,7 @@ def answer_table(answer: Answer) -> Table:
     )
 
 
-def prompt_facts(answer: Answer) -> list[tuple[str, str]]:
+def prompt_facts(answer: Record) -> list[tuple[str, str]]:
     """Describe the pair, the prompt, and how much of it the target computed."""
     facts = [
         ("pair", f"{answer.draft or 'no draft'} -> {answer.target}"),
@@ -108,26 +104,26 @@ def prompt_facts(answer: Answer) -> list[tuple[str, str]]:
     return facts
 
 
-def position_facts(answer: Answer) -> list[tuple[str, str]]:
+def position_facts(answer: Record) -> list[tuple[str, str]]:
     """The row about positions, where there is something to say."""
     text = positions_text(answer)
     return [] if text is None else [("positions", text)]
 
 
-def positions_text(answer: Answer) -> str | None:
+def positions_text(answer: Record) -> str | None:
     """Describe where kept tokens stand; None where they stand where they always do."""
     if answer.positions == ORIGINAL:
         return None
     return f"{answer.positions}, gaps between kept spans x {answer.position_factor:.3g}"
 
 
-def start_facts(answer: Answer) -> list[tuple[str, str]]:
+def start_facts(answer: Record) -> list[tuple[str, str]]:
     """What was reused from earlier questions, and the start-up time."""
     reused = [("reused", ", ".join(answer.reused))] if answer.reused else []
     return [*reused, ("start-up", seconds(answer.startup_seconds))]
 
 
-def decode_facts(answer: Answer) -> list[tuple[str, str]]:
+def decode_facts(answer: Record) -> list[tuple[str, str]]:
     """Describe decoding; what was not measured has no row."""
     speed = f"{answer.tokens_per_second:,.0f} tokens/s" if answer.tokens_per_second else "-"
     facts = [("decode", f"{answer.generated_tokens} tokens, {speed}")]
@@ -157,7 +153,7 @@ def phase_text(phases: dict[str, float]) -> str:
     return " + ".join(f"{phase_name(name)} {seconds(value)}" for name, value in phases.items() if value > 0)
 
 
-def acceptance_text(answer: Answer) -> str:
+def acceptance_text(answer: Record) -> str:
     """Write the acceptance rate, the mean accepted length, and the number of rounds by accepted tokens."""
     rounds = ", ".join(f"{number}: {count}" for number, count in enumerate(answer.accepted_histogram) if count)
     return (
@@ -166,7 +162,7 @@ def acceptance_text(answer: Answer) -> str:
     )
 
 
-def several_documents(answer: Answer) -> bool:
+def several_documents(answer: Record) -> bool:
     """Whether the answer's spans touch more than one document."""
     return len({touched.document for span in answer.spans for touched in span.documents}) > 1
 
@@ -205,10 +201,3 @@ def page_text(spans: Sequence[SpanRecord], several: bool) -> str:
 def source_text(citation: Citation) -> str:
     """Write a citation on one line."""
     return f"{one_line(citation.document)}, page {citation.page}: {' '.join(citation.text.split())}"
-
-
-def keep_text(mode: str, keep: float | None) -> str:
-    """Write a keep ratio for a table of modes; empty for modes that have none."""
-    if mode not in MODES or not MODES[mode].uses_keep:
-        return ""
-    return "auto" if keep is None else f"{keep:g}"

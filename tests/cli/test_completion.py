@@ -8,9 +8,9 @@ import pytest
 import typer
 
 from specprefill_cli.cli.choices import complete
-from specprefill_cli.cli.main import app
+from specprefill_cli.cli.main import command_line
 
-COMMANDS = typer.main.get_command(app)
+COMMANDS = typer.main.get_command(command_line())
 
 
 def every_command(command, path=()):

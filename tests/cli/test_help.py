@@ -5,9 +5,9 @@ import json
 import pytest
 import typer
 
-from specprefill_cli.cli.main import app
+from specprefill_cli.cli.main import command_line
 
-COMMANDS = typer.main.get_command(app)
+COMMANDS = typer.main.get_command(command_line())
 OURS = (
     "ask",
     "compare",

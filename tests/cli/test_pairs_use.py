@@ -24,6 +24,7 @@ def config(tmp_path, monkeypatch):
     path = tmp_path / "config.toml"
     path.write_text('# mine\npair = "qwen3-8b"\ntarget = "./elsewhere"\n')
     monkeypatch.setenv("SPECPREFILL_CONFIG", str(path))
+    monkeypatch.delenv("SPECPREFILL_PAIR")
     return path
 
 

@@ -82,7 +82,6 @@ def test_rejects_unwritable_page_at_once(call, tmp_path, path, words):
         ((HANDBOOK, "Who?", "--scorer", "best"), 2, "--scorer best: unknown"),
         (("missing.pdf", "Who?"), 1, "missing.pdf"),
         (("https://example.org/a.pdf", "Who?"), 1, "URLs are not read"),
-        ((HANDBOOK, "Who?", "--target", "some/model"), 2, "--target needs a --draft"),
     ],
 )
 def test_plan_rejects_bad_calls_in_one_line(call, arguments, code, words):

@@ -4,7 +4,7 @@ import runpy
 from pathlib import Path
 
 import specprefill_cli
-from specprefill_cli.cli.main import app
+from specprefill_cli.cli.main import command_line
 from specprefill_cli.settings import SETTINGS
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
@@ -22,7 +22,7 @@ def test_the_reference_has_every_setting_and_command():
     for setting in SETTINGS.values():
         assert f"| `{setting.name}` |" in page
         assert f"`{setting.variable}`" in page
-    for info in (*app.registered_commands, *app.registered_groups):
+    for info in (*command_line().registered_commands, *command_line().registered_groups):
         assert f"### specprefill {info.name}\n" in page
 
 

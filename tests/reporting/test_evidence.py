@@ -2,9 +2,7 @@ import io
 
 from rich.console import Console
 
-from specprefill_cli.answering.answer import SpanRecord
-from specprefill_cli.answering.passages import Passage
-from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.record import Fate, Passage, SpanRecord
 from specprefill_cli.reporting.evidence import confidence_lines, evidence, highlighted, needs_better_pair
 from specprefill_cli.reporting.table import short_table
 from tests.helpers.answers import make_answer

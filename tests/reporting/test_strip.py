@@ -12,7 +12,8 @@ from rich.text import Text
 from specprefill_cli.answering.cells import document_cells
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import Document, Page, one_page_document
-from specprefill_cli.prefill.fates import Fate, Plan, Span
+from specprefill_cli.prefill.fates import Plan, Span
+from specprefill_cli.record import Fate
 from specprefill_cli.reporting.strip import DENSITY, HEAT, heat_strip
 
 HOSTILE = "\x1b[2J[bold]\u202e.pdf"

@@ -1,0 +1,129 @@
+"""What answers the rows of a batch: an engine in this process, a server, an endpoint, or engines in Ray actors."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.inputs import document_reader
+from specprefill_cli.cli.loading import open_ready_session, prepare_target, running_server
+from specprefill_cli.distributed.launch import in_run
+from specprefill_cli.documents.sources import STANDARD_INPUT
+from specprefill_cli.endpoint.reference import is_endpoint
+from specprefill_cli.errors import UsageError
+from specprefill_cli.models.memory import keep_freed_memory
+from specprefill_cli.models.threads import bound_spinning
+from specprefill_cli.settings import Settings
+
+if TYPE_CHECKING:
+    from specprefill_cli.batching.loop import RowEngine
+    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.prefill.disk_cache import DiskCache
+
+# Rows that a server is sent at a time: it answers as many at once as pay.
+POSTS = 32
+# Ray's addresses of a cluster: the one that this machine belongs to, or host and port.
+ADDRESS = re.compile(r"auto|[^\s/]+:\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """Options of `batch` about where rows are answered.
+
+    names, own: documents of rows that name none, and what they hold
+    folder: the working directory, which the paths of documents are relative to
+    workers, ray: Ray actors, and their cluster; None for both: this process
+    concurrency: rows that one engine answers at once; None: as many as pay; cache_limit: of the folder, in GiB
+    """
+
+    settings: Settings
+    names: tuple[str, ...]
+    own: Collection | None
+    folder: str
+    workers: int | None = None
+    ray: str | None = None
+    concurrency: int | None = None
+    cache_dir: Path | None = None
+    cache_limit: float = 8.0
+
+
+def check_workers(settings: Settings, workers: int | None, ray: str | None) -> None:
+    """Raises UsageError for options that exclude each other."""
+    if (workers or ray) and in_run():
+        raise UsageError("--workers and --ray start processes, as torchrun did already; leave them or torchrun out")
+    if (workers or ray) and is_endpoint(settings.target):
+        raise UsageError("--workers and --ray start processes, and one is enough for an endpoint; give --concurrency N")
+    if ray is not None and not ADDRESS.fullmatch(ray):
+        raise UsageError(f"--ray {ray}: give auto on a machine of the cluster, or HOST:PORT")
+
+
+def open_row_engine(context: typer.Context, options: RowOptions, notes: Notes) -> RowEngine:
+    """The engine that the options ask for. Raises SpecprefillError where it cannot be opened."""
+    settings = options.settings
+    if options.workers is None and options.ray is None:
+        # A server keeps no files, and standard input is here.
+        here = options.cache_dir is not None or STANDARD_INPUT in options.names
+        server = None if here else running_server(context, settings, notes)
+        if server is not None:
+            from specprefill_cli.batching.http_rows import HttpRows
+
+            return HttpRows(server, settings, options.names, options.concurrency or POSTS)
+        prepare_target(settings, notes)
+        with notes.progress("loading the models"):
+            return LocalOpener(options).open(context, notes)
+    from specprefill_cli.batching.ray_rows import connect
+
+    gpus = 0 if settings.devices == "cpu" else settings.tensor_parallel
+    with notes.progress("starting the workers"):
+        # With one row at a time, a row that ends its worker costs no other row an attempt.
+        return connect(LocalOpener(options), options.ray, options.workers, gpus, options.concurrency or 1)
+
+
+@dataclass(frozen=True)
+class LocalOpener:
+    """Opens an engine in this process, or in that of a worker."""
+
+    options: RowOptions
+
+    def __call__(self) -> RowEngine:
+        """Open the engine of a worker. Raises SpecprefillError where a model cannot be loaded."""
+        os.chdir(self.options.folder)
+        keep_freed_memory()
+        bound_spinning(os.environ)
+        return self.open(None, Notes(quiet=True))
+
+    def open(self, context: typer.Context | None, notes: Notes) -> RowEngine:
+        """Load the models, and warm them up. context: knows when the program started; None: it starts here."""
+        began = time.perf_counter()
+        options, settings = self.options, self.options.settings
+        # A row may bring what gives an option its effect: nothing is idle here.
+        session = open_ready_session(context, [settings], {}, notes)
+        from specprefill_cli.batching.local import LocalRows, own_or_read
+        from specprefill_cli.prefill.cache_limit import document_cache
+
+        store = disk_cache(options.cache_dir, options.cache_limit, notes)
+        session = session.with_cache(document_cache(settings.memory_cache, session.pair, store))
+        if context is None:
+            session.startup_seconds = time.perf_counter() - began
+        reader = own_or_read(options.own, document_reader(settings, notes))
+        if is_endpoint(settings.target):
+            from specprefill_cli.endpoint.rows import ROWS_AT_ONCE, EndpointRows
+
+            return EndpointRows(session, settings, reader, options.concurrency or ROWS_AT_ONCE)
+        from specprefill_cli.engine.local import LocalEngine
+
+        return LocalRows(LocalEngine(session, options.concurrency, read=reader), settings)
+
+
+def disk_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> DiskCache | None:
+    """The folder that keeps the draft's KV for later runs, if there is one; cache_limit: its size, in GiB."""
+    from specprefill_cli.prefill.disk_cache import DiskCache
+
+    return DiskCache(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
