@@ -10,7 +10,7 @@ import typer
 
 from specprefill_cli.cli.choices import choices_of
 from specprefill_cli.cli.config import as_written
-from specprefill_cli.cli.main import app
+from specprefill_cli.cli.main import command_line
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, TERMINATED, SpecprefillError, UsageError
 from specprefill_cli.settings import ENVIRONMENT_PREFIX, SETTINGS, TYPES_IN_WORDS, Setting, in_words
 
@@ -42,7 +42,7 @@ def reference() -> str:
         f"`{ENVIRONMENT_PREFIX}CONFIG` is the path of the config file; `{ENVIRONMENT_PREFIX}SERVER=off` keeps commands from a "
         "running server ([serve](serve.md)).",
         "## Commands",
-        *command_sections(typer.main.get_command(app), ("specprefill",)),
+        *command_sections(typer.main.get_command(command_line()), ("specprefill",)),
         "## Exit codes",
         table(("code", "meaning"), [(str(code), meaning) for code, meaning in EXIT_CODES]),
     ]
