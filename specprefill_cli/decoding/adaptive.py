@@ -20,6 +20,7 @@ from specprefill_cli.decoding.proposers import Proposer
 from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal
+from specprefill_cli.record import Verdict
 
 LONGEST_PROPOSAL = 16
 # Estimated speedup that a proposal must reach.
@@ -43,18 +44,6 @@ SMALLEST_PROBE = 0.1
 ENTRY_SHARE = 0.04
 # Proposing rounds between two plain ones, which measure a target pass anew.
 ROUNDS_BETWEEN_PASSES = 32
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether speculation was on at the end of an answer, and the reason where it turned itself off."""
-
-    state: str
-    reason: str | None = None
-
-
-# The verdict of an answer decoded without speculation.
-SWITCHED_OFF = Verdict("off")
 
 
 @dataclass(frozen=True)
@@ -112,7 +101,7 @@ class Costs:
         def timed(reader: ModelReader, tokens: int) -> float:
             start = clock()
             # Reading the result synchronises the device.
-            reader.read([token] * tokens, tokens).argmax(-1).tolist()
+            reader.read_now([token] * tokens, tokens).argmax(-1).tolist()
             return clock() - start
 
         for _ in range(TIMES):
@@ -151,7 +140,7 @@ class Costs:
 
 
 @dataclass
-class Record:
+class Acceptance:
     """One proposer's history: accepted of verified tokens, and target passes that it may spend on probing."""
 
     tried: float = GUESS_TRIED
@@ -180,7 +169,7 @@ class SpeculationState:
     """What a session knows about its pair's costs and acceptance; it outlives an answer."""
 
     costs: Costs = field(default_factory=Costs)
-    records: dict[str, Record] = field(default_factory=lambda: defaultdict(Record))
+    records: dict[str, Acceptance] = field(default_factory=lambda: defaultdict(Acceptance))
 
 
 class AdaptivePace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from specprefill_cli.distributed.commands import DecodeStep, Role
 from specprefill_cli.distributed.ranks import ALONE, Ranks
-from specprefill_cli.models.adapter import run
+from specprefill_cli.models.adapter import run_steps
 from specprefill_cli.models.cache import PrefillState, rollback
+from specprefill_cli.models.passes import Pass, Steps
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -44,12 +46,27 @@ class ModelReader:
     def length(self) -> int:
         return self.state.length - self.prompt_slots
 
-    def read(self, tokens: Sequence[int], rows: int = 1) -> Tensor:
-        """Read the answer's next tokens; return float32 logits [rows, vocabulary] after each of the last `rows`."""
+    def read(self, tokens: Sequence[int], rows: int = 1) -> Steps[Tensor]:
+        """Ask for the pass over the answer's next tokens.
+
+        Returns float32 logits [rows, vocabulary] after each of the last `rows`.
+        """
         start = self.position + self.length
-        positions = torch.arange(start, start + len(tokens))
-        with self.ranks.together(DecodeStep(self.role, self.length, rows, tuple(tokens))):
-            return run(self.model, torch.tensor(tokens), positions, self.state, rows=rows)
+        command = DecodeStep(self.role, self.length, rows, tuple(tokens))
+        return (
+            yield Pass(
+                model=self.model,
+                tokens=torch.tensor(tokens),
+                positions=torch.arange(start, start + len(tokens)),
+                state=self.state,
+                rows=rows,
+                announced=partial(self.ranks.together, command),
+            )
+        )
+
+    def read_now(self, tokens: Sequence[int], rows: int = 1) -> Tensor:
+        """Read the answer's next tokens at once; returns what `read` does."""
+        return run_steps(self.read(tokens, rows))
 
     def rollback(self, length: int) -> None:
         """Keep the first `length` tokens of the answer, or all where there are no more.

@@ -6,14 +6,18 @@ A round in which nothing is proposed is a step of plain decoding, so there is on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
-from specprefill_cli.decoding.adaptive import AdaptivePace, FixedPace, Verdict
+from torch import Tensor
+
+from specprefill_cli.decoding.adaptive import AdaptivePace, FixedPace
 from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
 from specprefill_cli.decoding.proposers import Proposer
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal, verify
+from specprefill_cli.models.passes import Pass, Steps
+from specprefill_cli.record import Verdict
 
 
 class Speculator:
@@ -24,11 +28,11 @@ class Speculator:
         self.pace = pace
         self.log = RoundLog()
 
-    def propose(self, answer: Sequence[int], most: int) -> Proposal:
+    def propose(self, answer: Sequence[int], most: int) -> Steps[Proposal]:
         """Up to `most` tokens that may follow the answer."""
         for proposer in self.proposers if most > 0 else ():
             count = min(most, self.pace.count(proposer, len(answer)))
-            proposal = proposer.propose(answer, count) if count > 0 else NO_PROPOSAL
+            proposal = (yield from proposer.propose(answer, count)) if count > 0 else NO_PROPOSAL
             if proposal.tokens:
                 return proposal
         return NO_PROPOSAL
@@ -58,8 +62,10 @@ def decode(
     speed: DecodeSpeed,
     speculator: Speculator | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[int]:
+) -> Generator[Pass | int, Tensor, None]:
     """Yield up to `most` tokens, the given first one included, until a stop token (which is not yielded).
+
+    Between them it yields the passes that it needs, and is sent their logits.
 
     Between two rounds, and after an interrupt, the target's cache holds the prompt and every token of the answer but
     the last; a proposer's cache holds at most these. Greedy decoding gives the tokens of plain decoding, except where two
@@ -74,9 +80,11 @@ def decode(
         # The last token has been sampled and not yet read.
         known = len(answer) - 1
         try:
-            proposal = speculator.propose(answer, most - len(answer) - 1) if speculator is not None else NO_PROPOSAL
+            proposal = NO_PROPOSAL
+            if speculator is not None:
+                proposal = yield from speculator.propose(answer, most - len(answer) - 1)
             proposed = clock()
-            logits = target.read([answer[-1], *proposal.tokens], len(proposal.tokens) + 1)
+            logits = yield from target.read([answer[-1], *proposal.tokens], len(proposal.tokens) + 1)
             accepted, following = verify(logits, proposal, sampler)
             verified = clock()
             decoded = [*proposal.tokens[:accepted], following]

@@ -59,13 +59,6 @@ class Prefill(Command):
 
 
 @dataclass(frozen=True)
-class Reserve(Command):
-    """Take memory for the keys and values of so many tokens, and keep it for the next prompt."""
-
-    tokens: int
-
-
-@dataclass(frozen=True)
 class Score(Command):
     """Score a prompt with the draft; request: as in `Prefill`, and without caches."""
 

@@ -6,9 +6,9 @@ import pytest
 
 from specprefill_cli.decoding.adaptive import (
     JUDGED_TOKENS,
+    Acceptance,
     AdaptivePace,
     Costs,
-    Record,
     SpeculationState,
 )
 from specprefill_cli.decoding.expected_speed import expected_tokens, speedup
@@ -179,7 +179,7 @@ def test_adapts_to_a_jump_in_verification_cost(right):
 
 
 def test_acceptance_follows_the_most_recent_tokens():
-    record = Record()
+    record = Acceptance()
     for _ in range(50):
         record.learn(Round(Proposal("draft", (1,) * 8), 8))
     assert record.acceptance > 0.95

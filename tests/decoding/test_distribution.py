@@ -129,7 +129,7 @@ def test_detects_wrong_proposal_probabilities():
 
     class Unprocessed(DraftProposer):
         def propose(self, answer, count):
-            proposal = super().propose(answer, count)
+            proposal = yield from super().propose(answer, count)
             return type(proposal)(proposal.proposer, proposal.tokens, proposal.probabilities**2)
 
     sampler = Sampler(1.0, seed=7)

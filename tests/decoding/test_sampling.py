@@ -13,7 +13,7 @@ from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, distribution
 from specprefill_cli.decoding.speculative import decode
 from specprefill_cli.decoding.streaming import TextStream
-from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.adapter import items_of, prefill
 from specprefill_cli.models.cache import rollback
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0])
@@ -80,7 +80,8 @@ def test_decoding_ends_at_a_stop_token_or_the_token_limit(random_pair):
     def decoded(first, stop_tokens, max_tokens, scripted):
         choices = iter(scripted)
         reader = ModelReader(model, state, 17)
-        return list(decode(reader, first, stop_tokens, max_tokens, lambda _: next(choices), DecodeSpeed()))
+        steps = decode(reader, first, stop_tokens, max_tokens, lambda _: next(choices), DecodeSpeed())
+        return list(items_of(steps))
 
     assert decoded(6, frozenset({9}), 10, [7, 8, 9, 10]) == [6, 7, 8]
     assert state.positions[17:].tolist() == [17, 18, 19]

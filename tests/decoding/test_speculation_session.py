@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specprefill_cli.answering.resolve import check_names
+from specprefill_cli.answering.names import check_names
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
@@ -13,7 +13,6 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prompting import parse_template
-from specprefill_cli.reporting.jsonl import answer_record
 from specprefill_cli.reporting.table import answer_table
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
@@ -179,7 +178,7 @@ def test_the_bundled_pair_matches_plain_decoding(quote, mode, proposer):
 
 def test_speculation_statistics_are_in_table_and_json(quote):
     _, _, answer = quote(speculate=4)
-    record = answer_record(answer)
+    record = answer.to_json()
     assert set(record["proposer"].split(" and ")) <= {"lookup", "draft"}
     assert record["speculation"] == {"state": "on", "reason": None}
     histogram = record["accepted_histogram"]

@@ -9,7 +9,7 @@ from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal
-from tests.helpers.scripted import ScriptReader
+from tests.helpers.scripted import ScriptReader, returned
 
 SCRIPT = [number % 40 for number in range(200)]
 STOP = frozenset({49})
@@ -93,7 +93,7 @@ def test_a_stop_token_inside_an_accepted_run_ends_the_answer(place, draft_stops)
 
 def test_a_draft_stops_at_its_own_stop_token():
     draft = ScriptReader([0, 1, 49, 3, 4, 5])
-    proposal = speculator(draft, 5).propose([0], 10)
+    proposal = returned(speculator(draft, 5).propose([0], 10))
     assert proposal.tokens == (1, 49)
 
 
@@ -111,7 +111,7 @@ def test_accepted_tokens_are_streamed_at_once():
 def test_an_interrupted_round_is_rolled_back():
     class Interrupted(ScriptReader):
         def read(self, tokens, rows=1):
-            logits = super().read(tokens, rows)
+            logits = yield from super().read(tokens, rows)
             if len(self.passes) == 3:
                 raise KeyboardInterrupt
             return logits

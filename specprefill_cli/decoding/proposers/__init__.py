@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from specprefill_cli.decoding.verification import Proposal
+    from specprefill_cli.models.passes import Steps
 
 # What `--proposer` takes besides `auto`.
 PROPOSERS = ("draft", "lookup")
@@ -23,7 +24,7 @@ class Proposer(Protocol):
     entry_passes: float
     token_passes: float
 
-    def propose(self, answer: Sequence[int], count: int) -> Proposal:
+    def propose(self, answer: Sequence[int], count: int) -> Steps[Proposal]:
         """Up to `count` (at least 1) tokens that may follow an answer of at least one token; possibly none."""
 
     def rollback(self, length: int) -> None:

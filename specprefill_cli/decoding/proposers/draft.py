@@ -12,6 +12,7 @@ from torch import Tensor
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.verification import Proposal
+from specprefill_cli.models.passes import Steps
 
 
 @dataclass(eq=False)
@@ -33,7 +34,7 @@ class DraftProposer:
     token_passes: float = 0.5
     reader: ModelReader | None = None
 
-    def propose(self, answer: Sequence[int], count: int) -> Proposal:
+    def propose(self, answer: Sequence[int], count: int) -> Steps[Proposal]:
         count = min(count, self.longest_answer - len(answer))
         if count < 1:
             return Proposal(self.name)
@@ -44,7 +45,7 @@ class DraftProposer:
         rows: list[Tensor] = []
         unread = answer[self.reader.length :]
         while len(tokens) < count and not (tokens and tokens[-1] in self.stop_tokens):
-            logits = fit(self.reader.read(unread)[-1], self.vocabulary)
+            logits = fit((yield from self.reader.read(unread))[-1], self.vocabulary)
             if self.sampler.greedy:
                 tokens.append(int(logits.argmax()))
             else:

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from specprefill_cli.decoding.verification import Proposal
+from specprefill_cli.models.passes import Steps
 
 # Shortest and longest suffix of the answer that is searched for in the text.
 SHORTEST_MATCH = 2
@@ -27,7 +28,8 @@ class LookupProposer:
     def __init__(self, seen: Tensor) -> None:
         self.seen = seen.numpy()
 
-    def propose(self, answer: Sequence[int], count: int) -> Proposal:
+    def propose(self, answer: Sequence[int], count: int) -> Steps[Proposal]:
+        yield from ()
         text = np.concatenate([self.seen, answer])
         return Proposal(self.name, tuple(continuation(text, len(answer), count).tolist()))
 
