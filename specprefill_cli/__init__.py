@@ -9,17 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specprefill_cli.answering.answer import Answer
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.documents import read_documents
     from specprefill_cli.errors import SpecprefillError
+    from specprefill_cli.record import Record
     from specprefill_cli.settings import Settings
 
 __version__ = "0.2.0"
-__all__ = ["Answer", "Settings", "SpecprefillError", "open_session", "read_documents"]
+__all__ = ["Record", "Settings", "SpecprefillError", "open_session", "read_documents"]
 
 MODULES = {
-    "Answer": "specprefill_cli.answering.answer",
+    "Record": "specprefill_cli.record",
     "Settings": "specprefill_cli.settings",
     "SpecprefillError": "specprefill_cli.errors",
     "open_session": "specprefill_cli.answering.session",

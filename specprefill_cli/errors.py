@@ -13,6 +13,8 @@ class SpecprefillError(Exception):
     """
 
     exit_code = 1
+    # In records, where it is not that of the class: an error that a server has reported.
+    name = ""
 
 
 class Interrupted(SpecprefillError):

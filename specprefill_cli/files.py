@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, UsageError
@@ -17,10 +18,10 @@ def check_can_write(path: Path, option: str) -> None:
     if os.path.isdir(path):
         raise UsageError(f"{option} {path}: this is a folder; give a file name")
     # Unlike pathlib, os.path raises nothing where a folder may not be searched.
-    grandparent = path.parent.parent
-    if not os.path.isdir(path.parent) and os.path.isdir(grandparent) and not os.access(grandparent, os.X_OK):
-        raise UsageError(f"{option} {path}: no permission to write there; give another place")
     if not os.path.isdir(path.parent):
+        around = path.parent.parent
+        if os.path.isdir(around) and not os.access(around, os.X_OK):
+            raise UsageError(f"{option} {path}: no permission to write there; give another place")
         raise UsageError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
     # A file is replaced by a new one from the same folder, so the folder must be writable too.
     written = [path] if os.path.exists(path) else []
@@ -41,21 +42,25 @@ def is_device(path: Path) -> bool:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write bytes, or text in UTF-8, so that the file has its old or its new content at any moment, never a part.
+    """Write bytes, or text in UTF-8, as `write_pieces` does."""
+    write_pieces(path, [content.encode() if isinstance(content, str) else content])
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write pieces so that the file has its old or its new content at any moment, never a part.
 
     Links are followed; a device or pipe (`/dev/stdout`) is written to, not replaced. Raises SpecprefillError.
     """
-    data = content.encode() if isinstance(content, str) else content
     try:
         # Checked before links are resolved: what a link to a pipe leads to has no name of its own.
         if is_device(path):
-            path.write_bytes(data)
+            path.write_bytes(b"".join(pieces))
             return
         path = Path(os.path.realpath(path))
         handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
+                stream.writelines(pieces)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.chmod(scratch, permissions(path))

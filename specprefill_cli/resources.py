@@ -7,6 +7,10 @@ from specprefill_cli.errors import SpecprefillError
 _PACKAGE = Path(__file__).resolve().parent
 # The pair that ships with the package, and its calibration.
 BUNDLED_FOLDER = _PACKAGE / "bundled" / "tiny"
+# The adapter of the pair `smollm2`, and its calibration.
+SMOLLM2_FOLDER = _PACKAGE / "bundled" / "smollm2"
+# The sentence encoder that ships with the package.
+ENCODER_FOLDER = _PACKAGE / "bundled" / "encoder"
 
 
 def packaged_folder(name: str) -> Path:

@@ -16,6 +16,7 @@ from specprefill_cli.errors import UsageError
 ENVIRONMENT_PREFIX = "SPECPREFILL_"
 AUTO = "auto"
 OFF = "off"
+SHORT_STYLE, FULL_STYLE = "short", "full"
 # Panels of `--help`.
 DOCUMENTS, MODELS, PREFILL, DECODING, OUTPUT = "Documents", "Models", "Prefill", "Decoding", "Output"
 CACHE = "Cache"
@@ -126,9 +127,21 @@ _decoding = partial(setting, DECODING)
 class Settings:
     """How to load, prefill and answer. Raises UsageError for a value out of range."""
 
-    pair: str = _models("tiny", "Named pair of draft and target (see `specprefill pairs`)")
+    pair: str = _models(
+        AUTO, "Named pair of draft and target (see `specprefill pairs`); auto: the best one here for a CPU"
+    )
     draft: str | None = _models(None, "Hub id or folder of the draft model", unset="the pair's")
-    target: str | None = _models(None, "Hub id, folder or .gguf file of the target model", unset="the pair's")
+    target: str | None = _models(
+        None,
+        "Hub id, folder or .gguf file of the target model, or URL#MODEL of an OpenAI-compatible server",
+        unset="the pair's",
+    )
+    adapter: str | None = _models(
+        None, "Folder or hub id of a LoRA adapter for the target, in PEFT's format", unset="the pair's"
+    )
+    style: str | None = _models(
+        None, "Answers in a few words or in sentences", unset="the pair's", choices=(SHORT_STYLE, FULL_STYLE)
+    )
     devices: str = _models(AUTO, "auto, cpu, or a list such as cuda:0,cuda:1")
     tensor_parallel: int = _models(1, "GPUs (or CPU processes) that share each layer of the target", minimum=1)
     dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))
@@ -151,7 +164,7 @@ class Settings:
     positions: str = _prefill(
         AUTO,
         "Where the target computes kept tokens: at their original positions, or with shorter gaps between them; auto: "
-        "compact where the last one lies beyond its context",
+        "compact where that was found better for the target, or the last one lies beyond its context",
         choices=(AUTO, "original", "compact"),
     )
     recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)

@@ -2,7 +2,6 @@
 
     python -m tests.chaos_batch --kills 20 --seed 0
     python -m tests.chaos_batch --kills 20 --stub        # workers without a model
-    python -m tests.chaos_batch --kills 5 --ray
 
 Every fourth kill, on average, hits the driver; whenever it has ended before the last row, it is started again with `--resume`.
 Prints a line for each kill, then figures; the exit code is 1 where a row is missing, double, out of order or an error. Needs
@@ -47,9 +46,8 @@ def write_rows(folder: Path, rows: int, stub: bool) -> Path:
 def command_for(options: argparse.Namespace, source: Path, out: Path) -> list[str]:
     """The batch, which resumes where there is an output."""
     if options.stub:
-        return [sys.executable, str(STUB), str(source), str(out), str(options.workers), *(["ray"] * options.ray)]
+        return [sys.executable, str(STUB), str(source), str(out), str(options.workers)]
     answer = ["--out", str(out), "--resume", "--max-new-tokens", "8", "--mode", "select", "--keep", "0.3", "--quiet"]
-    ray = ["--ray", "local"] if options.ray else []
     return [
         sys.executable,
         "-m",
@@ -59,7 +57,6 @@ def command_for(options: argparse.Namespace, source: Path, out: Path) -> list[st
         *answer,
         "--workers",
         str(options.workers),
-        *ray,
     ]
 
 
@@ -71,7 +68,7 @@ def workers_of(driver: psutil.Process) -> list[psutil.Process]:
             line = " ".join(process.cmdline())
         except psutil.Error:
             continue
-        if "multiprocessing.spawn" in line or "ray::RowActor" in line:
+        if "ray::RowActor" in line:
             workers.append(process)
     return workers
 
@@ -112,7 +109,6 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=6.0, help="longest time between two kills")
     parser.add_argument("--stub", action="store_true", help="workers without a model")
-    parser.add_argument("--ray", action="store_true", help="Ray actors on this machine")
     options = parser.parse_args()
     chance = random.Random(options.seed)
     began, kills, codes = time.monotonic(), [], []

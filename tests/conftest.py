@@ -1,5 +1,6 @@
 """Fixtures: no network, tiny random models of every architecture, the bundled pair."""
 
+import functools
 import os
 import signal
 import socket
@@ -10,6 +11,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["SPECPREFILL_CONFIG"] = os.devnull
 # No test may ask a server that happens to run on this machine.
 os.environ["SPECPREFILL_SERVER"] = "off"
+# What the tests see does not depend on which models are installed.
+os.environ["SPECPREFILL_PAIR"] = "tiny"
 
 import hypothesis
 import pytest
@@ -17,6 +20,7 @@ import torch
 import transformers
 
 from specprefill_cli.answering.session import Session, open_session
+from specprefill_cli.models import pairs
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
@@ -24,6 +28,8 @@ from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, VOCABULARY, build_model
 from tests.helpers.random_pairs import random_calibrated_pair
 
+# The same for settings that a test makes itself.
+pairs.default_pair = functools.wraps(pairs.default_pair)(lambda: "tiny")
 # A suite that a shell started in the background has Ctrl-C ignored, and so would have the programs that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # No test may fail because the machine is slow.

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 import specprefill_cli
-from specprefill_cli.cli.main import app
+from specprefill_cli.cli.main import command_line
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -61,7 +61,7 @@ def test_paths_in_inline_code_exist(page):
 def test_commands_and_their_options_exist(page, call):
     # Shell variables stay unexpanded; shlex only splits the call into words.
     words = shlex.split(call.replace("...", ""), comments=True)
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(command_line())
     options = {"--install-completion", "--help"}
     while words and words[0] in getattr(command, "commands", {}):
         options |= {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}

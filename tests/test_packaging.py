@@ -29,8 +29,8 @@ LIGHT = [
         "diagnostics.finding",
         "diagnostics.doctor",
         "documents.cleaning",
-        "serving.client",
-        "serving.messages",
+        "engine.http",
+        "record",
     ),
 ]
 

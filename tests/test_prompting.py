@@ -123,7 +123,7 @@ def test_user_folder_overrides_packaged_templates(tmp_path):
 
 
 def test_unknown_template_error_lists_the_known_ones():
-    with pytest.raises(UsageError, match="known are ask, tiny"):
+    with pytest.raises(UsageError, match="known are ask, smollm2, smollm2-full, tiny"):
         load_template("nonesuch")
 
 

@@ -76,11 +76,15 @@ def read_collection(
 
 
 def _read_standard_input(stdin: BinaryIO | None, limits: Limits) -> Document:
-    stream = stdin or getattr(sys.stdin, "buffer", None)
-    data = _read_at_most(stream, limits.max_bytes + 1) if stream else b""
+    return read_document(read_standard_input(stdin or getattr(sys.stdin, "buffer", None), limits), "stdin", limits)
+
+
+def read_standard_input(stream: BinaryIO | None, limits: Limits | None = None) -> bytes:
+    """The document on standard input, a byte more than the limit where it is too large. Raises DocumentError for none."""
+    data = _read_at_most(stream, (limits or Limits()).max_bytes + 1) if stream else b""
     if not data:
         raise document_error("stdin", "standard input is empty", "pipe a document into it")
-    return read_document(data, "stdin", limits)
+    return data
 
 
 def _read_file(path: Path, limits: Limits, tell: Callable[[str], None], step: Callable[[str], None]) -> Document:

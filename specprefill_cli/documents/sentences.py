@@ -13,6 +13,13 @@ ABBREVIATIONS = frozenset(
     "al approx art bros cf ch co col corp dept dr e.g ed eds eq est fig figs gen gov i.e inc jr ltd maj mr mrs ms no nos "
     "op p para pp prof rep rev sec sen sgt sr st u.k u.s v vol vs".split()
 )
+# Words that say nothing about a question's subject.
+FUNCTION_WORDS = frozenset(
+    "a about after all an and any are as at be been before between by can could did do does for from had has have he her "
+    "his how i if in into is it its long many may much must not of often old on or she should so some than that the "
+    "their them there these they this those to under until was we were what when where which while who whom whose why "
+    "will with would you your".split()
+)
 # Between the cells of a row, in the text of a table.
 CELLS = " | "
 CLOSERS = "\"'\u201d\u2019\u00bb)]"

@@ -35,7 +35,7 @@ def other_tokenizer(tokenizer):
 
 
 def states(draft, target, prompt="tiny"):
-    return {check.name: check for check in check_pair(draft, target, template(prompt))}
+    return {check.name: check for check in check_pair(draft, target, template(prompt), template())}
 
 
 def test_with_one_tokenizer_everything_works(tokenizer):

@@ -1,7 +1,6 @@
 """A finished answer, for tests of what is shown of it."""
 
-from specprefill_cli.answering.answer import Answer, SpanRecord
-from specprefill_cli.prefill.fates import Fate
+from specprefill_cli.record import Fate, Record, SpanRecord
 
 
 def make_answer(**values):
@@ -29,4 +28,4 @@ def make_answer(**values):
         "warnings": [],
         "stopped": "stop",
     }
-    return Answer(**fields | values)
+    return Record(**fields | values)

@@ -1,14 +1,12 @@
-"""Script that tests run as `batch_stub.py INPUT OUTPUT`: a resumable batch without a model; it must not import torch."""
+"""Script that tests run as `python -m tests.helpers.batch_stub INPUT OUTPUT`: a resumable batch without a model; it must not import torch."""
 
 import hashlib
 import sys
-from functools import partial
 from pathlib import Path
 
-from specprefill_cli.batching.arrivals import arriving
-from specprefill_cli.batching.executor import InProcess
-from specprefill_cli.batching.loop import Count, record_of, run_rows
+from specprefill_cli.batching.loop import Count
 from specprefill_cli.batching.output import RowWriter, open_output
+from tests.helpers.batches import run_batch
 
 
 def answer(row):
@@ -22,8 +20,7 @@ def answer(row):
 
 def main(source, out):
     with open(source, "rb") as lines, open_output(Path(out), resume=True) as (stream, finished):
-        executor = InProcess(partial(record_of, answer=answer))
-        run_rows(arriving(lines), True, executor, RowWriter(stream), finished, Count(), lambda: None)
+        run_batch(lines, True, answer, RowWriter(stream), finished, Count())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Workers without a model, for tests of `batch`; run as `batch_workers.py INPUT OUTPUT WORKERS [ray]` it is a resumable batch.
+"""Ray actors without a model, for tests of `batch`; run as `batch_workers.py INPUT OUTPUT WORKERS` it is a resumable batch.
 
-A question decides what becomes of it: `crash` ends the worker, `once PATH` only as long as there is no such file; `device` is a
-failure of the device, `error` an error. Any other answer names the worker's process.
+A question decides what becomes of it: `crash` ends the actor, `once PATH` only as long as there is no such file; `device` is a
+failure of the device, `error` an error. Any other answer names the actor's process.
 """
 
 import hashlib
@@ -11,19 +11,19 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from specprefill_cli.batching.arrivals import source_of
-from specprefill_cli.batching.loop import Count, run_rows
+from specprefill_cli.batching.lines import lines_of
+from specprefill_cli.batching.loop import BatchEnded, Count, run_rows
 from specprefill_cli.batching.output import RowWriter, open_output
-from specprefill_cli.batching.processes import Processes
+from specprefill_cli.batching.ray_rows import connect
 from specprefill_cli.errors import UsageError
+from tests.helpers.batches import StubEngine
 
 
-def opener(place, tell):
-    tell(f"opened {place.number + 1} of {place.count}")
-    return answer
+def opener():
+    return StubEngine(answer)
 
 
-def refusing_opener(place, tell):
+def refusing_opener():
     raise UsageError("no such model")
 
 
@@ -34,8 +34,9 @@ def answer(row):
     if kind == "once" and not Path(argument).exists():
         Path(argument).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    if kind == "device":
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    if kind == "device" and not Path(argument).exists():
+        Path(argument).touch()
+        raise BatchEnded("the device failed")
     if kind == "error":
         raise ValueError("no such thing")
     if kind == "work":
@@ -47,31 +48,13 @@ def answer(row):
     return {"schema": 1, "answer": row.question, "process": os.getpid(), "documents": list(row.documents)}
 
 
-def executor(workers, ray):
-    if not ray:
-        return Processes(opener, workers)
-    from specprefill_cli.batching.cluster import LOCAL, connect
-    from specprefill_cli.batching.preflight import needs_of
-    from specprefill_cli.settings import Settings
-
-    return connect(opener, LOCAL, workers, 0, needs_of(Settings(), ()))
-
-
-def main(source, out, workers, ray=""):
+def main(source, out, workers):
     with (
         open(source, "rb") as lines,
         open_output(Path(out), resume=True) as (stream, finished),
-        closing(executor(int(workers), bool(ray))) as pool,
+        closing(connect(opener, None, int(workers), 0)) as engine,
     ):
-        run_rows(
-            source_of(lines),
-            True,
-            pool,
-            RowWriter(stream),
-            finished,
-            Count(),
-            tell=lambda text: print(text, file=sys.stderr),
-        )
+        run_rows(lines_of(lines), True, engine, RowWriter(stream), finished, Count())
 
 
 if __name__ == "__main__":

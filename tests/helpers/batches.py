@@ -1,13 +1,29 @@
-"""A batch in one process with a stub in place of a session."""
+"""A batch with a stub in place of an engine."""
 
-from functools import partial
-
-from specprefill_cli.batching.arrivals import arriving
-from specprefill_cli.batching.executor import InProcess
-from specprefill_cli.batching.loop import record_of, run_rows
+from specprefill_cli.batching.lines import arriving
+from specprefill_cli.batching.loop import run_rows
 
 
-def run_batch(lines, has_documents, answer, write, finished, count):
+class StubEngine:
+    """Answers one row after the other, at once. answer: returns a row's record, or raises its error."""
+
+    capacity = 1
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def ask(self, row, deliver):
+        try:
+            outcome = self.answer(row)
+        except Exception as error:
+            outcome = error
+        deliver(outcome)
+        return lambda: None
+
+    def close(self):
+        """Nothing to end."""
+
+
+def run_batch(lines, has_documents, answer, write, finished, count, **options):
     """Answer each line as it arrives, in order; answer: returns a row's record."""
-    executor = InProcess(partial(record_of, answer=answer))
-    run_rows(arriving(lines), has_documents, executor, write, finished, count, lambda: None)
+    run_rows(arriving(lines), has_documents, StubEngine(answer), write, finished, count, **options)

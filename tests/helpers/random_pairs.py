@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from specprefill_cli.lab.calibration.files import save_heads, save_maps
-from specprefill_cli.models.calibration import calibration_folder
+from specprefill_cli.models.calibration import calibration_folder, draft_folder
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.outline import load_outline
 from specprefill_cli.models.pairs import Pair
@@ -64,5 +64,5 @@ def save_pair(pair, folder):
     # transformers may load a tokenizer in the way of the architecture beside it.
     tokenizer = fingerprint(load_outline(named.draft, Placement(None), offline=True).tokenizer)
     identity = {**pair.kv_calibration.identity, "tokenizer": tokenizer}
-    save_heads(replace(pair.scoring_heads, tokenizer=tokenizer), calibration_folder(named))
+    save_heads(replace(pair.scoring_heads, tokenizer=tokenizer), draft_folder(named.draft))
     save_maps(replace(pair.kv_calibration, identity=identity), calibration_folder(named))

@@ -160,7 +160,7 @@ def main(ranks, task):
         print(json.dumps(other_architectures(ranks, task)))
         return
     heartbeat.SILENCE = 2.0
-    session = open_session(Settings(tensor_parallel=ranks), draft=True)
+    session = open_session(Settings(pair="tiny", tensor_parallel=ranks), draft=True)
     if task == "all":
         plain = Settings(mode="select", keep=0.3, max_new_tokens=8, speculate="off")
         session.warm_up(plain)
