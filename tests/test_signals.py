@@ -2,17 +2,16 @@
 
 import signal
 import threading
-from queue import SimpleQueue
 
 import pytest
 
 from specprefill_cli.batching.lines import Line
-from specprefill_cli.batching.loop import next_event
+from specprefill_cli.batching.loop import Inbox
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals go to a process, not to a thread")
 def test_ctrl_c_ends_a_wait_that_it_did_not_wake():
-    inbox, came = SimpleQueue(), threading.Event()
+    inbox, came = Inbox(), threading.Event()
 
     def deliver():
         came.set()
@@ -21,7 +20,7 @@ def test_ctrl_c_ends_a_wait_that_it_did_not_wake():
     def wait():
         interrupt.start()
         rescue.start()
-        next_event(inbox)
+        inbox.wait()
 
     interrupt = threading.Timer(0.05, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
     # Without this, a wait that Ctrl-C does not end would never end.

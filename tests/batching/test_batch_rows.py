@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from specprefill_cli.batching.lines import arriving
-from specprefill_cli.batching.loop import BatchEnded, Count, run_rows
+from specprefill_cli.batching.loop import Answered, BatchEnded, Count, Inbox, run_rows
 from specprefill_cli.batching.output import Finished, RowWriter, open_output
 from specprefill_cli.batching.rows import OVERRIDES, BadRow, Row, key_of, parse_line
 from specprefill_cli.errors import SpecprefillError, UsageError
@@ -383,6 +383,21 @@ def test_a_second_ctrl_c_ends_a_write_that_blocks():
     with pytest.raises(KeyboardInterrupt):
         answered([b"a", b"b"], echo, write)
     assert written == []
+
+
+def test_ctrl_c_does_not_lose_an_answer_that_was_just_delivered(monkeypatch):
+    written, take = [], Inbox.take
+
+    def interrupted(inbox):
+        event = take(inbox)
+        if isinstance(event, Answered):
+            signal.raise_signal(signal.SIGINT)
+        return event
+
+    monkeypatch.setattr(Inbox, "take", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        answered([b"a", b"b"], echo, written.append)
+    assert written[0]["answer"] == "A"
 
 
 @pytest.mark.slow
