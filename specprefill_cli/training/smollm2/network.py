@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from specprefill_cli.models.placement import cpu_has_bfloat16
 from specprefill_cli.training.smollm2.lora import MergedLinear, merge
 from specprefill_cli.training.smollm2.rows import ChatRow
 
@@ -38,14 +39,16 @@ class Rank:
 
 
 class AdaptedModel:
-    """A Llama checkpoint in bfloat16 with an adapter on each linear layer of its blocks.
+    """A Llama checkpoint with an adapter on each linear layer of its blocks.
 
+    Weights are rounded to bfloat16, as they are shipped, and computed with in float32 on a processor without bfloat16.
     parameters: [P] float32, all adapters behind one another, so that processes can share them as one tensor
     """
 
     def __init__(self, folder: Path, rank: Rank) -> None:
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        self.weights = load_file(folder / "model.safetensors")
+        self.dtype = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
+        self.weights = {name: weight.to(self.dtype) for name, weight in load_file(folder / "model.safetensors").items()}
         self.rank = rank
         self.layers = range(self.config["num_hidden_layers"])
         self.heads, self.key_heads = self.config["num_attention_heads"], self.config["num_key_value_heads"]
@@ -120,8 +123,8 @@ class AdaptedModel:
         """Merge the adapters as they are now; call it after each change of `parameters`."""
         for (layer, group), base in self.stacked.items():
             down, ups = self.adapters(self.parameters, layer, group)
-            self.merged[layer, group] = merge(base, down, ups, self.rank.scale)
-            self.leaves[layer, group] = [part.bfloat16().requires_grad_() for part in (down, *ups)]
+            self.merged[layer, group] = merge(base, down, ups, self.rank.scale).to(self.dtype)
+            self.leaves[layer, group] = [part.to(self.dtype, copy=True).requires_grad_() for part in (down, *ups)]
 
     def adapters(self, flat: Tensor, layer: int, group: str) -> tuple[Tensor, list[Tensor]]:
         """The A matrices, stacked, and the B matrices of layers with a common input, as views of a flat tensor [P]."""
@@ -186,17 +189,17 @@ class AdaptedModel:
         return self.linear(mixed.transpose(0, 1).reshape(len(x), -1), layer, "o")
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine [S, head size] of rotary embedding, in bfloat16, computed in float32."""
+        """Cosine and sine [S, head size] of rotary embedding, computed in float32."""
         base = self.config["rope_parameters"]["rope_theta"]
         frequencies = base ** (-torch.arange(0, self.head_size, 2, dtype=torch.float32) / self.head_size)
         angles = (positions[:, None].float() * frequencies).repeat(1, 2)
-        return angles.cos().bfloat16(), angles.sin().bfloat16()
+        return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """RMSNorm over the last dimension, computed in float32."""
     wide = x.float()
-    return weight * (wide * (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt()).bfloat16()
+    return weight * (wide * (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt()).to(x.dtype)
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
