@@ -13,6 +13,9 @@ os.environ["SPECPREFILL_CONFIG"] = os.devnull
 os.environ["SPECPREFILL_SERVER"] = "off"
 # What the tests see does not depend on which models are installed.
 os.environ["SPECPREFILL_PAIR"] = "tiny"
+# Tests that run beside each other share the cores.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 import hypothesis
 import pytest
