@@ -25,7 +25,7 @@ WEIGHTS, TOKENIZER = "encoder.safetensors", "tokenizer.json"
 LAYERS, HEADS, WIDTH = 6, 12, 384
 NORM_EPSILON = 1e-12
 # Tokens of a stretch with its two special ones, those that neighbouring stretches share, and stretches of one pass.
-STRETCH, OVERLAP = 256, 64
+STRETCH, OVERLAP = 256, 32
 CPU_BATCH, GPU_BATCH = 4, 64
 # The table of word vectors, and the suffix of the name of a matrix's scales.
 WORDS, SCALE = "words", ".scale"
