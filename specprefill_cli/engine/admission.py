@@ -10,7 +10,6 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.pass_size import pass_bytes
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prefill.selection import expected_tokens
 
 # What `--concurrency auto` runs at once. On a CPU 16 sequences share the fixed cost of a pass well enough; on a GPU memory
 # decides sooner.
@@ -29,15 +28,9 @@ def answer_bytes(prepared: Prepared) -> int:
 
     What other questions share with it counts once, for the one that computes it.
     """
-    request, mode = prepared.request, MODES[prepared.mode]
-    pair, prompt = request.pair, request.prompt
+    request, pair = prepared.request, prepared.request.pair
     answer = prepared.resolved.decoding.max_new_tokens
-    target = prompt.length
-    if mode.uses_keep and not mode.uses_draft_kv:
-        target = expected_tokens(request)
-    elif prepared.mode == "full":
-        target -= cached_tokens(request.target_prefixes, pair.target, prompt, cost_of(pair.target).layers)
-    total = (target + answer) * token_bytes(pair.target)
+    total = (MODES[prepared.mode].new_cache_tokens(request) + answer) * token_bytes(pair.target)
     if pair.draft is not None and (runs_draft(prepared.mode, request.scorer) or request.keep_draft_state):
         draft = request.draft_prompt
         cached = cached_tokens(request.draft_prefixes, pair.draft, draft, 1, request.draft_window)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specprefill_cli.models.cache import HEADROOM
+from specprefill_cli.models.cache import HEADROOM, layer_count
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.memory_estimate import cache_bytes
-from specprefill_cli.models.raw_kv import layer_count
 from specprefill_cli.prefill.prefix_cache import PrefixCache
 
 

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
-from specprefill_cli.models.cache import PrefillState, rollback
+from specprefill_cli.models.cache import PrefillState, layer_count, rollback
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.models.raw_kv import layer_count
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
