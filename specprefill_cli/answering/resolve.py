@@ -19,6 +19,7 @@ from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.blend import BlendScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import LexicalScorer
+from specprefill_cli.record import ORIGINAL
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
@@ -113,13 +114,13 @@ def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str) -> str:
     return next(preferred, LexicalScorer.name)
 
 
-def resolve_positions(positions: str, pair: CalibratedPair) -> str:
-    """Where kept tokens stand: for `auto`, compact where calibration found that better for the target.
-
-    Else it stays `auto`: at their original positions while these fit the target's context.
-    """
+def resolve_positions(settings: Settings, pair: CalibratedPair, prompt_tokens: int) -> str:
+    """Where kept tokens stand: for `auto`, compact where calibration found that better, or the prompt exceeds the context."""
+    if settings.positions != AUTO:
+        return settings.positions
     own = pair.target_calibration
-    return COMPACT if positions == AUTO and own is not None and own.positions == COMPACT else positions
+    fits = prompt_tokens <= pair.target.context - settings.max_new_tokens
+    return ORIGINAL if fits and (own is None or own.positions != COMPACT) else COMPACT
 
 
 def encoder_pays(pair: CalibratedPair) -> bool:
@@ -167,7 +168,7 @@ def resolve_request(
         settings=settings,
         seed=settings.seed,
         clock=encoded.clock,
-        positions=resolve_positions(settings.positions, pair),
+        positions=resolve_positions(settings, pair, prompt.length),
         max_new_tokens=settings.max_new_tokens,
         keep_draft_state=draft_may_propose(settings, pair),
         draft_prefixes=cache.draft if cache is not None else None,

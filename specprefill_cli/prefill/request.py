@@ -11,7 +11,8 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import PrefixCache
 from specprefill_cli.prompting import Prompt
-from specprefill_cli.settings import AUTO, Settings
+from specprefill_cli.record import ORIGINAL
+from specprefill_cli.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class PrefillRequest:
     draft_window: tokens that the draft sees back while it reads the document; None: all of them
     draft_gap: positions left free between document and suffix of the draft's prompt, where that is a window
     settings: as they were asked for, for options that one mode alone has
-    positions: where the target computes kept tokens: `original`, `compact` or `auto`
+    positions: where the target computes kept tokens: `original` or `compact`
     max_new_tokens: the longest answer, for which the target's context must have room behind the prompt
     keep_draft_state: whether decoding will need the draft's cache of the prompt
     last_draft_layer: layer up to which the draft must run whatever the scorer needs, because the mode reads its input
@@ -47,7 +48,7 @@ class PrefillRequest:
     settings: Settings
     seed: int
     clock: PhaseClock
-    positions: str = AUTO
+    positions: str = ORIGINAL
     max_new_tokens: int = 0
     keep_draft_state: bool = False
     draft_gap: int = 0
