@@ -14,13 +14,12 @@ from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup, run
 from specprefill_cli.prefill.pass_size import pass_size
 from specprefill_cli.prefill.positions import COMPACT
 from specprefill_cli.prefill.prefix_cache import TOKENS
-from specprefill_cli.prefill.projection import pair_verdicts
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.blend import BlendScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import LexicalScorer
-from specprefill_cli.prefill.scorers.question import QuestionScorer
+from specprefill_cli.record import ORIGINAL
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
@@ -102,25 +101,26 @@ def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str) -> str:
     """The scorer behind a setting of a mode (or `auto`).
 
     `auto` is `blend` for the bundled draft's heads where the target is large enough, `heads` where calibration found heads
-    that beat the scorers which need no calibration, else `lexical`, the best of these by how often it keeps the answer, and
-    where draft KV needs the draft's states `question`.
+    that beat the scorers which need no calibration, else what the mode names.
     """
     if scorer != AUTO:
         return scorer
     heads = pair.scoring_heads
     if heads is not None and heads.default:
         return BlendScorer.name if encoder_pays(pair) else HeadsScorer.name
-    needs_states = bool(pair_verdicts(pair)) if mode == AUTO else MODES[mode].uses_draft_kv
-    return QuestionScorer.name if needs_states else LexicalScorer.name
+    if mode != AUTO:
+        return MODES[mode].fallback_scorer
+    preferred = (candidate.fallback_scorer for _, candidate in MODES.usable() if candidate.preferred_on(pair))
+    return next(preferred, LexicalScorer.name)
 
 
-def resolve_positions(positions: str, pair: CalibratedPair) -> str:
-    """Where kept tokens stand: for `auto`, compact where calibration found that better for the target.
-
-    Else it stays `auto`: at their original positions while these fit the target's context.
-    """
+def resolve_positions(settings: Settings, pair: CalibratedPair, prompt_tokens: int) -> str:
+    """Where kept tokens stand: for `auto`, compact where calibration found that better, or the prompt exceeds the context."""
+    if settings.positions != AUTO:
+        return settings.positions
     own = pair.target_calibration
-    return COMPACT if positions == AUTO and own is not None and own.positions == COMPACT else positions
+    fits = prompt_tokens <= pair.target.context - settings.max_new_tokens
+    return ORIGINAL if fits and (own is None or own.positions != COMPACT) else COMPACT
 
 
 def encoder_pays(pair: CalibratedPair) -> bool:
@@ -165,13 +165,10 @@ def resolve_request(
         chunk_size=min(settings.chunk_size, max(1, end - start)),
         prefill_chunk=pass_size(settings.prefill_chunk, pair, max(prompt.length, draft_prompt.length)),
         draft_window=SCORERS[scorer].window(pair, settings.draft_window),
-        recompute=settings.recompute,
-        recompute_by=settings.recompute_by,
-        accept_risk=settings.accept_risk,
-        exact_layers=settings.exact_layers,
+        settings=settings,
         seed=settings.seed,
         clock=encoded.clock,
-        positions=resolve_positions(settings.positions, pair),
+        positions=resolve_positions(settings, pair, prompt.length),
         max_new_tokens=settings.max_new_tokens,
         keep_draft_state=draft_may_propose(settings, pair),
         draft_prefixes=cache.draft if cache is not None else None,

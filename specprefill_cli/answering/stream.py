@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
+from typing import Any
 
 from torch import Tensor
 
@@ -21,55 +23,142 @@ from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.streaming import TextStream
+from specprefill_cli.decoding.streaming import Detokenizer
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.models.adapter import items_of
 from specprefill_cli.models.memory import PeakMemory
-from specprefill_cli.models.passes import Pass, mapped
+from specprefill_cli.models.passes import Pass
 from specprefill_cli.prefill.auto_mode import runs_draft
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.positions import COMPACT
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import ORIGINAL, SWITCHED_OFF, Citation, Passage, Record
+from specprefill_cli.settings import Settings
 
 
 @dataclass(kw_only=True)
-class AnswerStream:
-    """The answer while it is decoded: iterate for pieces of text, then call `result`.
+class TextStream(ABC):
+    """An answer that comes piece by piece: iterate for its text, then call `result`.
 
-    prefilled: what prefill returned; first_token: chosen from its logits
-    stop_tokens: ids that end the answer; a caller that needs a given length may empty it before iterating
-    confidence: tells how likely the answer is right
-    on_end: called when decoding ends, however it ends
+    prefilled: what was prefilled or sent; on_end: called when the answer ends, however it ends
     """
 
     collection: Collection
     question: str
     identifier: str
+    prefilled: Any
+    memory: PeakMemory
+    startup_seconds: float = 0.0
+    on_end: Callable[[], None] | None = None
+    pieces: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    @abstractmethod
+    def request(self) -> PrefillRequest:
+        """The prompt and how it was prefilled."""
+
+    @abstractmethod
+    def __iter__(self) -> Generator[str, None, None]:
+        """Pieces of text as they arrive; interrupting it (Ctrl-C) keeps what came so far."""
+
+    @abstractmethod
+    def result(self) -> Record:
+        """The finished answer with all its measurements."""
+
+    def finished(self) -> Record:
+        """Wait for the end; the answer. Raises KeyboardInterrupt when Ctrl-C ended it."""
+        for _ in self:
+            pass
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self.result()
+
+    def emit(self, text: str) -> Iterator[str]:
+        """Keep and yield a piece of text, without blanks before the answer: templates end before the one that starts it."""
+        text = text if self.pieces else text.lstrip()
+        if text:
+            self.pieces.append(text)
+            yield text
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self.pieces).strip()
+
+    @property
+    def citations(self) -> list[Citation]:
+        """Where the answer's text stands in the documents."""
+        offsets = self.request.prompt.offsets
+        return cite(self.text, self.collection, self.prefilled.plan, offsets, self.prefilled.importance)
+
+    @cached_property
+    def sentences(self) -> Sentences:
+        """The sentences of the documents with their relevance to the question."""
+        return rank_sentences(self.collection, self.question, self.request.prompt.offsets, self.prefilled.importance)
+
+    def passages(self, citations: Sequence[Citation], count: int) -> list[Passage]:
+        """The passages to show with an answer: first what it quotes."""
+        leading = trusted_quotes(self.sentences, self.places(citations))
+        return best_passages(self.collection, self.sentences, count, leading)
+
+    def places(self, citations: Sequence[Citation]) -> list[int]:
+        """The characters of the collection's text at which citations begin."""
+        return [self.collection.starts[source.number] + source.start for source in citations]
+
+    def end_warnings(self, length_stop: str | None) -> list[str]:
+        """Warnings about the answer's end; length_stop: where it was cut at its longest, in words."""
+        cut = [f"the answer was cut at {length_stop}; raise --max-new-tokens for more"] if length_stop else []
+        return [*cut, *(["interrupted: the answer is incomplete"] if self.interrupted else [])]
+
+    def record(self, settings: Settings, length_stop: bool, citations: list[Citation], **measured: Any) -> Record:
+        """The record of the answer, with what was measured."""
+        request, plan, count = self.request, self.prefilled.plan, settings.passages
+        return Record(
+            id=self.identifier,
+            question=self.question,
+            answer=self.text,
+            target=request.pair.target.name,
+            prompt_tokens=request.prompt.length,
+            kept_tokens=plan.kept_tokens,
+            kept_ratio=plan.kept_ratio,
+            startup_seconds=self.startup_seconds,
+            spans=span_records(self.collection, request.prompt, plan),
+            peak_memory_bytes=self.memory.bytes(),
+            citations=citations,
+            stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
+            reused=[*request.reused, *self.prefilled.reused],
+            passages=self.passages(citations, count) if isinstance(count, int) else [],
+            **measured,
+        )
+
+
+@dataclass(kw_only=True)
+class AnswerStream(TextStream):
+    """The answer while it is decoded.
+
+    prefilled: what prefill returned; first_token: chosen from its logits
+    stop_tokens: ids that end the answer; a caller that needs a given length may empty it before iterating
+    confidence: tells how likely the answer is right
+    """
+
     resolved: Resolved
     prefilled: PrefillResult
     sampler: Sampler
     first_token: int
     stop_tokens: frozenset[int]
-    memory: PeakMemory
     speculation: SpeculationState
-    startup_seconds: float = 0.0
     confidence: ConfidenceModel | None = None
-    on_end: Callable[[], None] | None = None
     tokens: list[int] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)
     speed: DecodeSpeed = field(default_factory=DecodeSpeed)
     speculator: Speculator | None = None
-    interrupted: bool = False
 
     @property
     def request(self) -> PrefillRequest:
-        """The prompt and how it was prefilled."""
         return self.resolved.request
 
     def __iter__(self) -> Generator[str, None, None]:
-        """Pieces of text as they are decoded; interrupting it (Ctrl-C) keeps what came so far."""
         yield from items_of(self.steps())
 
     def steps(self) -> Generator[Pass | str, Tensor, None]:
@@ -77,14 +166,14 @@ class AnswerStream:
 
         A KeyboardInterrupt thrown into it ends the answer, which is complete up to there.
         """
-        text = TextStream(self.request.pair.target.tokenizer)
+        text = Detokenizer(self.request.pair.target.tokenizer)
 
         def pieces(token: int) -> Iterator[str]:
             self.tokens.append(token)
             return self.emit(text.push(token))
 
         try:
-            yield from mapped(self.decode(), pieces)
+            yield from self.decode(pieces)
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
@@ -93,8 +182,8 @@ class AnswerStream:
                 self.on_end()
         yield from self.emit(text.finish())
 
-    def decode(self) -> Generator[Pass | int, Tensor, None]:
-        """The tokens of the answer, and the passes that they need."""
+    def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[Pass | str, Tensor, None]:
+        """What `emit` makes of the tokens of the answer, and the passes that they need."""
         request, decoding = self.request, self.resolved.decoding
         self.speculator = choose_speculator(
             request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
@@ -109,22 +198,8 @@ class AnswerStream:
             self.sampler,
             self.speed,
             self.speculator,
+            emit=emit,
         )
-
-    def finished(self) -> Record:
-        """Decode to the end; the answer. Raises KeyboardInterrupt when Ctrl-C ended it."""
-        for _ in self:
-            pass
-        if self.interrupted:
-            raise KeyboardInterrupt
-        return self.result()
-
-    def emit(self, text: str) -> Iterator[str]:
-        """Keep and yield a piece of text, without blanks before the answer: templates end before the one that starts it."""
-        text = text if self.pieces else text.lstrip()
-        if text:
-            self.pieces.append(text)
-            yield text
 
     @property
     def rounds(self) -> RoundLog:
@@ -147,25 +222,7 @@ class AnswerStream:
         warnings = [*self.collection.warnings, *self.request.target.warnings]
         warnings += draft.warnings if draft is not None and self.draft_ran else []
         warnings += self.prefilled.warnings
-        if length_stop:
-            warnings.append(f"the answer was cut at {len(self.tokens)} tokens; raise --max-new-tokens for more")
-        if self.interrupted:
-            warnings.append("interrupted: the answer is incomplete")
-        return warnings
-
-    @cached_property
-    def sentences(self) -> Sentences:
-        """The sentences of the documents with their relevance to the question."""
-        return rank_sentences(self.collection, self.question, self.request.prompt.offsets, self.prefilled.importance)
-
-    def passages(self, citations: Sequence[Citation], count: int) -> list[Passage]:
-        """The passages to show with an answer: first what it quotes."""
-        leading = trusted_quotes(self.sentences, self.places(citations))
-        return best_passages(self.collection, self.sentences, count, leading)
-
-    def places(self, citations: Sequence[Citation]) -> list[int]:
-        """The characters of the collection's text at which citations begin."""
-        return [self.collection.starts[source.number] + source.start for source in citations]
+        return warnings + self.end_warnings(f"{len(self.tokens)} tokens" if length_stop else None)
 
     def signals(self, text: str, citations: Sequence[Citation]) -> Signals | None:
         """What tells whether the answer is right; None where it is no quote of the target's."""
@@ -183,43 +240,28 @@ class AnswerStream:
         return log_probabilities(self.prefilled.logits[None], [self.first_token]) + self.speed.log_probabilities
 
     def result(self) -> Record:
-        """The finished answer with all its measurements."""
         request, prefilled, resolved, rounds = self.request, self.prefilled, self.resolved, self.rounds
-        prompt, plan, pair = request.prompt, prefilled.plan, request.pair
-        text = "".join(self.pieces).strip()
+        draft, citations = request.pair.draft, self.citations
         length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens
-        passage_count = resolved.decoding.passages
-        citations = cite(text, self.collection, plan, prompt.offsets, prefilled.importance)
-        return Record(
-            id=self.identifier,
-            question=self.question,
-            answer=text,
+        return self.record(
+            resolved.decoding,
+            length_stop,
+            citations,
             mode=resolved.mode,
             reason=resolved.mode_reason,
-            draft=pair.draft.name if pair.draft is not None and self.draft_ran else None,
-            target=pair.target.name,
-            prompt_tokens=prompt.length,
-            kept_tokens=plan.kept_tokens,
-            kept_ratio=plan.kept_ratio,
+            draft=draft.name if draft is not None and self.draft_ran else None,
             ttft_seconds=self.ttft_seconds,
-            startup_seconds=self.startup_seconds,
             phases=request.clock.phases(),
-            spans=span_records(self.collection, prompt, plan),
             generated_tokens=len(self.tokens),
             tokens_per_second=self.speed.tokens_per_second,
             acceptance_rate=rounds.acceptance_rate,
-            peak_memory_bytes=self.memory.bytes(),
-            citations=citations,
             warnings=self.warnings(length_stop),
-            stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
             accepted_length_mean=rounds.accepted_length_mean,
             accepted_histogram=rounds.accepted_histogram,
             proposer=" and ".join(rounds.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
-            reused=[*request.reused, *prefilled.reused],
-            passages=self.passages(citations, passage_count) if isinstance(passage_count, int) else [],
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
-            confidence=self.answer_confidence(text, citations),
+            confidence=self.answer_confidence(self.text, citations),
             expected_speedup=resolved.expected_speedup,
             scorer=request.scorer if MODES[resolved.mode].uses_draft else None,
             draft_window=prefilled.draft_window,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from specprefill_cli.prefill.auto_mode import runs_draft
 from specprefill_cli.prefill.registry import MODES, SCORERS
@@ -25,14 +26,10 @@ def looks_ahead(settings: Settings) -> bool:
 
 
 def reads_with_window(settings: Settings) -> bool:
-    """Whether the draft reads with the window of the settings; draft KV has that of its maps."""
+    """Whether the draft reads with the window of the settings."""
     windowed = settings.scorer == AUTO or SCORERS[settings.scorer].uses_window
-    return not maps_draft_kv(settings) and runs_draft(settings.mode, settings.scorer) and windowed
-
-
-def maps_draft_kv(settings: Settings) -> bool:
-    """Whether the mode maps the draft's KV into the target's."""
-    return settings.mode != AUTO and MODES[settings.mode].uses_draft_kv
+    windowed = windowed and (settings.mode == AUTO or MODES[settings.mode].uses_window)
+    return windowed and runs_draft(settings.mode, settings.scorer)
 
 
 def places_tokens(settings: Settings) -> bool:
@@ -40,18 +37,18 @@ def places_tokens(settings: Settings) -> bool:
     return settings.mode == AUTO or MODES[settings.mode].any_length
 
 
-def recomputes_by_risk(settings: Settings) -> bool:
-    """Whether risk alone decides what is recomputed, within a budget."""
-    return maps_draft_kv(settings) and not uses_keep(settings)
+def obeys(name: str, settings: Settings) -> bool:
+    """Whether the mode obeys a setting that only some modes have."""
+    return settings.mode != AUTO and name in MODES[settings.mode].own_settings
 
 
 # By what they need: the options, and the settings in which they have an effect.
 NEEDS: Mapping[str, tuple[Sequence[str], Callable[[Settings], bool]]] = {
     "--mode select or hybrid": (("keep",), uses_keep),
     "--mode select": (("positions",), places_tokens),
+    "--mode draft-kv": (("recompute", "recompute_by"), partial(obeys, "recompute")),
+    "--mode draft-kv or hybrid": (("accept_risk", "exact_layers"), partial(obeys, "accept_risk")),
     "a mode other than full": (("scorer", "chunk_size"), scores_document),
-    "--mode draft-kv": (("recompute", "recompute_by"), recomputes_by_risk),
-    "--mode draft-kv or hybrid": (("accept_risk", "exact_layers"), maps_draft_kv),
     "a scorer that looks ahead (question, paper)": (("look_ahead",), looks_ahead),
     "--mode select and a scorer that runs the draft, other than paper": (("draft_window",), reads_with_window),
     "--temperature above 0": (("top_p", "top_k"), lambda settings: settings.temperature > 0),

@@ -6,7 +6,8 @@ A round in which nothing is proposed is a step of plain decoding, so there is on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -62,8 +63,9 @@ def decode(
     speed: DecodeSpeed,
     speculator: Speculator | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> Generator[Pass | int, Tensor, None]:
-    """Yield up to `most` tokens, the given first one included, until a stop token (which is not yielded).
+    emit: Callable[[int], Iterable[Any]] = lambda token: (token,),
+) -> Generator[Pass | Any, Tensor, None]:
+    """Yield what `emit` makes of up to `most` tokens, the given first one included, until a stop token (which it is not given).
 
     Between them it yields the passes that it needs, and is sent their logits.
 
@@ -74,7 +76,7 @@ def decode(
     if first in stop_tokens:
         return
     answer, ended = [first], False
-    yield first
+    yield from emit(first)
     while len(answer) < most and not ended:
         start = clock()
         # The last token has been sampled and not yet read.
@@ -104,7 +106,8 @@ def decode(
         speed.tokens += counted
         speed.log_probabilities += log_probabilities(logits[:counted], decoded[:counted])
         speed.seconds += clock() - start
-        yield from fresh
+        for token in fresh:
+            yield from emit(token)
 
 
 def before_stop(tokens: Sequence[int], stop_tokens: frozenset[int]) -> Sequence[int]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 LOST_PREFIX = "Invalid prefix"
 
 
-class TextStream:
+class Detokenizer:
     """Gives the new text after each token; bytes of an unfinished UTF-8 character wait for the others."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:

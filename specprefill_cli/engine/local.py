@@ -10,34 +10,22 @@ import itertools
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from specprefill_cli.answering.cells import stream_cells
-from specprefill_cli.answering.dry_run import dry_run
-from specprefill_cli.answering.resolve import EncodedQuestion, Prepared, loads_draft
-from specprefill_cli.answering.retrieval import retrieve
 from specprefill_cli.answering.session import Session
-from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.decoding.adaptive import SpeculationState
-from specprefill_cli.decoding.speculation import check_proposer
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.collection import Collection
-from specprefill_cli.engine.admission import answer_bytes, automatic_concurrency, largest_pass_bytes
-from specprefill_cli.engine.failures import free_memory, is_device_failure, with_short_passes
+from specprefill_cli.engine.question import Ticket, is_device_failure, largest_pass_bytes, without_target
 from specprefill_cli.engine.request import (
     ANSWER,
     LAST,
-    PASSAGES,
     Cancelled,
     Deliver,
     Done,
@@ -48,59 +36,17 @@ from specprefill_cli.engine.request import (
     Request,
     Started,
 )
-from specprefill_cli.errors import UsageError, first_line
-from specprefill_cli.models.loading import LoadedModel, ModelOutline
 from specprefill_cli.models.packed import run_together
-from specprefill_cli.models.passes import Pass, before_each_pass
+from specprefill_cli.models.passes import before_each_pass
 from specprefill_cli.prefill.cache_limit import memory_limit
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.settings import AUTO, Settings
+from specprefill_cli.settings import AUTO
 
+# What `--concurrency auto` runs at once. On a CPU 16 sequences share the fixed cost of a pass well enough; on a GPU memory
+# decides sooner.
+MOST_ON_CPU, MOST_ON_GPU = 16, 64
 # Threads that read documents and tokenise prompts, beside the engine's.
 PREPARING = 2
-
-
-@dataclass(eq=False, kw_only=True)
-class Ticket:
-    """A submitted request.
-
-    submitted, started: on the clock of `time.perf_counter`; started is None while the request waits
-    encoded: its documents, read, and its prompt, tokenised; prepared: its settings, resolved
-    bytes: of keys and values, estimated when it began
-    steps: the answer, which asks for passes; waiting: the pass that it needs next
-    delivered: whether a piece of the answer was delivered
-    retried: why the first attempt lacked memory; the second runs with no other
-    """
-
-    number: int
-    request: Request
-    deliver: Deliver
-    submitted: float
-    settings: Settings
-    started: float | None = None
-    encoded: Future[Encoded] | None = None
-    prepared: Prepared | None = None
-    bytes: int = 0
-    stream: AnswerStream | None = None
-    steps: Generator[Pass | str, Tensor, None] | None = None
-    waiting: Pass | None = None
-    cancelled: bool = False
-    delivered: bool = False
-    retried: str | None = None
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether its prompt is tokenised, or cannot be."""
-        return self.encoded is not None and self.encoded.done()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Encoded:
-    """What is prepared beside the engine's thread. prompt: None for requests that are not answered."""
-
-    session: Session
-    collection: Collection
-    prompt: EncodedQuestion | None
 
 
 @dataclass(eq=False)
@@ -213,32 +159,8 @@ class LocalEngine:
 
     def prepare(self, ticket: Ticket) -> None:
         """Read and tokenise beside the engine's thread."""
-        ticket.encoded = self.preparing.submit(self.encode, ticket)
+        ticket.encoded = self.preparing.submit(ticket.encode, self.session, self.read, self.independent)
         ticket.encoded.add_done_callback(lambda _: self.wake())
-
-    def encode(self, ticket: Ticket) -> Encoded:
-        """Read the documents and tokenise the prompt; in a thread of its own."""
-        request, settings, documents = ticket.request, ticket.settings, ticket.request.documents
-        session = self.session if request.session is None else request.session
-        if self.independent:
-            # What warm-up measured, without what answers showed.
-            fresh = SpeculationState(costs=deepcopy(session.speculation.costs))
-            session = replace(session, speculation=fresh, cold_choice=True)
-        if request.template is not None:
-            session = replace(session, template=request.template)
-        if ticket.cancelled:
-            raise Cancelled
-        if isinstance(documents, tuple):
-            began = time.perf_counter()
-            documents = self.read(documents)
-            session = replace(session, startup_seconds=session.startup_seconds + time.perf_counter() - began)
-        if request.task != ANSWER:
-            return Encoded(session=session, collection=documents, prompt=None)
-        if loads_draft(settings) and session.pair.draft is None:
-            raise UsageError("this question needs the draft, which was not loaded; start with a --mode that uses it")
-        check_proposer(settings, session.pair)
-        prompt = session.encode(documents, request.question, settings)
-        return Encoded(session=session, collection=documents, prompt=prompt)
 
     def wake(self) -> None:
         """Let a waiting `step` look again."""
@@ -270,7 +192,7 @@ class LocalEngine:
             return None
         try:
             if ticket.request.task == ANSWER and ticket.prepared is None:
-                ticket.prepared = self.resolve(ticket)
+                ticket.resolve()
         except Exception as error:
             self.tell(ticket, Failed(error))
             return None
@@ -289,67 +211,28 @@ class LocalEngine:
         """Whether a request cannot run beside others."""
         return self.alone or any(other.retried is not None for other in (ticket, *self.running))
 
-    def resolve(self, ticket: Ticket) -> Prepared:
-        """Resolve the settings of a question. Raises SpecprefillError where it cannot be answered."""
-        assert ticket.encoded is not None
-        encoded = ticket.encoded.result()
-        assert encoded.prompt is not None, "the question is to be answered"
-        encoded.session.warm_up(ticket.settings)
-        prepared = encoded.session.resolved(encoded.prompt, ticket.settings, ticket.request.identifier)
-        ticket.bytes = answer_bytes(prepared)
-        return prepared
-
     def begin(self, ticket: Ticket) -> None:
         """Prefill a question, or do what else was asked for."""
         ticket.started = time.perf_counter()
         try:
             # Ranks cannot stop in the middle of what they do together.
             with before_each_pass(None if self.alone else partial(self.between_passes, ticket)):
-                if ticket.request.task == ANSWER:
-                    self.prefill(ticket)
-                else:
-                    self.tell(ticket, Done(self.without_answer(ticket)))
+                if ticket.request.task != ANSWER:
+                    self.tell(ticket, Done(ticket.without_answer(self.draft_side)))
+                    return
+                ticket.prefill()
+                self.running.append(ticket)
+                self.tell(ticket, Started())
+                self.advance(ticket)
         except Exception as error:
             self.fail(ticket, error)
         finally:
             self.prefilling = None
 
-    def prefill(self, ticket: Ticket) -> None:
-        """Prefill a question, and choose the first token of its answer."""
-        assert ticket.encoded is not None and ticket.prepared is not None  # noqa: PT018
-        session, prepared = ticket.encoded.result().session, ticket.prepared
-        # What the answer needs of it frees its memory with the answer.
-        ticket.prepared = None
-        prepared.request.clock.resume()
-        stream = session.answer(prepared, session.prefill(prepared))
-        if not ticket.request.stop_tokens:
-            stream.stop_tokens = frozenset()
-        if ticket.cancelled:
-            raise Cancelled
-        ticket.stream, ticket.steps = stream, stream.steps()
-        self.running.append(ticket)
-        self.tell(ticket, Started())
-        self.advance(ticket)
-
-    def without_answer(self, ticket: Ticket) -> Any:
-        """The passages or the plan of a question."""
-        assert ticket.encoded is not None
-        encoded, request = ticket.encoded.result(), ticket.request
-        session = replace(encoded.session, pair=self.draft_side)
-        if request.task == PASSAGES:
-            return retrieve(session, encoded.collection, request.question, ticket.settings, request.top)
-        return dry_run(session, encoded.collection, request.question, ticket.settings)
-
     @cached_property
     def draft_side(self) -> CalibratedPair:
-        """The pair without the target's weights, which passages and plans do without."""
-        pair = self.session.pair
-        target = pair.target
-        if not isinstance(target, LoadedModel):
-            return pair
-        device = next(iter(target.devices)).type
-        outline = ModelOutline(name=target.name, config=target.config, tokenizer=target.tokenizer, device=device)
-        return replace(pair, target=outline)
+        """The pair for requests that do without the target's weights."""
+        return without_target(self.session.pair)
 
     def between_passes(self, ticket: Ticket) -> None:
         """Let the answers go on between two passes of a prefill. Raises Cancelled where nobody waits for that any more."""
@@ -378,41 +261,13 @@ class LocalEngine:
 
     def advance(self, ticket: Ticket, outcome: Tensor | BaseException | None = None) -> None:
         """Let an answer go on up to its next pass. outcome: of the last pass: its logits, or the error that it raised."""
-        steps, stream = ticket.steps, ticket.stream
-        assert steps is not None and stream is not None  # noqa: PT018
         try:
             # A proposer may prefill first, and other answers must not go on inside that.
             with before_each_pass(None):
-                if isinstance(outcome, BaseException):
-                    item = steps.throw(outcome)
-                else:
-                    item = next(steps) if outcome is None else steps.send(outcome)
-                while not isinstance(item, Pass):
-                    self.tell(ticket, Piece(item))
-                    item = next(steps)
-            ticket.waiting = item
-            return
-        except StopIteration:
-            pass
-        except KeyboardInterrupt:
-            # An answer that had ended before has only its end left to tell.
-            if getgeneratorstate(steps) != GEN_CLOSED:
-                raise
+                for event in ticket.advance(outcome):
+                    self.tell(ticket, event)
         except Exception as error:
             self.fail(ticket, error)
-            return
-        try:
-            self.tell(ticket, self.finished(ticket, stream))
-        except Exception as error:
-            self.fail(ticket, error)
-
-    def finished(self, ticket: Ticket, stream: AnswerStream) -> Done:
-        """The end of an answer."""
-        answer = stream.result()
-        if ticket.retried is not None:
-            again = f"out of memory ({ticket.retried}); asked again in passes of {ticket.settings.prefill_chunk} tokens"
-            answer = replace(answer, warnings=[*answer.warnings, again])
-        return Done(answer, stream_cells(stream) if ticket.request.with_cells else None)
 
     def end_cancelled(self) -> None:
         """End the answers that nobody waits for any more, so that others can take their places."""
@@ -421,26 +276,27 @@ class LocalEngine:
 
     def fail(self, ticket: Ticket, error: Exception) -> None:
         """End a request; one that lacked memory and has told nothing yet is first tried again, alone and in short passes."""
-        again = isinstance(error, torch.OutOfMemoryError) and not ticket.delivered and ticket.retried is None
-        if not again or ticket.cancelled:
+        if not ticket.may_retry(error):
             self.tell(ticket, Failed(error))
             return
         self.drop(ticket)
-        ticket.retried, ticket.started = first_line(error), None
-        ticket.settings = with_short_passes(ticket.settings)
-        # The error holds what the failed attempt has allocated.
-        error.__traceback__ = None
+        ticket.restart(error)
         # Before the memory is freed, which may fail: then this request ends with the others.
         with self.changed:
             self.waiting.appendleft(ticket)
-        free_memory(self.session.cache, ticket.request.session.cache if ticket.request.session else None)
+        # What was kept of earlier documents, and what torch keeps.
+        for cache in (self.session.cache, ticket.request.session.cache if ticket.request.session else None):
+            if cache is not None:
+                cache.draft.evict(0)
+                cache.target.evict(0)
+        torch.cuda.empty_cache()
         self.prepare(ticket)
 
     def drop(self, ticket: Ticket) -> None:
         """Forget what a running answer holds."""
         if ticket in self.running:
             self.running.remove(ticket)
-        ticket.stream = ticket.steps = ticket.waiting = ticket.prepared = None
+        ticket.drop()
 
     def tell(self, ticket: Ticket, event: Event) -> None:
         """Deliver what happened to a request; a failure that all further work would share ends everything."""
@@ -481,3 +337,8 @@ class LocalEngine:
         with self.changed:
             self.closing = True
             self.changed.notify_all()
+
+
+def automatic_concurrency(pair: CalibratedPair) -> int:
+    """Questions at once for `--concurrency auto`."""
+    return MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU

@@ -1,4 +1,4 @@
-"""Forward passes: the adapter to transformers; `attention`, `cache`, `depths`, `last_layer`, `packed`, `raw_kv` are beside it.
+"""Forward passes: the adapter to transformers; `attention`, `cache`, `last_layer` and `packed` are beside it.
 
 No other module touches transformers' internals; `tests/models/test_adapter.py` pins what these rely on.
 """
@@ -16,50 +16,17 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from specprefill_cli.models.attention import LayerReached
 from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import PrefillState, device_of, new_state
-from specprefill_cli.models.depths import leaving_at
+from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
 from specprefill_cli.models.last_layer import only_last_token
 from specprefill_cli.models.masks import PositionContext
 from specprefill_cli.models.passes import Pass, Steps, pause_before_pass
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.models.raw_kv import layer_count
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 # Every forward pass costs at least as much as this many tokens do: Python and kernel launches on a CPU (measured), and
 # on a GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
 PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
-
-
-def recompute(
-    model: PreTrainedModel,
-    tokens: Tensor,
-    slots: Tensor,
-    state: PrefillState,
-    capture: QueryCapture | None = None,
-    logits: bool = True,
-    depths: Tensor | None = None,
-) -> Tensor:
-    """Run tokens [N] whose keys and values replace those in slots [N], ascending, of a filled cache.
-
-    Each token sees the keys at positions up to its own. Returns the logits [V] of the last token in float32, or
-    an empty tensor without `logits`: then the pass ends with the keys and values of the last layer.
-
-    depths: [N] for each token in how many of the lower layers, at least 1, without `logits` (None: in all)
-    """
-    last_layer = None if logits else layer_count(model) - 1
-    if depths is not None:
-        last_layer = int(depths.max()) - 1
-    # One copy per device, because every copy waits for it.
-    moved = {device: slots.to(device) for device in {layer.keys.device for layer in state.layers}}
-    for layer in state.layers:
-        layer.slots = moved[layer.keys.device]
-    try:
-        with leaving_at(model, state, slots, depths) if depths is not None else nullcontext():
-            return forward(model, tokens, state.positions[slots], state, slots, capture, last_layer)
-    finally:
-        for layer in state.layers:
-            layer.slots = None
 
 
 def run(
@@ -155,7 +122,7 @@ def forward(
     rows: int | None = None,
     local_window: LocalWindow | None = None,
 ) -> Tensor:
-    """The pass behind `run` and `recompute`; the state holds the positions of all slots already."""
+    """The pass behind `run`, and behind recomputing slots; the state holds the positions of all slots already."""
     captured = captured_rows(capture, slots)
     device = device_of(model.get_input_embeddings())
     inputs = {

@@ -192,6 +192,11 @@ def restore_state(model: PreTrainedModel, tensors: Sequence[tuple[Tensor, Tensor
     return state
 
 
+def layer_count(model: PreTrainedModel) -> int:
+    """Layers of a model."""
+    return model.config.get_text_config().num_hidden_layers
+
+
 def device_of(module: nn.Module) -> torch.device:
     """Where a module computes: on the device of its weights, or where accelerate moves them for each pass."""
     device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)

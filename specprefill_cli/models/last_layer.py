@@ -104,6 +104,6 @@ def can_shorten(keywords: Mapping[str, Any]) -> bool:
 
 def part_of(value: Tensor | tuple[Tensor, ...] | None, rows: Tensor) -> Tensor | tuple[Tensor, ...] | None:
     """Rows [R] of a tensor [1, N, ...], or of each tensor in a tuple."""
-    if value is None:
-        return None
-    return tuple(part[:, rows] for part in value) if isinstance(value, tuple) else value[:, rows]
+    if isinstance(value, tuple):
+        return tuple(part[:, rows.to(part.device)] for part in value)
+    return None if value is None else value[:, rows.to(value.device)]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Value = TypeVar("Value")
-Other = TypeVar("Other")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,29 +48,6 @@ class Pass:
 
 # Work that asks for passes by yielding them, is sent their logits, and returns a value.
 Steps = Generator[Pass, Tensor, Value]
-
-
-def mapped(
-    steps: Generator[Pass | Value, Tensor, None], function: Callable[[Value], Iterator[Other]]
-) -> Generator[Pass | Other, Tensor, None]:
-    """The passes that some work asks for, and what a function makes of all else that it yields.
-
-    An error of a pass is raised where the work asked for it.
-    """
-    resume: Callable[[], Pass | Value] = partial(next, steps)
-    while True:
-        try:
-            item = resume()
-        except StopIteration:
-            return
-        try:
-            if isinstance(item, Pass):
-                resume = partial(steps.send, (yield item))
-            else:
-                yield from function(item)
-                resume = partial(next, steps)
-        except BaseException as error:
-            resume = partial(steps.throw, error)
 
 
 # Called before each pass of a prefill: the engine lets other answers go on there, and stops a cancelled question.

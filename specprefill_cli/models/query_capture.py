@@ -35,8 +35,3 @@ class QueryCapture:
         rows = torch.isin(self.positions, positions).nonzero()[:, 0]
         chosen = {number: [self.layer(number)[:, rows.to(self.queries[number][0].device)]] for number in self.queries}
         return QueryCapture(positions, chosen, self.scaling)
-
-    def first(self, count: int) -> QueryCapture:
-        """The first `count` queries of every layer alone."""
-        queries = {layer: [self.layer(layer)[:, :count]] for layer in self.queries}
-        return QueryCapture(self.positions[:count], queries, self.scaling)

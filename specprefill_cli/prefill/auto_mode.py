@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.prefill.positions import answer_room
-from specprefill_cli.prefill.projection import pair_verdicts
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.verdict import DraftKvVerdict
 from specprefill_cli.record import BASELINE, ORIGINAL
 from specprefill_cli.settings import AUTO
 
@@ -25,7 +23,7 @@ SHORTEN_QUESTION = "ask a shorter question, or use a pair with a longer context"
 
 def automatic_modes(request: PrefillRequest | None = None) -> tuple[str, ...]:
     """The modes that `auto` chooses from by cost; `full` comes first. request: also those that it may prefer for it."""
-    preferred = (verdict.mode for verdict in usable_verdicts(request)) if request is not None else ()
+    preferred = dict(preferences(request)) if request is not None else ()
     return (BASELINE, *(name for name, mode in MODES.usable() if mode.automatic), *preferred)
 
 
@@ -48,7 +46,7 @@ def choose_mode(mode: str, request: PrefillRequest) -> tuple[str, str | None]:
 def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
     """The mode in which this prompt costs least, and the reason in words; what earlier questions left costs nothing.
 
-    Before it comes draft KV where calibration found that it answers better than `select` in the same time.
+    Before it comes a mode that is preferred for what calibration found.
     """
     preferred = preferred_mode(request)
     if preferred is not None:
@@ -72,26 +70,25 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
 
 
 def preferred_mode(request: PrefillRequest) -> tuple[str, str] | None:
-    """A mode with draft KV that beat `select` on this pair with these settings, and the reason; None where none did."""
-    for verdict in usable_verdicts(request):
+    """A mode that is preferred with these settings and promises enough, and the reason; None where there is none."""
+    for name, evidence in preferences(request):
         try:
-            check_fits(request, verdict.mode)
+            check_fits(request, name)
         except PromptTooLong:
             continue
-        speedup = expected_speedup(verdict.mode, request) or 0.0
+        speedup = expected_speedup(name, request) or 0.0
         if speedup >= SMALLEST_SPEEDUP:
-            situation = f"at {request.prompt.length:,} tokens"
-            return (
-                verdict.mode,
-                f"auto: {verdict.mode} promises {speedup:.1f}x {situation} and calibrated {verdict.evidence}",
-            )
+            promise = f"{name} promises {speedup:.1f}x at {request.prompt.length:,} tokens"
+            return name, f"auto: {promise} and calibrated {evidence}"
     return None
 
 
-def usable_verdicts(request: PrefillRequest) -> list[DraftKvVerdict]:
-    """The modes that beat `select` on the pair with the settings of a request, and that can prefill it."""
-    verdicts = (verdict for verdict in pair_verdicts(request.pair) if verdict.wins and verdict.holds_for(request))
-    return [verdict for verdict in verdicts if MODES[verdict.mode].obstacle(request) is None]
+def preferences(request: PrefillRequest) -> Iterator[tuple[str, str]]:
+    """The modes that are preferred for a request and can prefill it, each with the evidence."""
+    for name, mode in MODES.usable():
+        evidence = mode.preference(request)
+        if evidence is not None and mode.obstacle(request) is None:
+            yield name, evidence
 
 
 def too_long_for_full(request: PrefillRequest, best: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,10 +14,8 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.loading import LoadedPair
 
 if TYPE_CHECKING:
-    from specprefill_cli.prefill.projection import KvCalibration
     from specprefill_cli.prefill.scoring_heads import ScoringHeads
     from specprefill_cli.prefill.target_calibration import TargetCalibration
-    from specprefill_cli.prefill.verdict import DraftKvVerdict
 
 # Version 2: maps of draft KV may read the target's embedding.
 SCHEMA = 2
@@ -28,16 +26,13 @@ Content = TypeVar("Content")
 class CalibratedPair(LoadedPair):
     """A loaded pair with what calibration found out about it.
 
-    scoring_heads: the draft's heads that point at answers; target_calibration: the target's own values of `auto`;
-    kv_calibration: maps from the draft's states to the
-    target's keys and values, loaded when a mode first needs them; verdicts: modes with
-    draft KV that beat `select`, None before they are read
+    scoring_heads: the draft's heads that point at answers; target_calibration: the target's own values of `auto`
+    mode_data: what modes keep about the pair, by a name of their own
     """
 
     scoring_heads: ScoringHeads | None = None
     target_calibration: TargetCalibration | None = None
-    kv_calibration: KvCalibration | None = None
-    verdicts: tuple[DraftKvVerdict, ...] | None = None
+    mode_data: dict[str, Any] = field(default_factory=dict)
 
 
 def with_calibration(pair: LoadedPair) -> CalibratedPair:

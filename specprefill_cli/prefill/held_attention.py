@@ -23,7 +23,7 @@ class HeldAttention:
     weights: {layer: [heads, Q, held]} of HELD_DTYPE, exponential scores over the largest of each query, pooled or not
     core: the core's tokens among those held
     scales: {layer: [heads, Q]} the scores whose exponentials were divided out
-    masses: {layer: [2, heads, Q]} as `log_masses` returns them, for the held heads alone
+    masses: {layer: [2, heads, Q]} logarithms of the sums of exponential scores over core and shared tokens
     """
 
     weights: Mapping[int, Tensor]

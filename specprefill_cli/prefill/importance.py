@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ def attention_importance(
     prompt_tokens: int,
     document: tuple[int, int],
     layers: Sequence[int],
-    normalisers: Mapping[int, Tensor] | None = None,
     share: HeadShare | None = None,
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU (SpecPrefill, arXiv 2502.02789, section 3).
@@ -38,7 +37,6 @@ def attention_importance(
     rests on BOS. Scores of one key-value head are in memory at a time, for as many queries as `query_block` allows.
 
     positions: [Q] of the captured queries; those of decoded tokens lie behind the prompt
-    normalisers: {layer: [heads, Q]} logarithms of what divides the exponential scores; None: their own sums
     share: the heads that this rank holds, where ranks share the draft: a softmax belongs to one head, so that only the
         maximum over heads needs the others
 
@@ -49,9 +47,8 @@ def attention_importance(
     for part in query_slices(state, capture, prompt_tokens, layers[0], share):
         best: Tensor | None = None
         for layer in layers:
-            for group, scores in group_scores(state, capture, layer, part, positions, prompt_tokens):
-                divisors = None if normalisers is None else normalisers[layer][group, part]
-                pooled = pool(probabilities(scores, divisors))[..., document[0] : document[1]].amax(0)
+            for _, scores in group_scores(state, capture, layer, part, positions, prompt_tokens):
+                pooled = pool(scores.softmax(-1))[..., document[0] : document[1]].amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         if best is not None:
             best = best if share is None else share.ranks.maximum(best)
@@ -84,33 +81,6 @@ def query_slices(
     group = heads // len(keys) if share is None else share.group
     block = query_block(prompt_tokens * group, keys.device)
     return (slice(first, first + block) for first in range(0, rows, block))
-
-
-def probabilities(scores: Tensor, normalisers: Tensor | None) -> Tensor:
-    """Softmax of scores [..., q, K]; with normalisers [..., q], logarithms, these stand for the sums of exponentials."""
-    return scores.softmax(-1) if normalisers is None else (scores - normalisers[..., None].to(scores.device)).exp()
-
-
-def log_masses(
-    state: PrefillState,
-    capture: QueryCapture,
-    positions: Tensor,
-    prompt_tokens: int,
-    parts: Sequence[Tensor],
-    layers: Sequence[int],
-) -> dict[int, Tensor]:
-    """For each layer [parts, heads, Q]: logarithms of the sums of exponential scores over parts of the prompt's keys.
-
-    positions: as in `attention_importance`; parts: key indices of each part
-    """
-    masses = {layer: torch.empty(len(parts), *capture.layer(layer).shape[:2]) for layer in layers}
-    for part in query_slices(state, capture, prompt_tokens, layers[0]):
-        for layer in layers:
-            for group, scores in group_scores(state, capture, layer, part, positions, prompt_tokens):
-                for number, keys in enumerate(parts):
-                    summed = scores.index_select(-1, keys.to(scores.device)).logsumexp(-1)
-                    masses[layer][number, group, part] = summed.cpu()
-    return masses
 
 
 def query_block(scores: int, device: torch.device) -> int:

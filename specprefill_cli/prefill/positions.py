@@ -10,7 +10,6 @@ from torch import Tensor
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import ORIGINAL
-from specprefill_cli.settings import AUTO
 
 COMPACT = "compact"
 # Positions that shortened gaps take together, for each kept token: text in which most positions are missing reads badly.
@@ -55,12 +54,8 @@ def answer_room(request: PrefillRequest) -> int:
 
 
 def compact_positions(request: PrefillRequest, plan: Plan) -> CompactPositions | None:
-    """The compact positions of a plan's kept tokens; None where they stay at the original ones.
-
-    They do so with `--positions original`, and with `auto` where these fit the target's context.
-    """
-    room = answer_room(request)
-    if request.positions == ORIGINAL or (request.positions == AUTO and plan.prompt_tokens <= room):
+    """The compact positions of a plan's kept tokens; None where they stay at the original ones."""
+    if request.positions == ORIGINAL:
         return None
     kept = plan.kept_positions()
-    return shorten_gaps(kept, plan.prompt_tokens, min(room, len(kept) + GAP_SHARE * len(kept)))
+    return shorten_gaps(kept, plan.prompt_tokens, min(answer_room(request), len(kept) + GAP_SHARE * len(kept)))

@@ -106,8 +106,8 @@ MODES: Registry[Mode] = Registry(
     {
         "full": "specprefill_cli.prefill.modes.full:FullMode",
         "select": "specprefill_cli.prefill.modes.select:SelectMode",
-        "draft-kv": "specprefill_cli.prefill.modes.draft_kv:DraftKvMode",
-        "hybrid": "specprefill_cli.prefill.modes.draft_kv:HybridMode",
+        "draft-kv": "specprefill_cli.draft_kv.modes:DraftKvMode",
+        "hybrid": "specprefill_cli.draft_kv.modes:HybridMode",
     },
 )
 SCORERS: Registry[Scorer] = Registry(

@@ -11,7 +11,8 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import PrefixCache
 from specprefill_cli.prompting import Prompt
-from specprefill_cli.settings import AUTO
+from specprefill_cli.record import ORIGINAL
+from specprefill_cli.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +25,11 @@ class PrefillRequest:
     prefill_chunk: tokens of one forward pass
     draft_window: tokens that the draft sees back while it reads the document; None: all of them
     draft_gap: positions left free between document and suffix of the draft's prompt, where that is a window
-    recompute: largest share of the prompt that draft KV recomputes; recompute_by: `span` for all layers of a chunk,
-        `layer` for as many of its lower layers as pay most
-    accept_risk: risk that may remain, `off` for any,
-        `auto` for that of the map's calibration
-    exact_layers: lowest target layers that draft KV computes for all tokens
-    positions: where the target computes kept tokens: `original`, `compact` or `auto`
+    settings: as they were asked for, for options that one mode alone has
+    positions: where the target computes kept tokens: `original` or `compact`
     max_new_tokens: the longest answer, for which the target's context must have room behind the prompt
     keep_draft_state: whether decoding will need the draft's cache of the prompt
-    last_draft_layer: layer up to which the draft must run whatever the scorer needs, because draft KV reads its input
+    last_draft_layer: layer up to which the draft must run whatever the scorer needs, because the mode reads its input
     draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold, keep nothing
     reused: work of earlier questions that tokenisation reused, in words
     """
@@ -48,13 +45,10 @@ class PrefillRequest:
     chunk_size: int
     prefill_chunk: int
     draft_window: int | None
-    recompute: float
-    recompute_by: str
-    accept_risk: float | str
-    exact_layers: int
+    settings: Settings
     seed: int
     clock: PhaseClock
-    positions: str = AUTO
+    positions: str = ORIGINAL
     max_new_tokens: int = 0
     keep_draft_state: bool = False
     draft_gap: int = 0

@@ -22,7 +22,7 @@ from specprefill_cli.models.head_division import HeadShare
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import check_identity, read_description
-from specprefill_cli.prefill.importance import check_finite, pool, probabilities, query_block
+from specprefill_cli.prefill.importance import check_finite, pool, query_block
 
 FILE = "heads.json"
 REMEDY = "specprefill calibrate --heads QUESTIONS.jsonl"
@@ -95,21 +95,19 @@ def head_importance(
     capture: QueryCapture,
     document: tuple[int, int],
     heads: tuple[Head, ...],
-    normalisers: Mapping[int, Tensor] | None = None,
     share: HeadShare | None = None,
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU: the weighted attention of the chosen heads.
 
-    Pooled over neighbouring tokens, mean over the captured queries; normalisers, share: as in `attention_importance`
+    Pooled over neighbouring tokens, mean over the captured queries; share: as in `attention_importance`
     """
     total = torch.zeros(document[1] - document[0])
     own = [head for head in heads if share is None or head.head in share.queries]
     first = 0 if share is None else share.queries.start
     for layer in sorted({head.layer for head in own}):
         chosen = [head for head in own if head.layer == layer]
-        divisors = normalisers[layer] if normalisers is not None else None
         numbers = [head.head - first for head in chosen]
-        attention = layer_attention(state, capture, layer, numbers, document, normalisers=divisors)
+        attention = layer_attention(state, capture, layer, numbers, document)
         weights = torch.tensor([head.weight for head in chosen])
         total += (weights[:, None] * attention).sum(0)
     return check_finite(total if share is None else share.ranks.summed(total))
@@ -132,12 +130,10 @@ def layer_attention(
     heads: list[int],
     document: tuple[int, int],
     window: int | None = None,
-    normalisers: Tensor | None = None,
 ) -> Tensor:
     """Mean attention [heads, n] of the captured queries to each document token, pooled; float32 on the CPU.
 
     The cache has a slot for every prompt token. window: the layer's sliding window in tokens, where it has one
-    normalisers: [heads of the layer, Q] logarithms that stand for the sums of exponential scores
     """
     keys = layer_keys(state, layer)
     queries = capture.layer(layer)
@@ -154,7 +150,6 @@ def layer_attention(
             head_keys = keys[number].float().T
             for place, head in sharing:
                 scaled = queries[head, first : first + block].float() * capture.scaling[layer]
-                divisors = None if normalisers is None else normalisers[head, first : first + block]
-                weights = probabilities((scaled @ head_keys).masked_fill_(hidden, float("-inf")), divisors)
+                weights = (scaled @ head_keys).masked_fill_(hidden, float("-inf")).softmax(-1)
                 summed[place] += weights[:, document[0] : document[1]].sum(0)
     return pool((summed / rows)[:, None])[:, 0].cpu()

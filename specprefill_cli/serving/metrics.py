@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from specprefill_cli.engine.local import LocalEngine, Ticket
+from specprefill_cli.engine.local import LocalEngine
+from specprefill_cli.engine.question import Ticket
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Started
 from specprefill_cli.models.cache import state_bytes
 

@@ -42,7 +42,7 @@ def session(random_session):
     """A pair of random models with a context of 600 tokens, a third of the document's."""
     pair = random_session.pair
     models = {"draft": replace(pair.draft, context=600), "target": replace(pair.target, context=600)}
-    short = CalibratedPair(pair.pair, **models, scoring_heads=pair.scoring_heads, kv_calibration=pair.kv_calibration)
+    short = CalibratedPair(pair.pair, **models, scoring_heads=pair.scoring_heads, mode_data=pair.mode_data)
     return Session(pair=short, template=random_session.template)
 
 

@@ -12,7 +12,7 @@ from specprefill_cli.decoding.measures import DecodeSpeed
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, distribution
 from specprefill_cli.decoding.speculative import decode
-from specprefill_cli.decoding.streaming import TextStream
+from specprefill_cli.decoding.streaming import Detokenizer
 from specprefill_cli.models.adapter import items_of, prefill
 from specprefill_cli.models.cache import rollback
 
@@ -58,7 +58,7 @@ def test_samples_follow_the_distribution():
 
 @given(st.text(max_size=60))
 def test_streamed_pieces_join_to_the_whole_text(tokenizer, text):
-    stream = TextStream(tokenizer)
+    stream = Detokenizer(tokenizer)
     ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     pieces = [stream.push(token) for token in ids]
     assert "".join(pieces) + stream.finish() == text
@@ -67,7 +67,7 @@ def test_streamed_pieces_join_to_the_whole_text(tokenizer, text):
 
 def test_finish_replaces_an_incomplete_character(tokenizer):
     ids = tokenizer("a\N{OLD PERSIAN SIGN A}", add_special_tokens=False)["input_ids"]
-    stream = TextStream(tokenizer)
+    stream = Detokenizer(tokenizer)
     assert "".join(stream.push(token) for token in ids[:-1]) == "a"
     assert stream.finish() == "\ufffd"
 
@@ -94,11 +94,11 @@ def test_invalid_bytes_after_streamed_text_do_not_break_the_stream():
     vocabulary = {"a": 0, "<0xC2>": 1, "<0xA0>": 2, "<0xE2>": 3, "<0x82>": 4, "<0xAC>": 5, "<unk>": 6}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    stream = TextStream(SimpleNamespace(backend_tokenizer=backend))
+    stream = Detokenizer(SimpleNamespace(backend_tokenizer=backend))
     # A no-break space followed by a three-byte euro sign is decoded as a single run of bytes.
     pieces = [stream.push(token) for token in (0, 1, 2, 3, 4, 5, 0)]
     assert "".join(pieces) + stream.finish() == "a\u00a0€a"
     for tokens, rest in (((3,), "\ufffd"), ((3, 0), "\ufffda"), ((3, 0, 3, 4, 5), "\ufffda€")):
-        stream = TextStream(SimpleNamespace(backend_tokenizer=backend))
+        stream = Detokenizer(SimpleNamespace(backend_tokenizer=backend))
         pieces = [stream.push(token) for token in (0, 1, 2, *tokens)]
         assert "".join(pieces) + stream.finish() == "a\u00a0" + rest

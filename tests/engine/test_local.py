@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from specprefill_cli.answering.session import Session
+from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.engine import local
-from specprefill_cli.engine.failures import is_device_failure
 from specprefill_cli.engine.local import LocalEngine
+from specprefill_cli.engine.question import is_device_failure
 from specprefill_cli.engine.request import (
     LAST,
     PASSAGES,
@@ -401,15 +402,15 @@ def test_ctrl_c_ends_the_answer_of_a_caller_that_waits_for_it(session):
 
 
 def test_ctrl_c_at_the_end_of_an_answer_leaves_it_whole(session, monkeypatch):
-    finished, calls = LocalEngine.finished, []
+    result, calls = AnswerStream.result, []
 
     def interrupted(*arguments):
         calls.append(1)
         if len(calls) == 1:
             raise KeyboardInterrupt
-        return finished(*arguments)
+        return result(*arguments)
 
-    monkeypatch.setattr(LocalEngine, "finished", interrupted)
+    monkeypatch.setattr(AnswerStream, "result", interrupted)
     engine = LocalEngine(session)
     *_, last = engine.ask(Request(documents=ONE, question="Who?", settings=FULL))
     assert last.result.answer == alone(session).answer
@@ -483,7 +484,7 @@ def test_a_request_outlives_a_failure_to_free_memory_for_it(session, asker, monk
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Session, "prefill", fail)
-    monkeypatch.setattr(local, "free_memory", lambda *_: 1 / 0)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: 1 / 0)
     asker.submit("a")
     with pytest.raises(ZeroDivisionError):
         asker.engine.run()

@@ -1,4 +1,4 @@
-"""Script that tests run as `python -m tests.helpers.batch_stub INPUT OUTPUT`: a resumable batch without a model; it must not import torch."""
+"""`python batch_stub.py ROWS OUTPUT`: a resumable batch without a model; it must not import torch."""
 
 import hashlib
 import sys

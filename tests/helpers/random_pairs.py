@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import torch
 
+from specprefill_cli.draft_kv.projection import KvCalibration, KvMap, LayerFit, maps_of, pair_identity
+from specprefill_cli.draft_kv.raw_kv import key_value_size
 from specprefill_cli.lab.calibration.files import save_heads, save_maps
+from specprefill_cli.models.cache import layer_count
 from specprefill_cli.models.calibration import calibration_folder, draft_folder
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.outline import load_outline
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.raw_kv import key_value_size, layer_count
 from specprefill_cli.models.tokenizers import fingerprint
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.projection import KvCalibration, KvMap, LayerFit, pair_identity
 from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity
 from tests.helpers.architectures import VOCABULARY, build_model
 
@@ -39,7 +40,7 @@ def random_calibrated_pair(name, tokenizer, draft_sizes=None):
         **draft_identity(models[1]),
     )
     pair = CalibratedPair(Pair("random", "draft", "target"), models[0], models[1], scoring_heads=heads)
-    pair.kv_calibration = KvCalibration(pair_identity(pair), 0, {"exact-0-draft": random_map(pair)})
+    maps_of(pair).calibration = KvCalibration(pair_identity(pair), 0, {"exact-0-draft": random_map(pair)})
     return pair
 
 
@@ -63,6 +64,6 @@ def save_pair(pair, folder):
         loaded.tokenizer.save_pretrained(path)
     # transformers may load a tokenizer in the way of the architecture beside it.
     tokenizer = fingerprint(load_outline(named.draft, Placement(None), offline=True).tokenizer)
-    identity = {**pair.kv_calibration.identity, "tokenizer": tokenizer}
+    identity = {**maps_of(pair).calibration.identity, "tokenizer": tokenizer}
     save_heads(replace(pair.scoring_heads, tokenizer=tokenizer), draft_folder(named.draft))
-    save_maps(replace(pair.kv_calibration, identity=identity), calibration_folder(named))
+    save_maps(replace(maps_of(pair).calibration, identity=identity), calibration_folder(named))

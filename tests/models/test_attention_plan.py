@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 from packaging.version import Version
 
+from specprefill_cli.draft_kv.recompute import recompute
 from specprefill_cli.models import attention
-from specprefill_cli.models.adapter import prefill, recompute
+from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention_plan import (
     QUERY_BLOCK,
     SINKS,

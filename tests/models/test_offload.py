@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+from specprefill_cli.draft_kv.raw_kv import embedded_states, finished_keys, raw_keys_values
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION
@@ -16,7 +17,6 @@ from specprefill_cli.models.cache import device_of, layer_tensors, restore_state
 from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.placement import Placement, draft_placement, gathered, spread
-from specprefill_cli.models.raw_kv import embedded_states, finished_keys, raw_keys_values
 from specprefill_cli.models.validation import check_model
 from tests.helpers.architectures import build_model
 

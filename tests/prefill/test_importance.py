@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.draft_kv.checkpoints import SlotKv
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study.controls import fresh
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.bm25 import bm25
-from specprefill_cli.prefill.checkpoints import SlotKv
 from specprefill_cli.prefill.importance import attention_importance, transfer
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings

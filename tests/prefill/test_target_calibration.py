@@ -45,11 +45,19 @@ def test_a_damaged_file_is_one_line(random_pair, tmp_path, values):
 
 @pytest.mark.parametrize(
     ("asked", "calibrated", "taken"),
-    [(AUTO, "compact", "compact"), (AUTO, "original", AUTO), (AUTO, None, AUTO), ("original", "compact", "original")],
+    [
+        (AUTO, "compact", "compact"),
+        (AUTO, "original", "original"),
+        (AUTO, None, "original"),
+        ("original", "compact", "original"),
+    ],
 )
 def test_positions_are_the_calibrated_ones_unless_asked_for(random_pair, asked, calibrated, taken):
     random_pair.target_calibration = TargetCalibration(positions=calibrated)
-    assert resolve_positions(asked, random_pair) == taken
+    settings = Settings(positions=asked)
+    assert resolve_positions(settings, random_pair, 100) == taken
+    beyond = resolve_positions(settings, random_pair, random_pair.target.context)
+    assert beyond == ("compact" if asked == AUTO else asked)
 
 
 def test_its_mass_replaces_that_of_the_heads(random_session):

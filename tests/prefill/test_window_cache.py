@@ -5,12 +5,14 @@ import torch
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cache import state_bytes
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.disk_cache import LONG_TEXT, SCRATCH, SUFFIX, DiskCache
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TOKENS, DocumentCache, PrefixCache
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.scorers import window_reading
+from specprefill_cli.prefill.scorers.windows import divide
 from specprefill_cli.settings import Settings
 from tests.prefill.test_windows import request_for, with_context
 
@@ -32,19 +34,20 @@ def disk(folder, capacity=2**30):
 
 
 @pytest.mark.parametrize("scorer", ["heads", "question", "paper"])
-def test_reading_once_gives_what_reading_twice_gives(random_session, scorer, monkeypatch):
-    request = request_for(with_context(random_session, 400), TEXT, scorer=scorer)
-    used = SCORERS[scorer]
-    windows = used.windows(request)
-    once = used.windowed(request, windows)
-    importance = once.importance()
-    assert len(once.cached) == len(windows)
-    cost = used.cost(request)
-    monkeypatch.setattr(window_reading, "HELD_BYTES", 0)
-    twice = used.windowed(request, windows)
-    torch.testing.assert_close(importance, twice.importance(), rtol=0.01, atol=1e-8)
-    assert len(twice.cached) == 2 * len(windows)
-    assert used.cost(request) == pytest.approx(2 * cost)
+def test_one_window_gives_what_the_whole_document_gives(random_session, scorer):
+    request = request_for(random_session, TEXT, scorer=scorer)
+    used, tokens = SCORERS[scorer], request.document_tokens
+    reading = used.windowed(request, divide(tokens, tokens, tokens))
+    parts = used.scores(request, reading.importance())
+    assert len(reading.cached) == 1
+    torch.testing.assert_close(parts.importance, used.score(request).importance, rtol=0.01, atol=1e-8)
+
+
+def test_attention_that_memory_cannot_hold_is_refused(random_session, monkeypatch):
+    request = request_for(with_context(random_session, 400), TEXT, scorer="question")
+    monkeypatch.setattr(window_reading, "free_memory", lambda _device: 1_000)
+    with pytest.raises(SpecprefillError, match="use --scorer heads or lexical"):
+        SCORERS["question"].score(request)
 
 
 @pytest.mark.parametrize("scorer", ["heads", "question"])

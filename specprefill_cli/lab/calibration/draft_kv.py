@@ -7,22 +7,21 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
-from specprefill_cli.models.adapter import read_keys
-from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import layer_keys, new_state
-from specprefill_cli.models.loading import LoadedModel, LoadedPair
-from specprefill_cli.models.raw_kv import (
+from specprefill_cli.draft_kv.projection import KvCalibration, pair_identity
+from specprefill_cli.draft_kv.raw_kv import (
     StateCapture,
     embedded_states,
     finished_keys,
     key_value_size,
-    layer_count,
     raw_keys_values,
 )
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
+from specprefill_cli.models.adapter import read_keys
+from specprefill_cli.models.attention_plan import LocalWindow
+from specprefill_cli.models.cache import layer_count, layer_keys, new_state
+from specprefill_cli.models.loading import LoadedModel, LoadedPair
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.projection import KvCalibration, pair_identity
 
 SEQUENCE = 1_024
 # Every fifth sequence is held out.

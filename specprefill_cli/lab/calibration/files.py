@@ -1,4 +1,4 @@
-"""Writing what calibration found; the product reads it (`prefill/scoring_heads.py`, `prefill/projection.py`)."""
+"""Writing what calibration found; the product reads it (`prefill/scoring_heads.py`, `draft_kv/projection.py`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from safetensors.torch import save
 
 from specprefill_cli.answering.confidence import FILE as CONFIDENCE
 from specprefill_cli.answering.confidence import ConfidenceModel
+from specprefill_cli.draft_kv.projection import DESCRIPTION, WEIGHTS, KvCalibration
 from specprefill_cli.files import write_whole
 from specprefill_cli.prefill.calibration import SCHEMA
-from specprefill_cli.prefill.projection import DESCRIPTION, WEIGHTS, KvCalibration
 from specprefill_cli.prefill.scoring_heads import FILE, ScoringHeads
 from specprefill_cli.prefill.target_calibration import FILE as TARGET_VALUES
 from specprefill_cli.prefill.target_calibration import TargetCalibration

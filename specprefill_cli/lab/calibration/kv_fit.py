@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specprefill_cli.prefill.projection import KvMap, LayerFit
+from specprefill_cli.draft_kv.projection import KvMap, LayerFit
 
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 MOST_DRAFT_LAYERS = 3

@@ -257,20 +257,21 @@ def find_gates(
     items: list[Item], settings: Settings, gate_kl: float, answers: int, folder: Path, notes: Notes, json: bool
 ) -> None:
     """Find the gates of the maps in the folder, or of the pair's own, and whether they beat `select`; write both there."""
+    from specprefill_cli.draft_kv.projection import load_calibration, maps_of, pair_calibration
     from specprefill_cli.lab.calibration.files import save_maps
     from specprefill_cli.lab.session import open_with_heads
     from specprefill_cli.lab.study.gate import calibrate_gates
     from specprefill_cli.lab.study.measurements import fitting
     from specprefill_cli.lab.study.verdicts import find_verdicts
-    from specprefill_cli.prefill.projection import load_calibration, pair_calibration
 
     session = open_with_heads(settings.varied(scorer=AUTO), folder)
-    session.pair.kv_calibration = load_calibration(folder, session.pair) or pair_calibration(session.pair)
+    maps = maps_of(session.pair)
+    maps.calibration = load_calibration(folder, session.pair) or pair_calibration(session.pair)
     with notes.progress(f"comparing {len(items):,} prompts with full prefill") as update:
         calibration = calibrate_gates(session, items, settings, gate_kl, update)
     # Saved now too, so that Ctrl-C during the answers loses no gates.
     path = save_maps(calibration, folder)
-    session.pair.kv_calibration = calibration
+    maps.calibration = calibration
     answered, _ = fitting(session, [item for item in items if item.answers], settings.varied(mode="draft-kv"))
     if answers and answered:
         with notes.progress("answering in the time of draft KV") as update:

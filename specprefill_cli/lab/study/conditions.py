@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from specprefill_cli.draft_kv.checkpoints import SlotKv
+from specprefill_cli.draft_kv.projection import pair_calibration
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.session import Control, short_answers
 from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.measurements import BUDGETS, REFERENCE_BUDGET
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.checkpoints import SlotKv
-from specprefill_cli.prefill.projection import pair_calibration
 from specprefill_cli.settings import OFF, Settings
 
 FULL, DRAFT_ALONE, SELECT, DRAFT_KV, HYBRID = "full", "draft alone", "select", "draft-kv", "hybrid"

@@ -12,25 +12,17 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.answering.session import Session
+from specprefill_cli.draft_kv.checkpoints import SlotKv, copy_slots
+from specprefill_cli.draft_kv.chunk_fates import ACCEPT, chunk_tokens, plan_of
+from specprefill_cli.draft_kv.gate import risk_limit
+from specprefill_cli.draft_kv.mapped_cache import MappedPrompt, map_prompt, repair, score_and_map
+from specprefill_cli.draft_kv.modes import DraftKvMode, Fates, recompute_chunks
+from specprefill_cli.draft_kv.projection import KvMap, find_map, pair_calibration, with_maps
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import PrefillState, new_state
-from specprefill_cli.prefill.checkpoints import SlotKv, copy_slots
 from specprefill_cli.prefill.fates import Plan, Span
-from specprefill_cli.prefill.gate import risk_limit
-from specprefill_cli.prefill.mapped_cache import repair
 from specprefill_cli.prefill.modes.base import PrefillResult
-from specprefill_cli.prefill.modes.draft_kv import (
-    DraftKvMode,
-    Fates,
-    MappedPrompt,
-    find_map,
-    map_prompt,
-    recompute_chunks,
-    score_and_map,
-)
-from specprefill_cli.prefill.projection import KvMap
-from specprefill_cli.prefill.recompute_policy import ACCEPT, chunk_tokens, plan_of
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
@@ -90,11 +82,12 @@ def rest_dropped(request: PrefillRequest) -> PrefillResult:
 
 def with_map(kv_map: KvMap, request: PrefillRequest) -> PrefillResult:
     """Draft KV with a given map of the pair, instead of the best for its number of exact layers."""
-    if request.pair.kv_calibration is None:
+    calibration = pair_calibration(request.pair)
+    if calibration is None:
         raise ValueError("the pair has no maps of draft KV")
-    calibration = replace(request.pair.kv_calibration, maps={kv_map.name: kv_map})
-    pair = replace(request.pair, kv_calibration=calibration)
-    return MODES[DraftKvMode.name].prefill(replace(request, pair=pair, exact_layers=kv_map.exact_layers))
+    pair = with_maps(request.pair, replace(calibration, maps={kv_map.name: kv_map}))
+    settings = request.settings.varied(exact_layers=kv_map.exact_layers)
+    return MODES[DraftKvMode.name].prefill(replace(request, pair=pair, settings=settings))
 
 
 def map_and_choose(request: PrefillRequest) -> tuple[MappedPrompt, Fates]:
@@ -102,7 +95,7 @@ def map_and_choose(request: PrefillRequest) -> tuple[MappedPrompt, Fates]:
     mode, kv_map = DraftKvMode(), find_map(request, DraftKvMode.name)
     mapped = map_prompt(request, kv_map)
     with request.clock.phase("selection"):
-        return mapped, mode.choose_fates(request, mapped, kv_map, risk_limit(request.accept_risk, kv_map.gate))
+        return mapped, mode.choose_fates(request, mapped, kv_map, risk_limit(request.settings.accept_risk, kv_map.gate))
 
 
 def suffix_only(request: PrefillRequest, scores: Scores, state: PrefillState) -> PrefillResult:

@@ -8,18 +8,17 @@ from itertools import zip_longest
 
 from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
+from specprefill_cli.draft_kv.checkpoints import SIGNALS, chunk_risks
+from specprefill_cli.draft_kv.chunk_fates import remaining_risk
+from specprefill_cli.draft_kv.gate import Gate
+from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
+from specprefill_cli.draft_kv.modes import DraftKvMode
+from specprefill_cli.draft_kv.projection import KvCalibration, choose_map, find_map, maps_of
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.statistics import auroc
 from specprefill_cli.lab.study.controls import everything_of, fresh
 from specprefill_cli.lab.study.measurements import fates_at, fitting, repaired
-from specprefill_cli.prefill.checkpoint_signals import SIGNALS
-from specprefill_cli.prefill.checkpoints import chunk_risks
-from specprefill_cli.prefill.gate import Gate
-from specprefill_cli.prefill.mapped_cache import inspect
-from specprefill_cli.prefill.modes.draft_kv import DraftKvMode, find_map, score_and_map
-from specprefill_cli.prefill.projection import KvCalibration, choose_map
-from specprefill_cli.prefill.recompute_policy import remaining_risk
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import BASELINE
@@ -51,7 +50,7 @@ def calibrate_gates(
 
     Raises SpecprefillError for a pair without maps, or too few questions that fit it.
     """
-    calibration = session.pair.kv_calibration
+    calibration = maps_of(session.pair).calibration
     if calibration is None:
         raise SpecprefillError("--gate: this pair has no maps of draft KV; give --text FILES too")
     settings = settings.varied(mode=DraftKvMode.name, scorer=AUTO)

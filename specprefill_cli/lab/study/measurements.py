@@ -11,6 +11,13 @@ from torch import Tensor
 
 from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
+from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
+from specprefill_cli.draft_kv.chunk_fates import RECOMPUTE, chunk_tokens, fates_by_risk, remaining_risk
+from specprefill_cli.draft_kv.gate import signal_of
+from specprefill_cli.draft_kv.mapped_cache import inspect, repair, score_and_map
+from specprefill_cli.draft_kv.modes import DraftKvMode
+from specprefill_cli.draft_kv.projection import find_map
+from specprefill_cli.draft_kv.raw_kv import StateCapture
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.session import check_context
@@ -19,13 +26,7 @@ from specprefill_cli.lab.study.drift import Continuation, Drift, continuation, d
 from specprefill_cli.lab.study.pooled import Outcome
 from specprefill_cli.lab.study.signals import chunk_risks_by_signal, observe, rows_of, signals_at
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.raw_kv import StateCapture, layer_count
-from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
-from specprefill_cli.prefill.gate import signal_of
-from specprefill_cli.prefill.mapped_cache import inspect, repair
-from specprefill_cli.prefill.modes.draft_kv import DraftKvMode, find_map, score_and_map
-from specprefill_cli.prefill.recompute_policy import RECOMPUTE, chunk_tokens, fates_by_risk, remaining_risk
+from specprefill_cli.models.cache import PrefillState, layer_count
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.random import question_seed

@@ -13,14 +13,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specprefill_cli.draft_kv.checkpoints import (
+    SIGNALS,
+    CheckpointPass,
+    SlotKv,
+    attention_output_error,
+    chunk_risks,
+    key_value_errors,
+    nearest_errors,
+    signal_errors,
+)
+from specprefill_cli.draft_kv.mapped_cache import Inspection
+from specprefill_cli.draft_kv.raw_kv import StateCapture
+from specprefill_cli.draft_kv.recompute import recompute
 from specprefill_cli.lab.study.pooled import LAYERS
-from specprefill_cli.models.adapter import recompute, window_layers
-from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.adapter import window_layers
+from specprefill_cli.models.cache import PrefillState, layer_count
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.models.raw_kv import StateCapture, layer_count
-from specprefill_cli.prefill.checkpoint_signals import SIGNALS, CheckpointPass, attention_output_error, signal_errors
-from specprefill_cli.prefill.checkpoints import SlotKv, chunk_risks, key_value_errors, nearest_errors
-from specprefill_cli.prefill.mapped_cache import Inspection
 from specprefill_cli.prefill.request import PrefillRequest
 
 ERROR, KEY_COSINE, VALUE_ERROR = "error", "key_cosine", "value_error"

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from specprefill_cli.answering.session import Session
+from specprefill_cli.draft_kv.gate import DraftKvVerdict, risk_limit
+from specprefill_cli.draft_kv.modes import DraftKvMode, HybridMode
+from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.evaluation.runner import ask
 from specprefill_cli.lab.evaluation.statistics import mean_interval
 from specprefill_cli.lab.session import short_answers
 from specprefill_cli.lab.study.equal_ttft import median_ttft, tune
-from specprefill_cli.prefill.draft_kv_cost import find_map
-from specprefill_cli.prefill.gate import risk_limit
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prefill.verdict import DraftKvVerdict
 from specprefill_cli.settings import AUTO, Settings
 
 SELECT = "select"
@@ -50,11 +50,11 @@ def find_verdicts(
     """
     settings = short_answers(settings).varied(scorer=AUTO)
     verdicts = []
-    for name in (name for name, mode in MODES.usable() if mode.uses_draft_kv):
+    for name in (DraftKvMode.name, HybridMode.name):
         chosen = settings.varied(mode=name)
         request = session.request(items[0].collection, items[0].question, chosen)
-        share = request.keep if MODES[name].uses_keep else request.recompute
-        if not risk_limit(request.accept_risk, find_map(request, name).gate, share).hopeless:
+        share = request.keep if MODES[name].uses_keep else request.settings.recompute
+        if not risk_limit(request.settings.accept_risk, find_map(request, name).gate, share).refusal:
             verdicts.append(compare_with_select(session, items, chosen, step, timer))
     return tuple(verdicts)
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.positions import CompactPositions
 from specprefill_cli.prefill.request import PrefillRequest
@@ -56,16 +57,19 @@ class Mode(ABC):
     """A way to prefill a prompt, registered by `name` in `prefill/registry.py` or by a plugin.
 
     uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
-    uses_draft_kv: whether it maps draft KV, and so obeys `--recompute`, `--accept-risk` and the like
+    uses_window: whether the draft reads with `--draft-window`
+    own_settings: names of the settings of prefill that not every mode obeys, `keep` aside
+    fallback_scorer: what `--scorer auto` takes where the draft has no calibrated heads
     any_length: whether it takes prompts longer than the target's context
-    automatic: whether `--mode auto` may take it where `cost` promises a gain over `full`; modes with draft KV need a
-        verdict of calibration instead
+    automatic: whether `--mode auto` may take it where `cost` promises a gain over `full`; others need a `preference`
     """
 
     name: ClassVar[str]
     uses_draft: ClassVar[bool] = False
     uses_keep: ClassVar[bool] = False
-    uses_draft_kv: ClassVar[bool] = False
+    uses_window: ClassVar[bool] = True
+    own_settings: ClassVar[tuple[str, ...]] = ()
+    fallback_scorer: ClassVar[str] = "lexical"
     any_length: ClassVar[bool] = False
     automatic: ClassVar[bool] = False
 
@@ -82,4 +86,16 @@ class Mode(ABC):
 
     def obstacle(self, request: PrefillRequest) -> str | None:
         """Why `--mode auto` cannot take this mode for a prompt, or None."""
+        return None
+
+    def new_cache_tokens(self, request: PrefillRequest) -> int:
+        """Prompt tokens whose keys and values the target's cache will hold and no earlier question left."""
+        return request.prompt.length
+
+    def preferred_on(self, pair: CalibratedPair) -> bool:
+        """Whether `--mode auto` may prefer it to the cheapest mode on a pair."""
+        return False
+
+    def preference(self, request: PrefillRequest) -> str | None:
+        """Why `--mode auto` prefers it to the cheapest mode, where `cost` promises a gain over `full`; None: it does not."""
         return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.cache import layer_count
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.raw_kv import layer_count
 from specprefill_cli.prefill.fates import full_plan
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, cached_tokens, open_prefix
@@ -30,6 +30,9 @@ class FullMode(Mode):
         return PrefillResult(logits=logits, state=state, plan=plan, reused=(TARGET_PREFIX,) if cached else ())
 
     def cost(self, request: PrefillRequest) -> float:
-        target, prompt = cost_of(request.pair.target), request.prompt
-        cached = cached_tokens(request.target_prefixes, request.pair.target, prompt, target.layers)
-        return target.prefill_with_overhead(prompt.length - cached, past=cached)
+        new = self.new_cache_tokens(request)
+        return cost_of(request.pair.target).prefill_with_overhead(new, past=request.prompt.length - new)
+
+    def new_cache_tokens(self, request: PrefillRequest) -> int:
+        target, prompt = request.pair.target, request.prompt
+        return prompt.length - cached_tokens(request.target_prefixes, target, prompt, cost_of(target).layers)

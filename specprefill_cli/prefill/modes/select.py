@@ -57,6 +57,9 @@ class SelectMode(Mode):
     def obstacle(self, request: PrefillRequest) -> str | None:
         return SCORERS[request.scorer].obstacle(request)
 
+    def new_cache_tokens(self, request: PrefillRequest) -> int:
+        return expected_tokens(request)
+
 
 def sparse_prefill(
     model: PreTrainedModel, tokens: Tensor, plan: Plan, chunk: int, compact: CompactPositions | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -11,16 +11,15 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
-from specprefill_cli.models.cache import PrefillState, rollback
+from specprefill_cli.models.cache import PrefillState, layer_count, rollback
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.models.raw_kv import layer_count
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scorer, Scores
-from specprefill_cli.prefill.scorers.window_reading import WindowReading, reads
+from specprefill_cli.prefill.scorers.window_reading import WindowReading
 from specprefill_cli.prefill.scorers.windows import Window, windows_of
 from specprefill_cli.prompting import Prompt
 
@@ -79,26 +78,22 @@ class AttentionScorer(Scorer):
         state: PrefillState,
         capture: QueryCapture,
         layers: Sequence[int],
-        normalisers: Mapping[int, Tensor] | None = None,
     ) -> Tensor:
-        """Importance [n] of the draft's document tokens, float32 on the CPU; normalisers: of several windows' softmax.
-
-        Whoever overrides this overrides `reduce_heads` alike, which windows that are read once use.
-        """
+        """Importance [n] of the draft's document tokens, float32 on the CPU. Override `reduce_heads` too: windows call it."""
         prompt = request.draft_prompt
         positions = self.query_slots(prompt, capture, layers)
         share = head_share(request.draft.model, request.pair.draft_ranks)
-        return attention_importance(
-            state, capture, positions, prompt.length, prompt.document, layers, normalisers, share
-        )
+        return attention_importance(state, capture, positions, prompt.length, prompt.document, layers, share)
 
     def used_heads(self, request: PrefillRequest, layers: Sequence[int]) -> dict[int, Sequence[int]]:
-        """The attention heads of each layer that score, ascending."""
-        return dict.fromkeys(layers, range(cost_of(request.draft).heads))
+        """The attention heads of each layer that score, ascending, numbered among those that this rank holds."""
+        share = head_share(request.draft.model, request.pair.draft_ranks)
+        return dict.fromkeys(layers, range(len(share.queries)))
 
     def reduce_heads(self, request: PrefillRequest, layers: Sequence[int], attention: Tensor) -> Tensor:
         """Importance [n] from the attention [heads, Q, n] of `used_heads`, layer by layer; pooled, but for `pools_later`."""
-        return attention.amax(0).mean(0)
+        share = head_share(request.draft.model, request.pair.draft_ranks)
+        return share.ranks.maximum(attention.amax(0)).mean(0)
 
     def query_slots(self, prompt: Prompt, capture: QueryCapture, layers: Sequence[int]) -> Tensor:
         """Slots [Q] of the captured queries: those of decoded tokens lie behind the prompt."""
@@ -202,7 +197,7 @@ class AttentionScorer(Scorer):
         if windows:
             # Windows are of about the same size.
             first = windows[0].request(request)
-            return reads(self, request, self.layers(first)) * len(windows) * self.cost(first, with_overhead)
+            return len(windows) * self.cost(first, with_overhead)
         draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
         cost = cost_of(draft)
         cached = cached_tokens(request.draft_prefixes, draft, prompt, last_layer + 1, request.draft_window)

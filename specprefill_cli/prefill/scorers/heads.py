@@ -5,7 +5,7 @@ The draft runs no layer above them, and does not look ahead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.head_division import head_share
+from specprefill_cli.models.head_division import HeadShare, head_share
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import usable_layers
@@ -60,19 +60,17 @@ class HeadsScorer(AttentionScorer):
         state: PrefillState,
         capture: QueryCapture,
         layers: Sequence[int],
-        normalisers: Mapping[int, Tensor] | None = None,
     ) -> Tensor:
         heads = chosen_heads(request, layers)
-        share = head_share(request.draft.model, request.pair.draft_ranks)
-        return head_importance(state, capture, request.draft_prompt.document, heads, normalisers, share)
+        return head_importance(state, capture, request.draft_prompt.document, heads, draft_share(request))
 
     def used_heads(self, request: PrefillRequest, layers: Sequence[int]) -> dict[int, Sequence[int]]:
-        heads = chosen_heads(request, layers)
-        return {layer: [head.head for head in heads if head.layer == layer] for layer in layers}
+        first, heads = draft_share(request).queries.start, own_heads(request, layers)
+        return {layer: [head.head - first for head in heads if head.layer == layer] for layer in layers}
 
     def reduce_heads(self, request: PrefillRequest, layers: Sequence[int], attention: Tensor) -> Tensor:
-        weights = torch.tensor([head.weight for head in chosen_heads(request, layers)])
-        return (weights[:, None] * attention.mean(1)).sum(0)
+        weights = torch.tensor([head.weight for head in own_heads(request, layers)])
+        return draft_share(request).ranks.summed((weights[:, None] * attention.mean(1)).sum(0))
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         weight = known_heads(request).lexical
@@ -95,6 +93,17 @@ def chosen_heads(request: PrefillRequest, layers: Sequence[int]) -> tuple[Head, 
     """The scoring heads in some layers, by layer and number."""
     heads = (head for head in known_heads(request).heads if head.layer in layers)
     return tuple(sorted(heads, key=lambda head: (head.layer, head.head)))
+
+
+def own_heads(request: PrefillRequest, layers: Sequence[int]) -> list[Head]:
+    """As `chosen_heads`, of those that this rank holds."""
+    share = draft_share(request)
+    return [head for head in chosen_heads(request, layers) if head.head in share.queries]
+
+
+def draft_share(request: PrefillRequest) -> HeadShare:
+    """The draft's heads that this rank holds."""
+    return head_share(request.draft.model, request.pair.draft_ranks)
 
 
 def known_heads(request: PrefillRequest) -> ScoringHeads:

@@ -1,29 +1,31 @@
-"""Reading a document in windows: the draft reads each once where what must be kept of it is small, else twice."""
+"""Reading a document in windows, and which windows have their KV kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.adapter import free_memory
+from specprefill_cli.models.cache import HEADROOM, PrefillState, layer_count
+from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.memory_estimate import cache_bytes
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.held_attention import HELD_DTYPE, HeldAttention, hold_attention
-from specprefill_cli.prefill.importance import check_finite, log_masses, pool
+from specprefill_cli.prefill.importance import check_finite, pool
 from specprefill_cli.prefill.prefix_cache import PrefixCache
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.windows import Window, combined
-from specprefill_cli.prefill.window_cache import window_caches, write_now
 
 if TYPE_CHECKING:
     from specprefill_cli.prefill.scorers.attention import AttentionScorer
 
-# Memory for the attention of all windows until their common softmax is known; beyond it each window is read twice.
-HELD_BYTES = 2**29
+# Part of the free main memory that the attention of all windows may take until their common softmax is known.
+HELD_SHARE = 0.5
 Result = TypeVar("Result")
 
 
@@ -41,16 +43,29 @@ class WindowReading:
     cached: list[bool] = field(default_factory=list)
 
     def importance(self) -> Tensor:
-        """Importance [n] of the draft's document tokens: one softmax over all windows."""
-        once = reads(self.scorer, self.request, self.layers) == 1
-        return check_finite(self.read_once() if once else self.read_twice())
+        """Importance [n] of the draft's document tokens: one softmax over all windows.
 
-    def read_once(self) -> Tensor:
-        """Hold each window's attention until the normalisers of all windows are known."""
+        Each window's attention is held until the normalisers of all windows are known.
+        """
+        self.check_memory()
         held = self.each_window(self.hold)
         with self.request.clock.phase("scoring"):
             normalisers = combined([part.masses for part in held])
-            return torch.cat([self.held_importance(part, normalisers) for part in held])
+            return check_finite(torch.cat([self.held_importance(part, normalisers) for part in held]))
+
+    def check_memory(self) -> None:
+        """Raises SpecprefillError where the attention of all windows would take too much of the free memory."""
+        prompt = self.request.draft_prompt
+        queries = len(self.scorer.query_tokens(prompt))
+        if self.scorer.looks_ahead:
+            queries += self.scorer.decoded_queries(self.request.look_ahead)
+        heads = sum(map(len, self.scorer.used_heads(self.request, self.layers).values()))
+        held = heads * queries * (prompt.document[1] - prompt.document[0]) * HELD_DTYPE.itemsize
+        if held > HELD_SHARE * free_memory(torch.device("cpu")):
+            raise SpecprefillError(
+                f"--scorer {self.scorer.name}: needs {held / 2**30:.1f} GiB of memory for the attention to this document; "
+                "use --scorer heads or lexical"
+            )
 
     def held_importance(self, held: HeldAttention, normalisers: Mapping[int, Tensor]) -> Tensor:
         """Importance [core] of a window's core."""
@@ -58,11 +73,6 @@ class WindowReading:
         if self.scorer.pools_later:
             importance = pool(importance[None, None])[0, 0]
         return importance[held.core]
-
-    def read_twice(self) -> Tensor:
-        """First the sums of exponential scores, then importance by the normalisers of all windows."""
-        normalisers = combined(self.each_window(self.masses))
-        return torch.cat(self.each_window(partial(self.core_importance, normalisers=normalisers)))
 
     def each_window(self, use: Callable[[Window, PrefillRequest, PrefillState, QueryCapture], Result]) -> list[Result]:
         """What a function returns for each window, read one after the other; only results outlive a window."""
@@ -90,40 +100,30 @@ class WindowReading:
         parts, later = window.parts(prompt), self.scorer.pools_later
         return hold_attention(state, capture, slots, prompt.length, parts, pooled, heads, later)
 
-    def masses(
-        self, window: Window, part: PrefillRequest, state: PrefillState, capture: QueryCapture
-    ) -> dict[int, Tensor]:
-        """For each layer [2, heads, Q]: logarithms of the sums of exponential scores over `Window.parts`."""
-        prompt = part.draft_prompt
-        slots = self.scorer.query_slots(prompt, capture, self.layers)
-        return log_masses(state, capture, slots, prompt.length, window.parts(prompt), self.layers)
 
-    def core_importance(
-        self,
-        window: Window,
-        part: PrefillRequest,
-        state: PrefillState,
-        capture: QueryCapture,
-        normalisers: Mapping[int, Tensor],
-    ) -> Tensor:
-        """Importance [core] of a window's core by the normalisers {layer: [heads, Q]} of all windows."""
-        shared = capture.first(normalisers[self.layers[0]].shape[-1])
-        importance = self.scorer.reduce(part, state, shared, self.layers, normalisers)
-        # A copy, so that the rest of the window is freed.
-        return importance[window.core[0] - window.start : window.core[1] - window.start].clone()
+def window_caches(
+    prefixes: PrefixCache | None, draft: LoadedModel, lengths: Sequence[int], layers: int
+) -> list[PrefixCache | None]:
+    """The cache for each window: memory and disk for the first ones, then the disk alone, none beyond its limit too.
 
+    A document larger than a cache must not evict its own windows.
 
-def reads(scorer: AttentionScorer, request: PrefillRequest, layers: Sequence[int]) -> int:
-    """How often each window is read: once where the attention of all windows takes at most HELD_BYTES.
-
-    Ranks that share the draft read twice: each holds the attention of its own heads alone.
+    lengths: tokens of each window's prompt; layers: how many of the draft's layers hold KV
     """
-    if request.pair.draft_ranks.size > 1:
-        return 2
-    prompt = request.draft_prompt
-    queries = len(scorer.query_tokens(prompt))
-    if scorer.looks_ahead:
-        queries += scorer.decoded_queries(request.look_ahead)
-    heads = sum(map(len, scorer.used_heads(request, layers).values()))
-    tokens = prompt.document[1] - prompt.document[0]
-    return 1 if heads * queries * tokens * HELD_DTYPE.itemsize <= HELD_BYTES else 2
+    if prefixes is None:
+        return [None] * len(lengths)
+    disk = PrefixCache(prefixes.store, capacity_bytes=0)
+    disk_bytes = prefixes.store.capacity_bytes if prefixes.store is not None else 0
+    caches: list[PrefixCache | None] = []
+    used = 0
+    for length in lengths:
+        used += cache_bytes(draft.config, length + HEADROOM, draft.model.dtype) * layers // layer_count(draft.model)
+        fits_disk = disk if used <= disk_bytes else None
+        caches.append(prefixes if used <= prefixes.capacity_bytes else fits_disk)
+    return caches
+
+
+def write_now(prefixes: PrefixCache | None) -> None:
+    """Write what only the disk keeps, so that no more than one window waits in memory; the rest waits for the answer."""
+    if prefixes is not None and not prefixes.capacity_bytes:
+        prefixes.write()

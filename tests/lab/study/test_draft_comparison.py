@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from specprefill_cli.draft_kv.projection import maps_of
 from specprefill_cli.lab.study.draft_comparison import COMPARED, OWN, UNRELATED, fit_drafts, random_like
 from specprefill_cli.models.calibration import weights_fingerprint
 from tests.helpers.architectures import build_model
@@ -43,7 +44,7 @@ def test_every_draft_is_fitted_to_the_same_target(random_pair, two_tokenizers, t
         yield replace(two_tokenizers[1], name="bytes")
 
     progress = []
-    own_calibration = random_pair.kv_calibration
+    own_calibration = maps_of(random_pair).calibration
     fits = fit_drafts(random_pair, [text], others(), lambda message: progress.append((message, tuple(loaded))))
     assert [fit.role for fit in fits] == [OWN, COMPARED, COMPARED, UNRELATED]
     own, cousin, other_tokenizer, unrelated = fits
@@ -56,4 +57,4 @@ def test_every_draft_is_fitted_to_the_same_target(random_pair, two_tokenizers, t
     assert not other_tokenizer.same_tokenizer
     assert other_tokenizer.target_layers == ()
     assert "another tokenizer" in other_tokenizer.reason
-    assert random_pair.kv_calibration is own_calibration
+    assert maps_of(random_pair).calibration is own_calibration

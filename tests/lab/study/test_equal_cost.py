@@ -7,6 +7,8 @@ import torch
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.draft_kv.projection import KvMap, LayerFit, maps_of
+from specprefill_cli.draft_kv.raw_kv import key_value_size
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import TOO_FEW
@@ -28,8 +30,6 @@ from specprefill_cli.lab.study.equal_cost import Tally, cost_rows, equal_cost, g
 from specprefill_cli.lab.study.equal_ttft import KEEPS, nearest_keep, tune
 from specprefill_cli.lab.study.measurements import BUDGETS, study
 from specprefill_cli.lab.study.summary import summary
-from specprefill_cli.models.raw_kv import key_value_size
-from specprefill_cli.prefill.projection import KvMap, LayerFit
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
 
@@ -48,13 +48,13 @@ def with_exact_maps(random_session):
     """Session of the random pair with two more maps, for one exact layer: with and without the draft."""
     pair, generator = random_session.pair, torch.Generator().manual_seed(9)
     heads, size = key_value_size(pair.target.model, 2)
-    maps = dict(pair.kv_calibration.maps)
+    maps = dict(maps_of(pair).calibration.maps)
     for draft_layers in ((1,), ()):
         fit = LayerFit(2, draft_layers, 1e-3, 1.0, 1.0)
         weight = torch.randn(64 * (1 + len(draft_layers)) + 1, 2 * heads * size, generator=generator) / 8
         kv_map = KvMap(1, (fit,), {2: weight})
         maps[kv_map.name] = kv_map
-    pair.kv_calibration = replace(pair.kv_calibration, maps=maps)
+    maps_of(pair).calibration = replace(maps_of(pair).calibration, maps=maps)
     return random_session
 
 

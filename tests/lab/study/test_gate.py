@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
+from specprefill_cli.draft_kv.projection import load_calibration, maps_of
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study import gate as gate_calibration
 from specprefill_cli.lab.study.gate import (
@@ -16,8 +18,6 @@ from specprefill_cli.lab.study.gate import (
     largest_threshold,
     prompt_outcomes,
 )
-from specprefill_cli.prefill.checkpoint_signals import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
-from specprefill_cli.prefill.projection import load_calibration
 from specprefill_cli.settings import Settings
 from tests.lab.study.test_equal_cost import item
 
@@ -130,7 +130,7 @@ def test_the_command_stores_gates_with_the_maps(call, questions, random_session,
 def test_refuses_pairs_without_maps_and_too_few_questions(random_session):
     with pytest.raises(SpecprefillError, match="1 questions fit the pair; give at least 20"):
         calibrate_gates(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)
-    random_session.pair.kv_calibration = None
+    maps_of(random_session.pair).calibration = None
     with pytest.raises(SpecprefillError, match="no maps of draft KV; give --text FILES too"):
         calibrate_gates(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)
 

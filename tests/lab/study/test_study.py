@@ -5,13 +5,13 @@ import torch
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.draft_kv.checkpoints import checkpoint_slots, copy_slots
+from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
+from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.study.measurements import BUDGETS, study
 from specprefill_cli.lab.study.signals import OBSERVABLE, observe
 from specprefill_cli.lab.study.summary import stability, summary
-from specprefill_cli.prefill.checkpoints import checkpoint_slots, copy_slots
-from specprefill_cli.prefill.mapped_cache import inspect
-from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
 from specprefill_cli.settings import Settings
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8

@@ -9,26 +9,25 @@ from safetensors.torch import load_file, save_file
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, nearest_errors
+from specprefill_cli.draft_kv.mapped_cache import mapped_state, score_and_map
+from specprefill_cli.draft_kv.projection import find_map, load_calibration, maps_of, pair_identity
+from specprefill_cli.draft_kv.raw_kv import (
+    embedded_states,
+    finished_keys,
+    key_value_size,
+    raw_keys_values,
+    split_heads,
+)
+from specprefill_cli.draft_kv.recompute import recompute
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration import draft_kv as kv_calibration
 from specprefill_cli.lab.calibration.draft_kv import all_states, calibrate_kv
 from specprefill_cli.lab.calibration.files import save_maps
 from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
 from specprefill_cli.lab.study.controls import fresh
-from specprefill_cli.models.adapter import prefill, recompute, run
-from specprefill_cli.models.cache import layer_keys
-from specprefill_cli.models.raw_kv import (
-    embedded_states,
-    finished_keys,
-    key_value_size,
-    layer_count,
-    raw_keys_values,
-    split_heads,
-)
-from specprefill_cli.prefill.checkpoints import SlotKv, checkpoint_slots, nearest_errors
-from specprefill_cli.prefill.mapped_cache import mapped_state
-from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
-from specprefill_cli.prefill.projection import load_calibration, pair_identity
+from specprefill_cli.models.adapter import prefill, run
+from specprefill_cli.models.cache import layer_count, layer_keys
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
@@ -187,7 +186,7 @@ def test_fitted_map_beats_the_mean_and_survives_saving(random_pair, random_sessi
     torch.testing.assert_close(
         loaded.maps["exact-1"].weights[2].float(), calibration.maps["exact-1"].weights[2], atol=1e-2, rtol=1e-2
     )
-    random_pair.kv_calibration = loaded
+    maps_of(random_pair).calibration = loaded
     request = request_for(random_session)
     state = mapped_state(request, loaded.maps["exact-1"], {})
     _, native = prefill(random_pair.target.model, request.prompt.tokens, torch.arange(request.prompt.length), 10_000)
@@ -199,7 +198,7 @@ def test_fitted_map_beats_the_mean_and_survives_saving(random_pair, random_sessi
 def test_maps_read_the_embedding(random_session):
     """A map whose weights are the first layer's own projections gives the second layer the first one's raw KV."""
     pair, request = random_session.pair, request_for(random_session)
-    model, kv_map = pair.target.model, pair.kv_calibration.maps["exact-0-draft"]
+    model, kv_map = pair.target.model, maps_of(pair).calibration.maps["exact-0-draft"]
     size = pair.target.config.get_text_config().hidden_size
     draft_size = len(kv_map.weights[1]) - 1
     own = torch.cat(raw_keys_values(model, 0, torch.eye(size)), dim=-1)
@@ -220,7 +219,7 @@ def test_maps_read_the_embedding(random_session):
 
 
 def test_reads_maps_of_version_1_and_rejects_newer_ones(random_pair, tmp_path):
-    save_maps(random_pair.kv_calibration, tmp_path)
+    save_maps(maps_of(random_pair).calibration, tmp_path)
     description = json.loads((tmp_path / "kv_map.json").read_text())
     for kv_map in description["maps"].values():
         del kv_map["embedding"]
@@ -242,7 +241,7 @@ def test_rejects_too_little_calibration_text(random_pair, monkeypatch):
 
 
 def test_rejects_calibrations_of_other_pairs_and_damaged_files(random_pair, tmp_path):
-    save_maps(random_pair.kv_calibration, tmp_path)
+    save_maps(maps_of(random_pair).calibration, tmp_path)
     assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1, "both files have the same permissions"
     assert load_calibration(tmp_path, random_pair).identity == pair_identity(random_pair)
     assert load_calibration(tmp_path / "none", random_pair) is None
@@ -270,7 +269,7 @@ def test_rejects_missing_map_and_scorer_without_a_draft(random_session):
         MODES["draft-kv"].prefill(request_for(random_session, scorer="question", exact_layers=2))
     with pytest.raises(SpecprefillError, match="needs a scorer that runs the draft, not --scorer lexical"):
         MODES["draft-kv"].prefill(request_for(random_session, scorer="lexical"))
-    random_session.pair.kv_calibration = None
+    maps_of(random_session.pair).calibration = None
     with pytest.raises(SpecprefillError, match=r"this pair has no map of draft KV yet"):
         MODES["hybrid"].prefill(request_for(random_session, scorer="question"))
 
@@ -303,7 +302,7 @@ def test_checkpoints_are_spread_and_tokens_use_the_nearest_error():
 @pytest.mark.parametrize("window", [None, 40])
 def test_mapping_uses_the_draft_window_of_the_calibration(random_session, window):
     pair = random_session.pair
-    pair.kv_calibration = dataclasses.replace(pair.kv_calibration, window=window)
+    maps_of(pair).calibration = dataclasses.replace(maps_of(pair).calibration, window=window)
     request = request_for(random_session, mode="draft-kv", scorer="question", draft_window="off")
     kv_map = find_map(request, "draft-kv")
     _, state = score_and_map(request, kv_map)

@@ -1,4 +1,4 @@
-"""Keys and values outside a forward pass, for draft KV.
+"""Keys and values outside a forward pass; beside `models/adapter.py`, this reads transformers' modules.
 
 Attention modules project the normalised input of their layer to raw keys and values; raw keys then pass the layer's norm
 (where it has one) and the rotary embedding. Draft KV replaces the projection by a linear map.
@@ -52,11 +52,6 @@ def attention_module(model: PreTrainedModel, layer: int) -> Any:
 def decoder_layer(model: PreTrainedModel, layer: int) -> Any:
     """A layer: attention and feed-forward network, with their norms."""
     return model.get_decoder().layers[layer]
-
-
-def layer_count(model: PreTrainedModel) -> int:
-    """Layers of a model."""
-    return model.config.get_text_config().num_hidden_layers
 
 
 def key_value_size(model: PreTrainedModel, layer: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +16,17 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from specprefill_cli.draft_kv.gate import DraftKvVerdict, Gate, stored_verdicts
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.calibration import calibration_folder, pair_options, weights_fingerprint
 from specprefill_cli.prefill.calibration import check_identity, read_description
-from specprefill_cli.prefill.gate import Gate
-from specprefill_cli.prefill.verdict import DraftKvVerdict, stored_verdicts
+from specprefill_cli.prefill.registry import SCORERS
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
     from specprefill_cli.prefill.calibration import CalibratedPair
+    from specprefill_cli.prefill.request import PrefillRequest
 
 ALL_COLUMNS = slice(None)
 WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
@@ -154,11 +156,30 @@ def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
     return calibration
 
 
+@dataclass
+class PairMaps:
+    """What is known of a pair's maps; None before it is read. verdicts: modes that beat `select`."""
+
+    calibration: KvCalibration | None = None
+    verdicts: tuple[DraftKvVerdict, ...] | None = None
+
+
+def maps_of(pair: CalibratedPair) -> PairMaps:
+    """What is known of a pair's maps, kept with the pair."""
+    return pair.mode_data.setdefault("draft-kv", PairMaps())
+
+
+def with_maps(pair: CalibratedPair, calibration: KvCalibration) -> CalibratedPair:
+    """The pair with other maps."""
+    return replace(pair, mode_data={**pair.mode_data, "draft-kv": PairMaps(calibration)})
+
+
 def pair_calibration(pair: CalibratedPair) -> KvCalibration | None:
     """The pair's maps, read from its folder the first time; None where there are none."""
-    if pair.kv_calibration is None:
-        pair.kv_calibration = load_calibration(calibration_folder(pair.pair), pair)
-    return pair.kv_calibration
+    known = maps_of(pair)
+    if known.calibration is None:
+        known.calibration = load_calibration(calibration_folder(pair.pair), pair)
+    return known.calibration
 
 
 def pair_verdicts(pair: CalibratedPair) -> tuple[DraftKvVerdict, ...]:
@@ -167,16 +188,48 @@ def pair_verdicts(pair: CalibratedPair) -> tuple[DraftKvVerdict, ...]:
     None where no mode did, where the maps cannot be used (modes that need them say why), and for a target that several
     ranks share: its identity can be checked by all of them together only.
     """
-    if pair.verdicts is None:
-        pair.verdicts = ()
+    known = maps_of(pair)
+    if known.verdicts is None:
+        known.verdicts = ()
         path = calibration_folder(pair.pair) / DESCRIPTION
         try:
             stored = read_description(path, "draft-KV maps", remedy(pair), stored_verdicts) or ()
             if any(verdict.wins for verdict in stored) and pair.ranks.size == 1 and pair_calibration(pair) is not None:
-                pair.verdicts = tuple(verdict for verdict in stored if verdict.wins)
+                known.verdicts = tuple(verdict for verdict in stored if verdict.wins)
         except SpecprefillError:
             pass
-    return pair.verdicts
+    return known.verdicts
+
+
+def find_map(request: PrefillRequest, mode: str) -> KvMap:
+    """The pair's map for the number of exact layers.
+
+    Raises SpecprefillError, with the reason and the remedy, where draft KV is not possible.
+    """
+    pair = request.pair
+    if not SCORERS[request.scorer].uses_draft:
+        raise SpecprefillError(f"--mode {mode} needs a scorer that runs the draft, not --scorer {request.scorer}")
+    if not pair.same_tokenizer:
+        raise SpecprefillError(
+            f"--mode {mode}: {request.draft.name} and {pair.target.name} have different tokenizers, so that one's KV "
+            "cannot stand for the other's; use --mode select"
+        )
+    if rotation_depends_on_length(pair.target.config):
+        raise SpecprefillError(
+            f"--mode {mode}: {pair.target.name} rotates its keys by the length of the prompt, so that mapped KV would not "
+            "fit; use --mode select"
+        )
+    calibration = pair_calibration(pair)
+    kv_map = (
+        choose_map(list(calibration.maps.values()), request.settings.exact_layers) if calibration is not None else None
+    )
+    if kv_map is None:
+        which = f"with --exact-layers {request.settings.exact_layers} " if calibration is not None else ""
+        raise SpecprefillError(
+            f"--mode {mode}: this pair has no map of draft KV {which}yet; make it with "
+            f"{remedy(pair, request.settings.exact_layers)}"
+        )
+    return kv_map
 
 
 def choose_map(maps: Sequence[KvMap], exact_layers: int) -> KvMap | None:

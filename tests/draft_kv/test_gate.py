@@ -8,15 +8,14 @@ import torch
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.draft_kv import mapped_cache, modes
+from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS, copy_slots
+from specprefill_cli.draft_kv.chunk_fates import ACCEPT, DROP, RECOMPUTE, drop_down_to
+from specprefill_cli.draft_kv.gate import Gate, risk_limit
+from specprefill_cli.draft_kv.mapped_cache import mapped_state
+from specprefill_cli.draft_kv.projection import KvCalibration, KvMap, LayerFit, find_map, maps_of, pair_identity
+from specprefill_cli.draft_kv.raw_kv import attention_module
 from specprefill_cli.lab.study.controls import everything_of, fresh, spliced, zeroed
-from specprefill_cli.models.raw_kv import attention_module
-from specprefill_cli.prefill.checkpoint_signals import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
-from specprefill_cli.prefill.checkpoints import copy_slots
-from specprefill_cli.prefill.gate import Gate, risk_limit
-from specprefill_cli.prefill.mapped_cache import mapped_state
-from specprefill_cli.prefill.modes import draft_kv
-from specprefill_cli.prefill.projection import KvCalibration, KvMap, LayerFit, pair_identity
-from specprefill_cli.prefill.recompute_policy import ACCEPT, DROP, RECOMPUTE, drop_down_to
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
@@ -39,11 +38,11 @@ def prefilled(session, mode, **settings):
 
 def set_map(session, *, gate=None, scale=None):
     """Give the pair's map a gate, and other weights: `scale` times its own."""
-    calibration = session.pair.kv_calibration
+    calibration = maps_of(session.pair).calibration
     ((name, kv_map),) = calibration.maps.items()
     weights = kv_map.weights if scale is None else {layer: scale * part for layer, part in kv_map.weights.items()}
     changed = replace(kv_map, gate=gate, weights=weights, placed={})
-    session.pair.kv_calibration = replace(calibration, maps={name: changed})
+    maps_of(session.pair).calibration = replace(calibration, maps={name: changed})
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def own_draft(random_session):
         weights[layer] = torch.cat([columns, torch.zeros(1, columns.shape[1])])
         fits.append(LayerFit(layer, (layer,), 0.0, 0.0, 0.0))
     pair = replace(random_session.pair, draft=target, scoring_heads=None)
-    pair.kv_calibration = KvCalibration(pair_identity(pair), 0, {"own": KvMap(0, tuple(fits), weights)})
+    maps_of(pair).calibration = KvCalibration(pair_identity(pair), 0, {"own": KvMap(0, tuple(fits), weights)})
     random_session.pair = pair
     return random_session
 
@@ -119,7 +118,7 @@ def test_a_calibrated_gate_spends_the_whole_budget_a_given_risk_only_what_it_nee
 
 def test_hybrid_drops_the_risky_chunks_and_keeps_the_others(random_session, monkeypatch):
     # A random map is worse than none everywhere.
-    monkeypatch.setattr(draft_kv, "USELESS_ERROR", float("inf"))
+    monkeypatch.setattr(modes, "USELESS_ERROR", float("inf"))
     free = prefilled(random_session, "hybrid", accept_risk="off")
     assert any(span.fate is Fate.ACCEPT for span in free.plan.spans)
     set_map(random_session, gate=gate(free.gate.risk / 2))
@@ -163,7 +162,7 @@ def test_a_budget_at_which_no_prompt_of_calibration_passed_is_refused_before_any
     scored = len(draft_passes)
     del draft_passes[:]
     with monkeypatch.context() as patch:
-        patch.setattr(draft_kv, "map_prompt", None)
+        patch.setattr(modes, "map_prompt", None)
         ours = prefilled(random_session, mode)
         # Between two budgets the larger one tells.
         prefilled(random_session, mode, **{next(iter(BUDGETED[mode])): 0.3})
@@ -201,9 +200,9 @@ def test_a_target_that_is_its_own_draft_passes_the_tightest_gate_and_a_corrupted
     assert ours.gate.accepted
     assert ours.gate.risk < 1e-5
     torch.testing.assert_close(ours.logits, prefilled(own_draft, "full").logits, atol=1e-3, rtol=1e-3)
-    right = own_draft.pair.kv_calibration
+    right = maps_of(own_draft.pair).calibration
     for scale in (0.0, -1.0, 2.0):
-        own_draft.pair.kv_calibration = right
+        maps_of(own_draft.pair).calibration = right
         set_map(own_draft, gate=gate(1e-4, signal), scale=scale)
         assert not prefilled(own_draft, "draft-kv").gate.accepted, scale
 
@@ -212,7 +211,7 @@ def foreign_kv(session, text=FOREIGN):
     """The mapped KV of a prompt about another document."""
     collection = Collection((one_page_document("other", text, "text/plain"),))
     request = session.request(collection, "When?", Settings(scorer="question", look_ahead=1))
-    _, state = draft_kv.score_and_map(request, draft_kv.find_map(request, "draft-kv"))
+    _, state = mapped_cache.score_and_map(request, find_map(request, "draft-kv"))
     return copy_slots(state, torch.arange(request.prompt.document[1]))
 
 
@@ -222,7 +221,7 @@ def replace_mapped_kv(monkeypatch, contents):
     def replaced(request, kv_map, states):
         return fresh(contents(everything_of(mapped_state(request, kv_map, states)), request.prompt.document))
 
-    monkeypatch.setattr(draft_kv, "mapped_state", replaced)
+    monkeypatch.setattr(mapped_cache, "mapped_state", replaced)
 
 
 @pytest.mark.parametrize("signal", SIGNALS)

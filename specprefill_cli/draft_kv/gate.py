@@ -1,14 +1,18 @@
-"""The gate of draft KV: how much risk may remain in accepted KV, by calibration or by `--accept-risk`."""
+"""What calibration found about accepting mapped KV: the gate for one prompt, and whether `--mode auto` may take draft KV."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from specprefill_cli.prefill.checkpoint_signals import KV_ERROR, SIGNALS
+from specprefill_cli.draft_kv.checkpoints import KV_ERROR, SIGNALS
 from specprefill_cli.record import GateVerdict
-from specprefill_cli.settings import OFF
+from specprefill_cli.settings import OFF, Settings
+
+# The ratio of times to first token up to which they count as equal.
+EQUAL_TTFT = 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +58,14 @@ class RiskLimit:
     signal: what it is made of; threshold: infinite for any risk; source: where the threshold comes from, in words
     chosen: whether the user gave the threshold: then no more is recomputed than brings the risk down to it. A calibrated
     threshold holds on average over prompts recomputed up to a budget, not for prompts brought just below it
-    hopeless: why nothing can be accepted, by calibration and whatever the prompt; empty where it can
+    refusal: why nothing can be accepted, by calibration and whatever the prompt; empty where it can
     """
 
     signal: str
     threshold: float = math.inf
     source: str = "any that can be accepted"
     chosen: bool = False
-    hopeless: str = ""
+    refusal: str = ""
 
     def verdict(self, risk: float | None) -> GateVerdict:
         """The decision about a remaining risk; None: none was estimated, because nothing can be accepted."""
@@ -75,7 +79,7 @@ class RiskLimit:
 
     def substituted(self, mode: str) -> str:
         """Why nothing was accepted, and which mode prefilled instead."""
-        return f"prefilled in mode {mode}: {self.hopeless}; --accept-risk off accepts it all the same"
+        return f"prefilled in mode {mode}: {self.refusal}; --accept-risk off accepts it all the same"
 
 
 def signal_of(gate: Gate | None) -> str:
@@ -94,10 +98,10 @@ def risk_limit(accept_risk: float | str, gate: Gate | None, share: float | None 
     if accept_risk == OFF or gate is None:
         return RiskLimit(signal=signal)
     source = f"the calibrated {gate.threshold:.3g} ({gate.evidence}); --accept-risk off accepts any"
-    return RiskLimit(signal=signal, threshold=gate.threshold, source=source, hopeless=hopeless_reason(gate, share))
+    return RiskLimit(signal=signal, threshold=gate.threshold, source=source, refusal=refusal_reason(gate, share))
 
 
-def hopeless_reason(gate: Gate, share: float | None) -> str:
+def refusal_reason(gate: Gate, share: float | None) -> str:
     """Why a gate accepts nothing whatever the prompt, with a share of it recomputed (None: not known); empty if it may."""
     if not gate.threshold:
         return f"calibration found no draft KV of this pair that could be accepted ({gate.evidence})"
@@ -108,3 +112,46 @@ def hopeless_reason(gate: Gate, share: float | None) -> str:
         f"with {share:.0%} recomputed, no prompt of the calibration had a risk below {smallest:.3g}, and at most "
         f"{gate.threshold:.3g} may remain ({gate.evidence})"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftKvVerdict:
+    """Answers of a mode with draft KV against those of `select` to the same questions.
+
+    recompute, keep, exact_layers: the settings of the mode; keep is None for `auto`
+    select_keep: keep ratio of the `select` that answered best, of those with the mode's own ratio and with the one that takes
+    as long as the mode; ttft_ratio: median TTFT of the mode divided by that of `select` with the latter
+    f1_delta: mean of the mode's F1 minus that of the best `select`, in percent, with its 95 % interval; n: questions
+    """
+
+    mode: str
+    recompute: float
+    keep: float | None
+    exact_layers: int
+    select_keep: float | None
+    n: int
+    f1_delta: float
+    f1_delta_low: float
+    f1_delta_high: float
+    ttft_ratio: float
+
+    @property
+    def wins(self) -> bool:
+        """Whether the mode answered better than `select` by more than the interval, in no more time."""
+        return self.f1_delta_low > 0 and self.ttft_ratio <= EQUAL_TTFT
+
+    def holds_for(self, settings: Settings) -> bool:
+        """Whether it was found with these settings."""
+        measured = (self.recompute, self.keep, self.exact_layers)
+        return measured == (settings.recompute, settings.keep, settings.exact_layers)
+
+    @property
+    def evidence(self) -> str:
+        """What it rests on, in words."""
+        interval = f"[{self.f1_delta_low:.1f}, {self.f1_delta_high:.1f}]"
+        return f"F1 {self.f1_delta:+.1f} {interval} against select in at most the same time, n = {self.n}"
+
+
+def stored_verdicts(description: Mapping[str, Any]) -> tuple[DraftKvVerdict, ...]:
+    """The verdicts in the description of a pair's maps; calibrations before them have none."""
+    return tuple(DraftKvVerdict(**values) for values in description.get("verdicts", ()))

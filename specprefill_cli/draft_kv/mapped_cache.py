@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specprefill_cli.models.adapter import read_keys, recompute, window_layers
-from specprefill_cli.models.cache import PrefillState, device_of, new_state
-from specprefill_cli.models.head_division import head_share
-from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.models.raw_kv import (
+from specprefill_cli.draft_kv.checkpoints import (
+    ALWAYS_EXACT,
+    HIDDEN_STATE,
+    KV_ERROR,
+    CheckpointPass,
+    attention_mass,
+    checkpoint_slots,
+    chunk_risks,
+    copy_slots,
+    nearest_errors,
+    signal_errors,
+)
+from specprefill_cli.draft_kv.gate import signal_of
+from specprefill_cli.draft_kv.projection import KvMap, pair_calibration
+from specprefill_cli.draft_kv.raw_kv import (
     StateCapture,
     embedded_states,
     finished_keys,
     key_value_size,
-    layer_count,
     own_columns,
     raw_keys_values,
     split_heads,
 )
-from specprefill_cli.prefill.checkpoint_signals import HIDDEN_STATE, KV_ERROR, CheckpointPass, signal_errors
-from specprefill_cli.prefill.checkpoints import (
-    ALWAYS_EXACT,
-    attention_mass,
-    checkpoint_slots,
-    copy_slots,
-    nearest_errors,
-)
-from specprefill_cli.prefill.projection import KvMap
+from specprefill_cli.draft_kv.recompute import recompute
+from specprefill_cli.models.adapter import read_keys, window_layers
+from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
+from specprefill_cli.models.head_division import head_share
+from specprefill_cli.models.passes import before_each_pass
+from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 
 
 @torch.inference_mode()
@@ -154,3 +161,51 @@ def without_slots(state: PrefillState, kept: Tensor) -> PrefillState:
         reduced.cache.update(layer.keys.index_select(-2, places), layer.values.index_select(-2, places), number)
     reduced.positions = state.positions[kept]
     return reduced
+
+
+@dataclass(frozen=True, kw_only=True)
+class MappedPrompt:
+    """A prompt scored and mapped, prefix, suffix and checkpoint tokens computed, and no chunk recomputed yet.
+
+    state: the target's cache; risks: [chunks]
+    """
+
+    scores: Scores
+    state: PrefillState
+    inspection: Inspection
+    risks: Tensor
+
+
+def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
+    """Score, map, and compute prefix, suffix and checkpoint tokens against the mapped cache."""
+    scores, state = score_and_map(request, kv_map)
+    with request.clock.phase("checkpoints"):
+        inspection = inspect(request, state, scores.importance, signal_of(kv_map.gate))
+        risks = request.pair.ranks.from_leader(
+            lambda: chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
+        )
+    return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks)
+
+
+def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, PrefillState]:
+    """Score with the draft, and fill a target cache from the draft's states."""
+    with before_each_pass(None), StateCapture(request.draft.model, kv_map.draft_layers) as capture:
+        scores = shared_scores(draft_request(request, kv_map), on_every_rank=True)
+    with before_each_pass(None), request.clock.phase("mapping"):
+        states = {layer: capture.states(layer, request.prompt.length) for layer in kv_map.draft_layers}
+        return scores, mapped_state(request, kv_map, states)
+
+
+def draft_request(request: PrefillRequest, kv_map: KvMap) -> PrefillRequest:
+    """The request as the draft reads it: all tokens up to the map's last layer, with the window that it was fitted with.
+
+    The map needs states of all tokens, so that the draft starts cold.
+    """
+    last_layer, window = max(kv_map.draft_layers, default=0), calibrated_window(request)
+    return replace(request.cold(), last_draft_layer=last_layer, draft_window=window)
+
+
+def calibrated_window(request: PrefillRequest) -> int | None:
+    """The window with which the pair's maps were fitted."""
+    calibration = pair_calibration(request.pair)
+    return calibration.window if calibration is not None else None

@@ -8,50 +8,44 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.passes import before_each_pass
-from specprefill_cli.models.raw_kv import StateCapture
-from specprefill_cli.prefill.checkpoints import chunk_risks
-from specprefill_cli.prefill.draft_kv_cost import calibrated_window, draft_kv_cost, draft_request, find_map
-from specprefill_cli.prefill.gate import RiskLimit, risk_limit, signal_of
-from specprefill_cli.prefill.grid import LAYER, grid_by_risk
-from specprefill_cli.prefill.mapped_cache import Inspection, inspect, mapped_state, repair, without_slots
-from specprefill_cli.prefill.modes.base import Mode, PrefillResult
-from specprefill_cli.prefill.modes.full import FullMode
-from specprefill_cli.prefill.modes.select import SelectMode
-from specprefill_cli.prefill.projection import KvMap
-from specprefill_cli.prefill.recompute_policy import (
+from specprefill_cli.draft_kv.chunk_fates import (
     ACCEPT,
     DROP,
+    LAYER,
     RECOMPUTE,
     chunk_tokens,
     drop_down_to,
     fates_by_risk,
+    grid_by_risk,
     plan_of,
     remaining_risk,
 )
+from specprefill_cli.draft_kv.gate import RiskLimit, risk_limit
+from specprefill_cli.draft_kv.mapped_cache import (
+    MappedPrompt,
+    calibrated_window,
+    draft_request,
+    map_prompt,
+    repair,
+    without_slots,
+)
+from specprefill_cli.draft_kv.projection import KvMap, find_map, pair_verdicts
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.cost import cost_of
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.modes.base import Mode, PrefillResult
+from specprefill_cli.prefill.modes.full import FullMode
+from specprefill_cli.prefill.modes.select import SelectMode
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import Scores, shared_scores
+from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.selection import chunk_scores, expected_tokens, select_scored
 from specprefill_cli.record import GateVerdict
 
+# Prefix and checkpoint tokens, recomputed chunks, and the suffix.
+TARGET_PASSES = 3
 # In `hybrid`, mapped KV with a relative error above this is worse than none.
 USELESS_ERROR = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class MappedPrompt:
-    """A prompt scored and mapped, prefix, suffix and checkpoint tokens computed, and no chunk recomputed yet.
-
-    state: the target's cache; risks: [chunks]
-    """
-
-    scores: Scores
-    state: PrefillState
-    inspection: Inspection
-    risks: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +68,18 @@ class DraftKvMode(Mode):
 
     name = "draft-kv"
     uses_draft = True
-    uses_draft_kv = True
+    # The draft reads with the window of the maps.
+    uses_window = False
+    own_settings: ClassVar[tuple[str, ...]] = ("recompute", "recompute_by", "accept_risk", "exact_layers")
+    # The maps read the draft's states.
+    fallback_scorer = "question"
     # What prefills where nothing can be accepted.
     substitute: ClassVar[Mode] = FullMode()
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
         kv_map = find_map(request, self.name)
-        limit = risk_limit(request.accept_risk, kv_map.gate, self.share(request))
-        if limit.hopeless:
+        limit = risk_limit(request.settings.accept_risk, kv_map.gate, self.share(request))
+        if limit.refusal:
             # Before the draft runs: a refusal after mapping would cost more than the prefill that takes its place.
             result = self.substitute.prefill(request)
             warnings = (*result.warnings, limit.substituted(self.substitute.name))
@@ -100,7 +98,7 @@ class DraftKvMode(Mode):
         if self.obstacle(request) is not None:
             return None
         kv_map = find_map(request, self.name)
-        if risk_limit(request.accept_risk, kv_map.gate, self.share(request)).hopeless:
+        if risk_limit(request.settings.accept_risk, kv_map.gate, self.share(request)).refusal:
             return self.substitute.cost(request)
         return draft_kv_cost(request, kv_map, self.computed_tokens(request))
 
@@ -111,26 +109,33 @@ class DraftKvMode(Mode):
             return str(error)
         return SCORERS[request.scorer].obstacle(request)
 
+    def preferred_on(self, pair: CalibratedPair) -> bool:
+        return any(verdict.mode == self.name for verdict in pair_verdicts(pair))
+
+    def preference(self, request: PrefillRequest) -> str | None:
+        verdicts = (verdict for verdict in pair_verdicts(request.pair) if verdict.mode == self.name and verdict.wins)
+        return next((verdict.evidence for verdict in verdicts if verdict.holds_for(request.settings)), None)
+
     def computed_tokens(self, request: PrefillRequest) -> int:
         """Prompt tokens that the target is expected to compute, checkpoint tokens aside."""
         outside = request.prompt.length - request.document_tokens
-        return min(request.prompt.length, outside + int(request.recompute * request.prompt.length))
+        return min(request.prompt.length, outside + int(request.settings.recompute * request.prompt.length))
 
     def share(self, request: PrefillRequest) -> float | None:
         """The share of the prompt that is recomputed at most; None where scores decide."""
-        return request.recompute
+        return request.settings.recompute
 
     def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap, limit: RiskLimit) -> Fates:
         """Recompute the riskiest chunks within the budget, accept the others if their risk is within the limit."""
         depths, accept_risk = None, limit.threshold if limit.chosen else None
-        if request.recompute_by == LAYER:
+        if request.settings.recompute_by == LAYER:
             depths, chunks, risk = grid_by_risk(request, mapped.inspection, accept_risk)
         else:
             chunks = fates_by_risk(
                 mapped.risks,
                 prompt_tokens=request.prompt.length,
                 chunk_size=request.chunk_size,
-                share=request.recompute,
+                share=request.settings.recompute,
                 accept_risk=accept_risk,
             )
             risk = remaining_risk(mapped.risks, chunks)
@@ -147,6 +152,7 @@ class HybridMode(DraftKvMode):
 
     name = "hybrid"
     uses_keep = True
+    own_settings: ClassVar[tuple[str, ...]] = ("accept_risk", "exact_layers")
     substitute: ClassVar[Mode] = SelectMode()
 
     def share(self, request: PrefillRequest) -> float | None:
@@ -175,26 +181,6 @@ class HybridMode(DraftKvMode):
         return Fates(chunks=chunks, gate=gate, warnings=warnings)
 
 
-def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
-    """Score, map, and compute prefix, suffix and checkpoint tokens against the mapped cache."""
-    scores, state = score_and_map(request, kv_map)
-    with request.clock.phase("checkpoints"):
-        inspection = inspect(request, state, scores.importance, signal_of(kv_map.gate))
-        risks = request.pair.ranks.from_leader(
-            lambda: chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
-        )
-    return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks)
-
-
-def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, PrefillState]:
-    """Score with the draft, and fill a target cache from the draft's states."""
-    with before_each_pass(None), StateCapture(request.draft.model, kv_map.draft_layers) as capture:
-        scores = shared_scores(draft_request(request, kv_map), on_every_rank=True)
-    with before_each_pass(None), request.clock.phase("mapping"):
-        states = {layer: capture.states(layer, request.prompt.length) for layer in kv_map.draft_layers}
-        return scores, mapped_state(request, kv_map, states)
-
-
 def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates) -> PrefillResult:
     """Drop and recompute chunks of the mapped cache as their fates say; the others stay as mapped."""
     prompt, size, state = request.prompt, request.chunk_size, mapped.state
@@ -205,7 +191,9 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
         kept[mapped.inspection.computed] = True
         if not kept.all():
             state = without_slots(state, kept.nonzero()[:, 0])
-        recomputed = fates.chunks == RECOMPUTE if fates.depths is None else fates.depths > request.exact_layers + 1
+        recomputed = (
+            fates.chunks == RECOMPUTE if fates.depths is None else fates.depths > request.settings.exact_layers + 1
+        )
         positions = chunk_tokens(recomputed, size, prompt.document)
         depths = None if fates.depths is None else fates.depths[(positions - prompt.document[0]) // size]
         logits = repair(request, state, torch.searchsorted(state.positions, positions), depths)
@@ -234,3 +222,14 @@ def fall_back(request: PrefillRequest, scores: Scores, fates: Fates) -> PrefillR
         warnings=(*result.warnings, *fates.warnings),
         gate=fates.gate,
     )
+
+
+def draft_kv_cost(request: PrefillRequest, kv_map: KvMap, tokens: int) -> float:
+    """Operations of a prefill with draft KV in which the target computes so many tokens, fixed costs of passes included."""
+    length, target = request.prompt.length, cost_of(request.pair.target)
+    draft = SCORERS[request.scorer].cost(draft_request(request, kv_map), with_overhead=True)
+    mapping = 2.0 * length * sum(weights.numel() for weights in kv_map.weights.values())
+    # Computed tokens are spread over the prompt, and each sees on average half of it.
+    seen = target.attention_flops(tokens, (length - tokens) // 2)
+    exact = kv_map.exact_layers and target.reading_flops(length, kv_map.exact_layers)
+    return draft + mapping + exact + target.linear_flops(tokens) + seen + TARGET_PASSES * target.overhead_flops()

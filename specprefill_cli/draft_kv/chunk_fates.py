@@ -1,4 +1,4 @@
-"""Fates by chunk and layer: the target recomputes the lower layers of a chunk, and accepts mapped KV in the others.
+"""Which chunks draft KV recomputes, in how many layers, the risk that remains, and the plan.
 
 A layer's keys and values need the whole layer below, so that what is recomputed of a chunk are always its lowest layers.
 Their number is the chunk's depth. It is at least that of the layers which are exact for all tokens: 1, because the first
@@ -9,18 +9,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from specprefill_cli.prefill.mapped_cache import Inspection
-from specprefill_cli.prefill.recompute_policy import ACCEPT, RECOMPUTE
+from specprefill_cli.draft_kv.mapped_cache import Inspection
+from specprefill_cli.models.cache import layer_count
+from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.selection import fate_spans, rank
+from specprefill_cli.record import Fate
 
+# Fates are stored as indices into this tuple.
+FATES = (Fate.RECOMPUTE, Fate.ACCEPT, Fate.DROP)
+RECOMPUTE, ACCEPT, DROP = range(3)
 # The setting `recompute_by` that asks for a grid.
 LAYER = "layer"
 # Halvings of the range in which a price is looked for.
 PRICE_STEPS = 50
+
+
+def fates_by_risk(
+    risks: Tensor, *, prompt_tokens: int, chunk_size: int, share: float, accept_risk: float | None = None
+) -> Tensor:
+    """Fates [chunks]: the riskiest chunks are recomputed, the others accepted.
+
+    risks: [chunks]; share: largest part of the prompt to recompute
+    accept_risk: recompute no more than brings the remaining risk down to it
+    """
+    # The small constant keeps a share in binary floating point from losing a chunk that it exactly allows.
+    count = math.floor(share * prompt_tokens / chunk_size + 1e-9)
+    count = len(risks) if share >= 1 else min(len(risks), count)
+    if accept_risk is not None:
+        count = min(count, chunks_to_recompute(risks, accept_risk))
+    fates = torch.full((len(risks),), ACCEPT)
+    fates[rank(risks)[:count]] = RECOMPUTE
+    return fates
+
+
+def chunks_to_recompute(risks: Tensor, limit: float) -> int:
+    """How many of the riskiest chunks must be recomputed until the others' risk is at most `limit`."""
+    remaining = risks.sum() - risks[rank(risks)].cumsum(0)
+    remaining[-1:] = 0
+    return 0 if risks.sum() <= limit else int((remaining > limit).sum()) + 1
+
+
+def drop_down_to(fates: Tensor, risks: Tensor, limit: float) -> Tensor:
+    """The fates [chunks] with so many of the riskiest accepted chunks dropped that the others' risk is at most `limit`."""
+    accepted = (fates == ACCEPT).nonzero()[:, 0]
+    count = chunks_to_recompute(risks[accepted], limit)
+    dropped = fates.clone()
+    dropped[accepted[rank(risks[accepted])[:count]]] = DROP
+    return dropped
+
+
+def remaining_risk(risks: Tensor, fates: Tensor) -> float:
+    """Summed risk of the accepted chunks."""
+    return float(risks[fates == ACCEPT].sum())
 
 
 def grid_by_risk(request: PrefillRequest, seen: Inspection, accept_risk: float | None) -> tuple[Tensor, Tensor, float]:
@@ -28,10 +74,10 @@ def grid_by_risk(request: PrefillRequest, seen: Inspection, accept_risk: float |
     risks = layer_risks(seen.mass, seen.errors, request.chunk_size)
     depths = depths_by_risk(
         risks,
-        first=request.exact_layers + 1,
+        first=request.settings.exact_layers + 1,
         prompt_tokens=request.prompt.length,
         chunk_size=request.chunk_size,
-        share=request.recompute,
+        share=request.settings.recompute,
         accept_risk=accept_risk,
     )
     return depths, torch.where(depths == len(risks), RECOMPUTE, ACCEPT), remaining_layer_risk(risks, depths)
@@ -112,3 +158,36 @@ def price_bounds(holds: Callable[[float], bool], highest: float) -> tuple[float,
 def remaining_layer_risk(risks: Tensor, depths: Tensor) -> float:
     """Summed risk of the layers that are accepted: risks [layers, chunks], depths [chunks]."""
     return float(risks[torch.arange(len(risks))[:, None] >= depths].sum())
+
+
+def plan_of(
+    request: PrefillRequest, fates: Tensor, risks: Tensor, computed: Tensor, depths: Tensor | None = None
+) -> Plan:
+    """The plan of chunk fates [chunks] with their risks; computed tokens outside recomputed chunks are checkpoints.
+
+    computed: prompt tokens that the target has computed already; depths: [chunks] how many of its lower layers the
+    target computes, None for all in recomputed chunks and those that are exact for all tokens in accepted ones
+    """
+    prompt, size = request.prompt, request.chunk_size
+    start, end = prompt.document
+    inside = computed[(computed >= start) & (computed < end)]
+    checkpoints = int((fates[(inside - start) // size] != RECOMPUTE).sum())
+    if depths is None:
+        depths = fate_depths(fates, request.settings.exact_layers + 1, layer_count(request.target.model))
+    # Chunks of one span have one fate and one depth.
+    kinds, numbers = torch.unique(torch.stack([fates, depths], dim=1), dim=0, return_inverse=True)
+    names = [FATES[fate] for fate, _ in kinds.tolist()]
+    spans = fate_spans(numbers, names, risks, size, prompt.document)
+    layered = (replace(span, layers=int(depths[(span.start - start) // size])) for span in spans)
+    return Plan(prompt.length, prompt.document, tuple(layered), checkpoints)
+
+
+def fate_depths(fates: Tensor, first: int, layers: int) -> Tensor:
+    """How many lower layers the target computes of each chunk [chunks], by its fate; first: of accepted ones."""
+    return torch.tensor([layers, first, 0])[fates]
+
+
+def chunk_tokens(chunks: Tensor, chunk_size: int, document: tuple[int, int]) -> Tensor:
+    """Prompt tokens, ascending, of the chunks that a boolean mask [chunks] marks."""
+    start, end = document
+    return start + chunks.repeat_interleave(chunk_size)[: end - start].nonzero()[:, 0]

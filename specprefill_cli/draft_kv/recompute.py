@@ -1,4 +1,4 @@
-"""A pass whose tokens leave it at layers of their own: draft KV may recompute only a chunk's lower layers.
+"""Recompute slots of a filled cache: in all layers, or with tokens that leave the pass at layers of their own.
 
 The depth of a token is the number of lower layers in which it gets keys and values. Those of a layer need the whole layer
 below, so that a token passes through all layers below its depth but the last one, of which it runs the projections only.
@@ -7,7 +7,7 @@ below, so that a token passes through all layers below its depth but the last on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -15,10 +15,43 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from specprefill_cli.models.adapter import forward
 from specprefill_cli.models.attention import LayerReached
-from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.last_layer import WITH_ROWS, can_shorten
+from specprefill_cli.models.cache import PrefillState, layer_count
+from specprefill_cli.models.last_layer import WITH_ROWS, can_shorten, part_of
 from specprefill_cli.models.masks import PositionContext
+from specprefill_cli.models.query_capture import QueryCapture
+
+
+def recompute(
+    model: PreTrainedModel,
+    tokens: Tensor,
+    slots: Tensor,
+    state: PrefillState,
+    capture: QueryCapture | None = None,
+    logits: bool = True,
+    depths: Tensor | None = None,
+) -> Tensor:
+    """Run tokens [N] whose keys and values replace those in slots [N], ascending, of a filled cache.
+
+    Each token sees the keys at positions up to its own. Returns the logits [V] of the last token in float32, or
+    an empty tensor without `logits`: then the pass ends with the keys and values of the last layer.
+
+    depths: [N] for each token in how many of the lower layers, at least 1, without `logits` (None: in all)
+    """
+    last_layer = None if logits else layer_count(model) - 1
+    if depths is not None:
+        last_layer = int(depths.max()) - 1
+    # One copy per device, because every copy waits for it.
+    moved = {device: slots.to(device) for device in {layer.keys.device for layer in state.layers}}
+    for layer in state.layers:
+        layer.slots = moved[layer.keys.device]
+    try:
+        with leaving_at(model, state, slots, depths) if depths is not None else nullcontext():
+            return forward(model, tokens, state.positions[slots], state, slots, capture, last_layer)
+    finally:
+        for layer in state.layers:
+            layer.slots = None
 
 
 @contextmanager
@@ -80,7 +113,7 @@ class LeavingRows:
         """What a layer is called with for some of the tokens; their keys and values go to their own slots."""
         cached = self.state.layers[number]
         cached.slots = self.slots[rows].to(cached.keys.device)
-        shorter = {name: rows_of(keywords[name], rows) for name in WITH_ROWS if name in keywords}
+        shorter = {name: part_of(keywords[name], rows) for name in WITH_ROWS if name in keywords}
         return {**keywords, **shorter, "context": context}
 
 
@@ -92,10 +125,3 @@ def row_context(context: PositionContext, rows: Tensor, last_layer: int | None) 
         last_layer=last_layer,
         local_window=context.local_window,
     )
-
-
-def rows_of(value: Any, rows: Tensor) -> Any:
-    """Some tokens' part of a tensor [1, N, ...], or of each tensor in a tuple; other values as they are."""
-    if isinstance(value, tuple):
-        return tuple(rows_of(part, rows) for part in value)
-    return value[:, rows.to(value.device)] if isinstance(value, Tensor) else value

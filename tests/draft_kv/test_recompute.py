@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from specprefill_cli.draft_kv.checkpoints import SlotKv
+from specprefill_cli.draft_kv.recompute import recompute
 from specprefill_cli.lab.study.controls import everything_of, fresh
-from specprefill_cli.models.adapter import prefill, recompute, run
-from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.raw_kv import layer_count
-from specprefill_cli.prefill.checkpoints import SlotKv
+from specprefill_cli.models.adapter import prefill, run
+from specprefill_cli.models.cache import layer_count, new_state
 
 COUNT = 100
 

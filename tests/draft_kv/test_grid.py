@@ -10,13 +10,17 @@ import torch
 from specprefill_cli.answering.cells import span_records
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
-from specprefill_cli.models.cache import layer_keys
-from specprefill_cli.models.raw_kv import layer_count
-from specprefill_cli.prefill import grid
-from specprefill_cli.prefill.checkpoints import chunk_risks
-from specprefill_cli.prefill.grid import depths_by_risk, layer_risks, remaining_layer_risk
-from specprefill_cli.prefill.modes import draft_kv
-from specprefill_cli.prefill.recompute_policy import ACCEPT, RECOMPUTE, fates_by_risk
+from specprefill_cli.draft_kv import chunk_fates, modes
+from specprefill_cli.draft_kv.checkpoints import chunk_risks
+from specprefill_cli.draft_kv.chunk_fates import (
+    ACCEPT,
+    RECOMPUTE,
+    depths_by_risk,
+    fates_by_risk,
+    layer_risks,
+    remaining_layer_risk,
+)
+from specprefill_cli.models.cache import layer_count, layer_keys
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import Fate
 from specprefill_cli.reporting.table import span_text
@@ -104,13 +108,13 @@ def stairs(monkeypatch):
         layers, chunks = risks.shape
         return 1 + torch.arange(chunks) % layers
 
-    monkeypatch.setattr(grid, "depths_by_risk", depths_of)
+    monkeypatch.setattr(chunk_fates, "depths_by_risk", depths_of)
 
 
 def test_accepted_layers_keep_the_mapped_kv_and_the_plan_says_how_many_were_computed(random_session, monkeypatch):
     stairs(monkeypatch)
     request = request_for(random_session, recompute=0.4)
-    mapped = draft_kv.map_prompt(request, draft_kv.find_map(request, "draft-kv"))
+    mapped = modes.map_prompt(request, modes.find_map(request, "draft-kv"))
     before = [layer_keys(mapped.state, layer).clone() for layer in range(layer_count(random_session.pair.target.model))]
     ours = MODES["draft-kv"].prefill(request)
     for span in ours.plan.spans:
@@ -139,9 +143,9 @@ def test_spans_without_draft_kv_have_no_layers_and_those_of_hybrid_have_those_of
 def test_fates_are_accept_until_all_layers_are_recomputed(random_session, monkeypatch):
     stairs(monkeypatch)
     request = request_for(random_session)
-    kv_map = draft_kv.find_map(request, "draft-kv")
-    mapped = draft_kv.map_prompt(request, kv_map)
-    fates = MODES["draft-kv"].choose_fates(request, mapped, kv_map, draft_kv.risk_limit("off", None))
+    kv_map = modes.find_map(request, "draft-kv")
+    mapped = modes.map_prompt(request, kv_map)
+    fates = MODES["draft-kv"].choose_fates(request, mapped, kv_map, modes.risk_limit("off", None))
     assert torch.equal(fates.chunks == RECOMPUTE, fates.depths == 3)
     assert set(fates.chunks.tolist()) == {ACCEPT, RECOMPUTE}
     risks = layer_risks(mapped.inspection.mass, mapped.inspection.errors, request.chunk_size)

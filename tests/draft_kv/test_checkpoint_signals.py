@@ -5,13 +5,12 @@ import torch
 
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.draft_kv.checkpoints import SIGNALS, causal_output, copy_slots
+from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
+from specprefill_cli.draft_kv.projection import find_map
+from specprefill_cli.draft_kv.raw_kv import StateCapture, after_attention, attention_module, decoder_layer
 from specprefill_cli.models.adapter import prefill, window_layers
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.models.raw_kv import StateCapture, after_attention, attention_module, decoder_layer
-from specprefill_cli.prefill.checkpoint_signals import SIGNALS, causal_output
-from specprefill_cli.prefill.checkpoints import copy_slots
-from specprefill_cli.prefill.mapped_cache import inspect
-from specprefill_cli.prefill.modes.draft_kv import find_map, score_and_map
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES

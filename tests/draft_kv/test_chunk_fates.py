@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from specprefill_cli.answering.session import Session
+from specprefill_cli.draft_kv import modes
+from specprefill_cli.draft_kv.checkpoints import ALWAYS_EXACT
+from specprefill_cli.draft_kv.chunk_fates import ACCEPT, RECOMPUTE, chunks_to_recompute, fates_by_risk
+from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.checkpoints import ALWAYS_EXACT
-from specprefill_cli.prefill.modes import draft_kv
-from specprefill_cli.prefill.modes.draft_kv import find_map
-from specprefill_cli.prefill.recompute_policy import ACCEPT, RECOMPUTE, chunks_to_recompute, fates_by_risk
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
@@ -66,7 +66,7 @@ TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives 
 
 def test_hybrid_drops_chunks_with_useless_mapped_kv(random_session, monkeypatch):
     """With a useless map, everything not recomputed is dropped; with a perfect map, nothing is."""
-    monkeypatch.setattr(draft_kv, "USELESS_ERROR", 0.0)
+    monkeypatch.setattr(modes, "USELESS_ERROR", 0.0)
     request, useless = prefilled(random_session, TEXT, "hybrid", keep=0.3)
     spans = useless.plan.spans
     dropped = sum(span.length for span in spans if span.fate is Fate.DROP)
@@ -74,7 +74,7 @@ def test_hybrid_drops_chunks_with_useless_mapped_kv(random_session, monkeypatch)
     assert not any(span.fate is Fate.ACCEPT for span in spans)
     # Checkpoint tokens inside dropped chunks are already computed and stay in the cache.
     assert useless.state.length == request.prompt.length - dropped + useless.plan.checkpoints
-    monkeypatch.setattr(draft_kv, "USELESS_ERROR", float("inf"))
+    monkeypatch.setattr(modes, "USELESS_ERROR", float("inf"))
     request, perfect = prefilled(random_session, TEXT, "hybrid", keep=0.3)
     assert not any(span.fate is Fate.DROP for span in perfect.plan.spans)
     assert perfect.state.length == request.prompt.length

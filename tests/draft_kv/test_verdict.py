@@ -9,13 +9,12 @@ import pytest
 from specprefill_cli.answering.resolve import resolve_scorer
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.draft_kv.gate import DraftKvVerdict, Gate
+from specprefill_cli.draft_kv.projection import load_calibration, maps_of, pair_verdicts
 from specprefill_cli.lab.calibration.files import save_maps
 from specprefill_cli.lab.study.verdicts import find_verdicts
 from specprefill_cli.prefill.auto_mode import automatic_mode, automatic_modes
-from specprefill_cli.prefill.gate import Gate
-from specprefill_cli.prefill.projection import load_calibration, pair_verdicts
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prefill.verdict import DraftKvVerdict
 from specprefill_cli.settings import Settings
 from tests.lab.study.test_equal_cost import item
 
@@ -45,14 +44,14 @@ def verdict(mode="draft-kv", **changes):
 
 def choice(session, *verdicts, **settings):
     """What `auto` takes, and the reason, on a pair with these verdicts; caches of draft and target costs are large."""
-    session.pair.verdicts = verdicts
+    maps_of(session.pair).verdicts = verdicts
     return automatic_mode(session.request(COLLECTION, "When does the gate open?", BASE.varied(**settings)))
 
 
 @pytest.fixture
 def session(random_session, monkeypatch):
     """A pair on which draft KV promises 2x, as only a large target gives."""
-    monkeypatch.setattr("specprefill_cli.prefill.modes.draft_kv.draft_kv_cost", half_of_full)
+    monkeypatch.setattr("specprefill_cli.draft_kv.modes.draft_kv_cost", half_of_full)
     return random_session
 
 
@@ -90,19 +89,17 @@ def test_auto_never_takes_it_where_it_did_not_win_or_with_other_settings(session
 def test_auto_never_takes_it_without_a_verdict_a_map_a_gain_or_the_drafts_states(session, monkeypatch):
     assert choice(session)[0] not in MODES_WITH_DRAFT_KV
     assert choice(session, verdict(), scorer="lexical")[0] not in MODES_WITH_DRAFT_KV
-    calibration = session.pair.kv_calibration
-    session.pair.kv_calibration = None
+    calibration = maps_of(session.pair).calibration
+    maps_of(session.pair).calibration = None
     assert choice(session, verdict())[0] not in MODES_WITH_DRAFT_KV
     # A gate that accepts nothing makes the mode as slow as `full`.
     ((name, kv_map),) = calibration.maps.items()
     gate = Gate(signal="kv_error", threshold=0.0, target=0.1, n=60, auroc=None)
-    session.pair.kv_calibration = replace(calibration, maps={name: replace(kv_map, gate=gate)})
+    maps_of(session.pair).calibration = replace(calibration, maps={name: replace(kv_map, gate=gate)})
     assert choice(session, verdict())[0] not in MODES_WITH_DRAFT_KV
-    session.pair.kv_calibration = calibration
+    maps_of(session.pair).calibration = calibration
     assert choice(session, verdict())[0] == "draft-kv"
-    monkeypatch.setattr(
-        "specprefill_cli.prefill.modes.draft_kv.draft_kv_cost", lambda request, *_: half_of_full(request) * 1.8
-    )
+    monkeypatch.setattr("specprefill_cli.draft_kv.modes.draft_kv_cost", lambda request, *_: half_of_full(request) * 1.8)
     assert choice(session, verdict())[0] not in MODES_WITH_DRAFT_KV
 
 
@@ -111,9 +108,9 @@ def test_auto_scores_with_the_draft_where_it_may_take_draft_kv_and_warms_that_up
         request = session.request(COLLECTION, "When does the gate open?", BASE.varied(mode="auto", **settings))
         return request.scorer, automatic_modes(request)
 
-    session.pair.verdicts = ()
+    maps_of(session.pair).verdicts = ()
     assert scorer_and_modes() == ("lexical", ("full", "select"))
-    session.pair.verdicts = (verdict("hybrid"),)
+    maps_of(session.pair).verdicts = (verdict("hybrid"),)
     assert scorer_and_modes() == ("question", ("full", "select", "hybrid"))
     assert resolve_scorer("auto", session.pair, "select") == "lexical"
     assert scorer_and_modes(scorer="lexical") == ("lexical", ("full", "select"))
@@ -127,15 +124,15 @@ def test_on_the_bundled_pair_it_never_wins(tiny_session):
 
 
 def test_verdicts_are_stored_with_the_maps_and_damaged_files_have_none(random_pair, tmp_path, monkeypatch):
-    monkeypatch.setattr("specprefill_cli.prefill.projection.calibration_folder", lambda _pair: tmp_path)
+    monkeypatch.setattr("specprefill_cli.draft_kv.projection.calibration_folder", lambda _pair: tmp_path)
     stored = (verdict(), verdict("hybrid", f1_delta_low=-3.0))
 
     def winners(**changes):
         """What a pair says that has read nothing yet."""
-        return pair_verdicts(replace(random_pair, verdicts=None, kv_calibration=None, **changes))
+        return pair_verdicts(replace(random_pair, mode_data={}, **changes))
 
     assert winners() == ()
-    path = save_maps(replace(random_pair.kv_calibration, verdicts=stored), tmp_path)
+    path = save_maps(replace(maps_of(random_pair).calibration, verdicts=stored), tmp_path)
     assert load_calibration(tmp_path, random_pair).verdicts == stored
     assert winners() == stored[:1]
     assert winners(draft=random_pair.target) == (), "the maps of another pair"

@@ -1,0 +1,229 @@
+"""One question on its way: read and tokenised, resolved, prefilled, then decoded from pass to pass."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from inspect import GEN_CLOSED, getgeneratorstate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specprefill_cli.answering.cells import stream_cells
+from specprefill_cli.answering.dry_run import dry_run
+from specprefill_cli.answering.resolve import EncodedQuestion, Prepared, loads_draft
+from specprefill_cli.answering.retrieval import retrieve
+from specprefill_cli.answering.session import Session
+from specprefill_cli.answering.stream import AnswerStream
+from specprefill_cli.decoding.adaptive import SpeculationState
+from specprefill_cli.decoding.speculation import check_proposer
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.engine.request import ANSWER, PASSAGES, Cancelled, Deliver, Done, Event, Piece, Request
+from specprefill_cli.errors import UsageError, first_line
+from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.loading import LoadedModel, ModelOutline
+from specprefill_cli.models.passes import Pass
+from specprefill_cli.prefill.auto_mode import runs_draft
+from specprefill_cli.prefill.cache_limit import token_bytes
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.pass_size import SMALLEST, pass_bytes
+from specprefill_cli.prefill.prefix_cache import cached_tokens
+from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.settings import AUTO, Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """What is prepared beside the engine's thread. prompt: None for requests that are not answered."""
+
+    session: Session
+    collection: Collection
+    prompt: EncodedQuestion | None
+
+
+@dataclass(eq=False, kw_only=True)
+class Ticket:
+    """A submitted request.
+
+    submitted, started: on the clock of `time.perf_counter`; started is None while the request waits
+    encoded: its documents, read, and its prompt, tokenised; prepared: its settings, resolved
+    bytes: of keys and values, estimated when it began
+    steps: the answer, which asks for passes; waiting: the pass that it needs next
+    delivered: whether a piece of the answer was delivered
+    retried: why the first attempt lacked memory; the second runs with no other
+    """
+
+    number: int
+    request: Request
+    deliver: Deliver
+    submitted: float
+    settings: Settings
+    started: float | None = None
+    encoded: Future[Encoded] | None = None
+    prepared: Prepared | None = None
+    bytes: int = 0
+    stream: AnswerStream | None = None
+    steps: Generator[Pass | str, Tensor, None] | None = None
+    waiting: Pass | None = None
+    cancelled: bool = False
+    delivered: bool = False
+    retried: str | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its prompt is tokenised, or cannot be."""
+        return self.encoded is not None and self.encoded.done()
+
+    def encode(self, session: Session, read: Callable[[tuple[str, ...]], Collection], independent: bool) -> Encoded:
+        """Read the documents and tokenise the prompt; in a thread of its own.
+
+        session: the engine's; independent: of what earlier answers showed
+        """
+        request, settings, documents = self.request, self.settings, self.request.documents
+        session = session if request.session is None else request.session
+        if independent:
+            # What warm-up measured, without what answers showed.
+            fresh = SpeculationState(costs=deepcopy(session.speculation.costs))
+            session = replace(session, speculation=fresh, cold_choice=True)
+        if request.template is not None:
+            session = replace(session, template=request.template)
+        if self.cancelled:
+            raise Cancelled
+        if isinstance(documents, tuple):
+            began = time.perf_counter()
+            documents = read(documents)
+            session = replace(session, startup_seconds=session.startup_seconds + time.perf_counter() - began)
+        if request.task != ANSWER:
+            return Encoded(session=session, collection=documents, prompt=None)
+        if loads_draft(settings) and session.pair.draft is None:
+            raise UsageError("this question needs the draft, which was not loaded; start with a --mode that uses it")
+        check_proposer(settings, session.pair)
+        prompt = session.encode(documents, request.question, settings)
+        return Encoded(session=session, collection=documents, prompt=prompt)
+
+    @property
+    def encoding(self) -> Encoded:
+        """Its documents and its prompt; raises what reading and tokenising them raised."""
+        assert self.encoded is not None, "it was submitted"
+        return self.encoded.result()
+
+    def resolve(self) -> None:
+        """Resolve the settings of a question. Raises SpecprefillError where it cannot be answered."""
+        encoded = self.encoding
+        assert encoded.prompt is not None, "the question is to be answered"
+        encoded.session.warm_up(self.settings)
+        self.prepared = encoded.session.resolved(encoded.prompt, self.settings, self.request.identifier)
+        self.bytes = answer_bytes(self.prepared)
+
+    def prefill(self) -> None:
+        """Prefill the question, and choose the first token of its answer."""
+        assert self.prepared is not None, "it was resolved"
+        session, prepared = self.encoding.session, self.prepared
+        # What the answer needs of it frees its memory with the answer.
+        self.prepared = None
+        prepared.request.clock.resume()
+        stream = session.answer(prepared, session.prefill(prepared))
+        if not self.request.stop_tokens:
+            stream.stop_tokens = frozenset()
+        if self.cancelled:
+            raise Cancelled
+        self.stream, self.steps = stream, stream.steps()
+
+    def without_answer(self, pair: CalibratedPair) -> Any:
+        """The passages or the plan of the question. pair: that of the session, without the target's weights."""
+        encoded, request = self.encoding, self.request
+        session = replace(encoded.session, pair=pair)
+        if request.task == PASSAGES:
+            return retrieve(session, encoded.collection, request.question, self.settings, request.top)
+        return dry_run(session, encoded.collection, request.question, self.settings)
+
+    def advance(self, outcome: Tensor | BaseException | None = None) -> Iterator[Event]:
+        """What the answer tells up to its next pass, or its end.
+
+        outcome: of the last pass: its logits, or the error that it raised
+        """
+        steps, stream = self.steps, self.stream
+        assert steps is not None and stream is not None  # noqa: PT018
+        try:
+            if isinstance(outcome, BaseException):
+                item = steps.throw(outcome)
+            else:
+                item = next(steps) if outcome is None else steps.send(outcome)
+            while not isinstance(item, Pass):
+                yield Piece(item)
+                item = next(steps)
+            self.waiting = item
+            return
+        except StopIteration:
+            pass
+        except KeyboardInterrupt:
+            # An answer that had ended before has only its end left to tell.
+            if getgeneratorstate(steps) != GEN_CLOSED:
+                raise
+        answer = stream.result()
+        if self.retried is not None:
+            again = f"out of memory ({self.retried}); asked again in passes of {self.settings.prefill_chunk} tokens"
+            answer = replace(answer, warnings=[*answer.warnings, again])
+        yield Done(answer, stream_cells(stream) if self.request.with_cells else None)
+
+    def may_retry(self, error: Exception) -> bool:
+        """Whether it lacked memory, has told nothing yet, and was not tried again before."""
+        untold = not self.delivered and not self.cancelled and self.retried is None
+        return untold and isinstance(error, torch.OutOfMemoryError)
+
+    def restart(self, error: Exception) -> None:
+        """Go back to the beginning, with short passes."""
+        self.drop()
+        self.retried, self.started = first_line(error), None
+        own = self.settings.prefill_chunk
+        self.settings = self.settings.varied(prefill_chunk=SMALLEST if own == AUTO else min(SMALLEST, int(own)))
+        # The error holds what the failed attempt has allocated.
+        error.__traceback__ = None
+
+    def drop(self) -> None:
+        """Forget what a running answer holds."""
+        self.stream = self.steps = self.waiting = self.prepared = None
+
+
+def without_target(pair: CalibratedPair) -> CalibratedPair:
+    """The pair without the target's weights, which passages and plans do without."""
+    target = pair.target
+    if not isinstance(target, LoadedModel):
+        return pair
+    device = next(iter(target.devices)).type
+    outline = ModelOutline(name=target.name, config=target.config, tokenizer=target.tokenizer, device=device)
+    return replace(pair, target=outline)
+
+
+def answer_bytes(prepared: Prepared) -> int:
+    """Bytes of the keys and values that an answer is expected to hold while it runs, in both models.
+
+    What other questions share with it counts once, for the one that computes it.
+    """
+    request, pair = prepared.request, prepared.request.pair
+    answer = prepared.resolved.decoding.max_new_tokens
+    total = (MODES[prepared.mode].new_cache_tokens(request) + answer) * token_bytes(pair.target)
+    if pair.draft is not None and (runs_draft(prepared.mode, request.scorer) or request.keep_draft_state):
+        draft = request.draft_prompt
+        cached = cached_tokens(request.draft_prefixes, pair.draft, draft, 1, request.draft_window)
+        total += (draft.length - cached + answer) * token_bytes(pair.draft)
+    return total
+
+
+def largest_pass_bytes(prepared: Prepared) -> int:
+    """Bytes that the largest pass of a prompt takes beside keys and values."""
+    request, target = prepared.request, prepared.request.pair.loaded_target
+    tokens = min(request.prefill_chunk, request.prompt.length)
+    return tokens * pass_bytes(cost_of(target), target.model.dtype.itemsize)
+
+
+def is_device_failure(error: BaseException) -> bool:
+    """Whether an accelerator raised an error that all further work on it will raise too: any but a lack of memory."""
+    kind, text = type(error).__name__, str(error)
+    failed = kind == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
+    return bool(failed) and "out of memory" not in text.lower()
