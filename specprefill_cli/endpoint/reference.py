@@ -34,21 +34,29 @@ def is_endpoint(target: str | None) -> bool:
 
 
 def parse_endpoint(target: str) -> EndpointRef:
-    """The parts of `URL#MODEL`; an address without a path gets `/v1`.
+    """The parts of `URL#MODEL`. Raises UsageError where `parse_address` does, and for an address without a model."""
+    ref = parse_address(target, "--target")
+    if not ref.model:
+        raise UsageError(
+            f"--target {target}: names no model; write {ref.url}#MODEL (`curl {ref.url}/models` lists them)"
+        )
+    return ref
 
-    Raises UsageError for an address without a host or a model, and for one that holds a key, which messages would show.
+
+def parse_address(target: str, option: str) -> EndpointRef:
+    """The parts of `URL` or `URL#MODEL`; an address without a path gets `/v1`. option: what it was given to.
+
+    Raises UsageError for an address without a host, and for one that holds a key, which messages would show.
     """
     try:
         parts = urlsplit(target)
         # Reading the port checks it.
         complete = bool(parts.hostname) and parts.port != 0
     except ValueError as error:
-        raise UsageError(f"--target: no valid address ({error}); write URL#MODEL, such as {EXAMPLE}") from error
+        raise UsageError(f"{option}: no valid address ({error}); write URL#MODEL, such as {EXAMPLE}") from error
     if "@" in parts.netloc or parts.query:
-        raise UsageError("--target: an address with a user, a key or a query; leave it out and set OPENAI_API_KEY")
-    if not complete:
-        raise UsageError(f"--target {target}: names no host; write URL#MODEL, such as {EXAMPLE}")
+        raise UsageError(f"{option}: an address with a user, a key or a query; leave it out and set OPENAI_API_KEY")
+    if not complete or not is_endpoint(target):
+        raise UsageError(f"{option} {target}: names no host; write URL#MODEL, such as {EXAMPLE}")
     url = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") or USUAL_PATH, "", ""))
-    if not parts.fragment:
-        raise UsageError(f"--target {target}: names no model; write {url}#MODEL (`curl {url}/models` lists them)")
     return EndpointRef(url, parts.fragment)
