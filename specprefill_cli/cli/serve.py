@@ -12,8 +12,8 @@ import typer
 from specprefill_cli.cli.console import Notes, console, plain_table, print_json
 from specprefill_cli.cli.inputs import document_reader
 from specprefill_cli.cli.options import Json, Quiet, with_settings
-from specprefill_cli.endpoint.reference import parse_address
 from specprefill_cli.errors import UsageError
+from specprefill_cli.models.refs import parse_endpoint
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import Settings
 
@@ -123,7 +123,7 @@ def serve(
     if status or stop:
         control(stop, json, Notes(quiet))
         return
-    ref = None if upstream is None else parse_address(upstream, "--upstream")
+    ref = None if upstream is None else parse_endpoint(upstream, "--upstream", any_model=True)
     if ref is not None and (documents or http is None):
         raise UsageError("serve --upstream: give --http 127.0.0.1:8777 and no documents, which come in its requests")
     if not HAS_UNIX_SOCKETS and http is None:

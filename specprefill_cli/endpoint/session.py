@@ -18,14 +18,14 @@ from specprefill_cli.endpoint.client import Client, open_client
 from specprefill_cli.endpoint.evidence_text import chat_messages
 from specprefill_cli.endpoint.options import check_possible
 from specprefill_cli.endpoint.outline import endpoint_outline
-from specprefill_cli.endpoint.reference import parse_endpoint
 from specprefill_cli.endpoint.stream import EndpointStream
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.calibration import draft_folder
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.memory import PeakMemory
-from specprefill_cli.models.pairs import BUNDLED, Pair
+from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import choose_placement, draft_placement
+from specprefill_cli.models.refs import BUNDLED, parse_endpoint
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores

@@ -30,10 +30,10 @@ from specprefill_cli.endpoint.choosing import choose_mode
 from specprefill_cli.endpoint.client import CONNECT_SECONDS, KEY_VARIABLE, TIMEOUT_SECONDS
 from specprefill_cli.endpoint.evidence_text import evidence_text
 from specprefill_cli.endpoint.options import check_possible
-from specprefill_cli.endpoint.reference import USUAL_PATH, EndpointRef
 from specprefill_cli.endpoint.session import open_chooser
 from specprefill_cli.engine.request import PASSAGES
 from specprefill_cli.errors import first_line
+from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE, Passage
 from specprefill_cli.serving.api import health, metrics

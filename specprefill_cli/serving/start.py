@@ -21,8 +21,8 @@ from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.collection import Collection
-    from specprefill_cli.endpoint.reference import EndpointRef
     from specprefill_cli.engine.local import LocalEngine
+    from specprefill_cli.models.refs import EndpointRef
     from specprefill_cli.serving.service import Site
 
 WARM_UP_QUESTION = "What is this about?"
