@@ -53,7 +53,7 @@ KEPT, REASON = "x-specprefill-kept", "x-specprefill-reason"
 HOP_BY_HOP = frozenset(
     b"connection date keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
 )
-NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"authorization"}
+NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"authorization", b"expect"}
 TIMEOUT = httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS).as_dict()
 
 
