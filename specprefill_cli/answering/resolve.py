@@ -9,7 +9,7 @@ from specprefill_cli.decoding.speculation import draft_may_propose
 from specprefill_cli.models.adapter import longrope_threshold
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.encoder import encoder_flops
-from specprefill_cli.models.pairs import BUNDLED
+from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup, runs_draft
 from specprefill_cli.prefill.pass_size import pass_size
 from specprefill_cli.prefill.positions import COMPACT
@@ -125,7 +125,7 @@ def resolve_positions(settings: Settings, pair: CalibratedPair, prompt_tokens: i
 
 def encoder_pays(pair: CalibratedPair) -> bool:
     """Whether the sentence encoder, which knows what the bundled draft lacks, takes little of a target's time."""
-    bundled = pair.draft is not None and pair.draft.name.startswith(BUNDLED)
+    bundled = pair.draft is not None and ModelRef(pair.draft.name).kind is Kind.BUNDLED
     return bundled and cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
 
 

@@ -10,10 +10,10 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.options import Given
-from specprefill_cli.endpoint.reference import is_endpoint
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.hub import may_download
 from specprefill_cli.models.pairs import chosen_pair
+from specprefill_cli.models.refs import Kind, ModelRef, is_endpoint
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -110,18 +110,20 @@ def warn_of_idle_options(given: Given, variants: Sequence[Settings], notes: Note
 
 
 def prepare_target(settings: Settings, notes: Notes) -> None:
-    """Convert a packaged target that was not converted before, and say why that takes a while.
+    """Convert a target in a file that was not converted before, and show why that takes a while.
 
     Raises SpecprefillError, before torch is imported, for a pair whose target is not here and cannot be downloaded.
     """
     target = chosen_pair(settings).target
     if settings.target is None:
         may_download(target, settings.offline)
-    if not target.startswith(smollm2.PREFIX) or smollm2.conversion_of(target).done:
+    ref = ModelRef(target)
+    if ref.conversion is None or ref.conversion.done:
         return
-    notes.line(f"{target}: converting {smollm2.PACKAGE}'s file once, so that it loads in a second from now on")
+    if ref.kind is Kind.PACKAGED:
+        notes.line(f"{target}: converting {smollm2.PACKAGE}'s file once, so that it loads in a second from now on")
     with notes.bar("parts", 100) as update:
-        smollm2.converted(target, update)
+        ref.source(update)
 
 
 def seconds_since_start(context: typer.Context) -> float:

@@ -21,8 +21,9 @@ from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, format_bytes, pai
 from specprefill_cli.diagnostics.finding import Check, State, any_broken
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.gguf import agreed_tokenizer
-from specprefill_cli.models.hub import ALL_FILES, SMALL_FILES, download, is_here, is_local, may_download, missing_bytes
+from specprefill_cli.models.hub import ALL_FILES, SMALL_FILES, download, is_here, may_download, missing_bytes
 from specprefill_cli.models.pairs import PAIRS, chosen_pair, find_pair
+from specprefill_cli.models.refs import ModelRef
 from specprefill_cli.settings import Settings, config_path, prompt_folder
 
 app = typer.Typer(invoke_without_command=True)
@@ -90,7 +91,9 @@ def use(name: Name) -> None:
     settings = merge_settings({"pair": name})
     # By model, whether it may be downloaded; checked for both before anything is.
     models = {
-        model: may_download(model, settings.offline) for model in (pair.draft, pair.target) if not is_local(model)
+        model: may_download(model, settings.offline)
+        for model in (pair.draft, pair.target)
+        if not ModelRef(model).is_local
     }
     for model, allowed in models.items():
         download(model, SMALL_FILES, local_files_only=not allowed)

@@ -16,9 +16,9 @@ from specprefill_cli.cli.inputs import document_reader
 from specprefill_cli.cli.loading import open_ready_session, prepare_target, running_server
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.documents.sources import STANDARD_INPUT
-from specprefill_cli.endpoint.reference import is_endpoint
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.memory import keep_freed_memory
+from specprefill_cli.models.refs import is_endpoint
 from specprefill_cli.models.threads import bound_spinning
 from specprefill_cli.settings import Settings
 

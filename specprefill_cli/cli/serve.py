@@ -13,6 +13,7 @@ from specprefill_cli.cli.console import Notes, console, plain_table, print_json
 from specprefill_cli.cli.inputs import document_reader
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
+from specprefill_cli.models.refs import parse_endpoint
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import Settings
 
@@ -73,6 +74,23 @@ def serve(
         bool,
         typer.Option("--log-requests", help="Log questions and the names of documents.", rich_help_panel=SERVER),
     ] = False,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            help="Be a proxy of this OpenAI-compatible server: URL, or URL#MODEL to thin only the requests to one model.",
+            rich_help_panel=SERVER,
+            show_default="none",
+        ),
+    ] = None,
+    shadow: Annotated[
+        float,
+        typer.Option(
+            help="With --upstream: share of the thinned requests that are also sent whole, to compare the answers.",
+            min=0,
+            max=1,
+            rich_help_panel=SERVER,
+        ),
+    ] = 0.0,
     status: Annotated[
         bool, typer.Option("--status", help="Show the running server, and exit.", rich_help_panel=SERVER)
     ] = False,
@@ -94,6 +112,8 @@ def serve(
 
       specprefill serve report.pdf --http 127.0.0.1:8777 --idle 30m
 
+      specprefill serve --upstream http://localhost:11434/v1 --http 127.0.0.1:8777
+
       specprefill serve --status
     """
     from specprefill_cli.serving.places import HAS_UNIX_SOCKETS
@@ -103,6 +123,9 @@ def serve(
     if status or stop:
         control(stop, json, Notes(quiet))
         return
+    ref = None if upstream is None else parse_endpoint(upstream, "--upstream", any_model=True)
+    if ref is not None and (documents or http is None):
+        raise UsageError("serve --upstream: give --http 127.0.0.1:8777 and no documents, which come in its requests")
     if not HAS_UNIX_SOCKETS and http is None:
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
     idle_seconds = None if idle is None else duration(idle)
@@ -121,6 +144,8 @@ def serve(
         queue_seconds=queue_seconds,
         body_bytes=body_limit * 2**20,
         log_requests=log_requests,
+        upstream=ref,
+        shadow=shadow,
     )
     raise typer.Exit(start(settings, own, options, notes.tell))
 

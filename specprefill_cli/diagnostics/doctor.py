@@ -161,6 +161,7 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
     from specprefill_cli.models.pairs import chosen_pair
     from specprefill_cli.models.placement import choose_dtype, choose_placement
     from specprefill_cli.models.quantization import NONE, check_quantization
+    from specprefill_cli.models.refs import Kind, ModelRef
     from specprefill_cli.models.rope_scaling import RopeScaling
 
     pair = chosen_pair(settings)
@@ -168,7 +169,7 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
     check_quantization(settings.quantization, placement)
     needed = 0
     for role, name in (("draft", pair.draft), ("target", pair.target)):
-        if name.startswith(smollm2.PREFIX) and not smollm2.conversion_of(name).done:
+        if ModelRef(name).kind is Kind.PACKAGED and not smollm2.conversion_of(name).done:
             yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
             return
         try:

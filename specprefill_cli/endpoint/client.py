@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specprefill_cli.endpoint.faults import cut_off, explained, no_chat
-from specprefill_cli.endpoint.reference import NO_KEY, EndpointRef
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.installation import install_command
+from specprefill_cli.models.refs import NO_KEY, EndpointRef
 from specprefill_cli.settings import Settings
 
 KEY_VARIABLE = "OPENAI_API_KEY"

@@ -66,8 +66,10 @@ def parts(collection: Collection, passages: Sequence[Passage]) -> Iterator[str]:
 
 
 def page_heading(collection: Collection, number: int, page: int) -> str:
-    """What stands above the text of a page: the document's name, and the page where it has several."""
+    """What stands above the text of a page: the document's name, if it has one, and the page where it has several."""
     document = collection.documents[number]
+    if not document.name:
+        return ""
     return f"{one_line(document.name)}, page {page}:" if len(document.pages) > 1 else f"{one_line(document.name)}:"
 
 

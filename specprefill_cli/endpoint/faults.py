@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from specprefill_cli.documents.errors import one_line
-from specprefill_cli.endpoint.reference import NO_KEY, EndpointRef
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line
+from specprefill_cli.models.refs import NO_KEY, EndpointRef
 
 # How servers say that a prompt is longer than their model's context.
 TOO_LONG = re.compile(

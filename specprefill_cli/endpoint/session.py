@@ -18,14 +18,14 @@ from specprefill_cli.endpoint.client import Client, open_client
 from specprefill_cli.endpoint.evidence_text import chat_messages
 from specprefill_cli.endpoint.options import check_possible
 from specprefill_cli.endpoint.outline import endpoint_outline
-from specprefill_cli.endpoint.reference import parse_endpoint
 from specprefill_cli.endpoint.stream import EndpointStream
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.calibration import draft_folder
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.memory import PeakMemory
-from specprefill_cli.models.pairs import BUNDLED, Pair
+from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import choose_placement, draft_placement
+from specprefill_cli.models.refs import BUNDLED, parse_endpoint
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
@@ -42,18 +42,27 @@ def open_endpoint(settings: Settings) -> EndpointSession:
     Raises UsageError for settings that an endpoint cannot have, SpecprefillError where the draft cannot be loaded or the
     package openai is missing.
     """
-    check_names(settings)
     ref = parse_endpoint(settings.target or "")
+    client, messages = open_client(ref), load_template(settings.prompt or Pair.prompt, [prompt_folder(settings)])
+    chooser = open_chooser(settings, ref.name)
+    return EndpointSession(
+        pair=chooser.pair, template=chooser.template, settings=settings, client=client, messages=messages
+    )
+
+
+def open_chooser(settings: Settings, target: str) -> Session:
+    """Load the draft, which chooses what an endpoint is sent. target: the endpoint's name.
+
+    Raises UsageError for settings that an endpoint cannot have, SpecprefillError where the draft cannot be loaded.
+    """
+    check_names(settings)
     check_possible(settings)
-    named = Pair("custom", settings.draft or CHOOSER, ref.name)
-    client, folders = open_client(ref), [prompt_folder(settings)]
-    messages = load_template(settings.prompt or named.prompt, folders)
+    named = Pair("custom", settings.draft or CHOOSER, target)
     place = draft_placement(choose_placement(settings.devices), None)
     draft = load_model(named.draft, place, settings.dtype, settings.offline)
-    pair = CalibratedPair(pair=named, target=endpoint_outline(ref.name, draft), draft=draft)
+    pair = CalibratedPair(pair=named, target=endpoint_outline(target, draft), draft=draft)
     pair.scoring_heads = load_heads(draft_folder(named.draft), draft)
-    template = load_template(named.draft_prompt or named.prompt)
-    return EndpointSession(pair=pair, template=template, settings=settings, client=client, messages=messages)
+    return Session(pair=pair, template=load_template(named.draft_prompt or named.prompt), settings=settings)
 
 
 @dataclass(kw_only=True)

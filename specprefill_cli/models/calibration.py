@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.models import smollm2
-from specprefill_cli.models.pairs import BUNDLED, Pair
+from specprefill_cli.models.pairs import Pair
+from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
 
 def calibration_folder(pair: Pair) -> Path:
     """The folder of what is calibrated for a pair: confidence, positions, draft KV. It need not exist."""
-    if pair.draft.startswith(BUNDLED):
-        if pair.target.startswith(BUNDLED):
+    if ModelRef(pair.draft).kind is Kind.BUNDLED:
+        if ModelRef(pair.target).kind is Kind.BUNDLED:
             return BUNDLED_FOLDER
         if pair.target in (smollm2.TARGET, smollm2.BASE, smollm2.HUB_ID):
             return SMOLLM2_FOLDER
@@ -33,7 +34,7 @@ def calibration_folder(pair: Pair) -> Path:
 
 def draft_folder(draft: str) -> Path:
     """The folder of a draft's scoring heads, which serve it under any target. It need not exist."""
-    return BUNDLED_FOLDER if draft.startswith(BUNDLED) else user_folder() / slug(draft)
+    return BUNDLED_FOLDER if ModelRef(draft).kind is Kind.BUNDLED else user_folder() / slug(draft)
 
 
 def user_folder() -> Path:

@@ -43,13 +43,14 @@ class Conversion:
 
     name: of the model, in messages and in the folder's name; sha256: of the file
     adapter: the folder of an adapter that is merged; None: none is
-    remedy: what to do about a file with another hash
+    remedy: what to do about a file with another hash; checked: whether the file is compared with its hash
     """
 
     name: str
     sha256: str
     adapter: Path | None
     remedy: str
+    checked: bool = True
 
     @cached_property
     def folder(self) -> Path:
@@ -93,8 +94,9 @@ class Conversion:
         """Write the folder under another name, then rename it; what killed processes left is removed."""
         for left in self.folder.parent.glob(f"{self.folder.name}{PARTIAL}*"):
             shutil.rmtree(left, ignore_errors=True)
-        step(0, f"checking {file.name}")
-        self.check_file(file)
+        if self.checked:
+            step(0, f"checking {file.name}")
+            self.check_file(file)
         scratch = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f"{self.folder.name}{PARTIAL}"))
         try:
             write_model(file, scratch, self.adapter, step)
@@ -122,6 +124,13 @@ class Conversion:
             )
 
 
+def file_conversion(file: Path) -> Conversion:
+    """The conversion of a user's file, told from others by place, size and time: a hash takes long for a large one."""
+    status = file.stat()
+    stamp = hashlib.sha256(os.fsencode(file.resolve()) + f" {status.st_size} {status.st_mtime_ns}".encode())
+    return Conversion(name=file.stem[:60], sha256=stamp.hexdigest(), adapter=None, remedy="", checked=False)
+
+
 def write_model(file: Path, folder: Path, adapter: Path | None, step: Step) -> None:
     """Write the model of a llama GGUF file as transformers stores it, weights in bfloat16 and an adapter merged.
 
@@ -137,6 +146,7 @@ def write_model(file: Path, folder: Path, adapter: Path | None, step: Step) -> N
     step(CHECKED, f"reading {file.name}")
     reader = read_gguf(file)
     config, lora = llama_config(reader), read_adapter(adapter, str(adapter)) if adapter is not None else None
+    build_tokenizer(reader).save(str(folder / "tokenizer.json"))
     tensors: dict[str, torch.Tensor] = {}
     for number, (name, array) in enumerate(weights(reader, config)):
         weight, module = torch.from_numpy(array), name.removesuffix(".weight")
@@ -144,11 +154,9 @@ def write_model(file: Path, folder: Path, adapter: Path | None, step: Step) -> N
         step(CHECKED + (READ - CHECKED) * number // len(reader.tensors), "unpacking the weights")
     if lora is not None:
         lora.check_modules({name.removesuffix(".weight"): None for name in tensors})
-    step(READ, "building the tokenizer")
-    build_tokenizer(reader).save(str(folder / "tokenizer.json"))
     for name, values in (("config.json", config), ("tokenizer_config.json", tokenizer_config(reader))):
         (folder / name).write_text(json.dumps(values, indent=1), encoding="utf-8")
-    step(READ + 5, "writing the weights")
+    step(READ, "writing the weights")
     free, size = shutil.disk_usage(folder).free, sum(tensor.nbytes for tensor in tensors.values())
     if size > free:
         raise OSError(errno.ENOSPC, f"{size / 2**20:.0f} MiB are needed, and {free / 2**20:.0f} are free")

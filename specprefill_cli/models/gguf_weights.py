@@ -112,17 +112,19 @@ def weights(reader: GGUFReader, config: dict[str, Any]) -> Iterator[tuple[str, n
     from gguf.quants import dequantize
 
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    # All before the first is unpacked, which takes a while.
     for tensor in reader.tensors:
-        name, kind = weight_name(tensor.name), tensor.tensor_type
-        if name is None or kind.name not in TYPES:
+        kind = tensor.tensor_type
+        if weight_name(tensor.name) is None or kind.name not in TYPES:
             raise SpecprefillError(
                 f"{file_name(reader)}: tensor {tensor.name} of type {kind.name} cannot be converted; "
                 f"give a llama file of {', '.join(TYPES)}"
             )
+    for tensor in reader.tensors:
         # Unquantised tensors are views of the file, which cannot be written to.
-        array = np.require(dequantize(tensor.data, kind), np.float32, "W")
+        array = np.require(dequantize(tensor.data, tensor.tensor_type), np.float32, "W")
         part = tensor.name.split(".")[-2]
-        yield name, in_halves(array, heads[part]) if part in heads else array
+        yield str(weight_name(tensor.name)), in_halves(array, heads[part]) if part in heads else array
 
 
 def in_halves(weight: np.ndarray, heads: int) -> np.ndarray:

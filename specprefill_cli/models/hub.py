@@ -8,9 +8,8 @@ from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models import smollm2
-from specprefill_cli.models.gguf import is_gguf
 from specprefill_cli.models.lora import CONFIG, WEIGHTS
-from specprefill_cli.models.pairs import BUNDLED
+from specprefill_cli.models.refs import ModelRef
 
 TIMEOUT_SECONDS = 5
 # Configurations and tokenizers; then what else a model needs, but no weights in other formats.
@@ -25,17 +24,12 @@ class ModelNotHere(SpecprefillError):
     """A model is not on this machine, and cannot be downloaded now."""
 
 
-def is_local(name: str) -> bool:
-    """Whether a model is bundled, in an installed package, a folder, or a GGUF file."""
-    return name.startswith((BUNDLED, smollm2.PREFIX)) or is_gguf(name) or Path(name).is_dir()
-
-
 def is_here(name: str, file: str = "config.json") -> bool:
     """Whether a model is on this machine without the hub, or this file of it is in the hub's cache.
 
     Raises SpecprefillError for a name that is no folder and cannot be a hub id.
     """
-    if is_local(name):
+    if ModelRef(name).is_local:
         return True
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -51,7 +45,7 @@ def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
 
     Raises ModelNotHere, at once and in one line, for a model that is not on this machine and cannot be fetched.
     """
-    if is_local(name):
+    if ModelRef(name).is_local:
         return False
     here = is_here(name, file)
     from huggingface_hub import constants

@@ -13,7 +13,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.gguf import agreed_tokenizer, is_gguf, quiet_reader
+from specprefill_cli.models.gguf import agreed_tokenizer, quiet_reader
 from specprefill_cli.models.head_division import divide_heads
 from specprefill_cli.models.hub import adapter_folder
 from specprefill_cli.models.lora import merge_adapter, read_adapter
@@ -201,19 +201,20 @@ def load_model(
     chosen = choose_dtype(dtype, placement, outline.config.get_text_config())
     quantized = quantization_config(quantization, outline.config, name, chosen)
     with load_errors(name, offline), quiet_library(), quiet_reader(name):
+        source = source_of(name, offline)
         check_memory(outline.config, name, placement, chosen)
         if placement.device_map == "auto":
             cache = cache_bytes(outline.config, outline.context, chosen)
             placement = gathered(placement, weight_bytes(outline.config, chosen, quantization) + cache)
         avoid_cudnn(placement.device_type)
         model, report = auto_class(outline.config).from_pretrained(
-            **source_of(name, offline),
+            **source,
             dtype=chosen,
             **({} if quantized is None else {"quantization_config": quantized}),
             **({} if scaling is None else {"config": outline.config}),
             **how_to_place(placement, outline.config),
             attn_implementation=ATTENTION,
-            use_safetensors=not is_gguf(name),
+            use_safetensors="gguf_file" not in source,
             output_loading_info=True,
         )
     check_complete(report["missing_keys"], name)

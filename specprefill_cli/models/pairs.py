@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models import smollm2
+from specprefill_cli.models.refs import BUNDLED, Kind, ModelRef
 from specprefill_cli.resources import SMOLLM2_FOLDER
 from specprefill_cli.settings import AUTO, FULL_STYLE, Settings
 
-# Prefix of the bundled models' names.
-BUNDLED = "tiny:"
 TINY_PROMPT = "tiny"
 SMOLLM2 = "smollm2"
 
@@ -35,7 +34,7 @@ class Pair:
     @property
     def draft_prompt(self) -> str | None:
         """The template that suits the draft, where its tokens are not the target's; None: the target's."""
-        return TINY_PROMPT if self.draft.startswith(BUNDLED) else None
+        return TINY_PROMPT if ModelRef(self.draft).kind is Kind.BUNDLED else None
 
 
 PAIRS: Mapping[str, Pair] = {

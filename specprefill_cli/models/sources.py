@@ -7,46 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.errors import SpecprefillError, UsageError, first_line
+from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models import smollm2
-from specprefill_cli.models.gguf import gguf_source, is_gguf
 from specprefill_cli.models.hub import ELSEWHERE, may_download
-from specprefill_cli.models.pairs import BUNDLED
-from specprefill_cli.resources import BUNDLED_FOLDER
+from specprefill_cli.models.refs import Kind, ModelRef
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 
 def model_source(name: str) -> str:
-    """The folder or hub id of a model name; a packaged model is converted where it is not yet.
-
-    Raises SpecprefillError where the bundled pair or the package is missing, UsageError for an address.
-    """
-    if name.lower().startswith(("http://", "https://")):
-        raise UsageError(f"{name}: an endpoint, whose weights are not here; ask, batch, compare and evaluate take one")
-    if name.startswith(smollm2.PREFIX):
-        return str(smollm2.converted(name))
-    if not name.startswith(BUNDLED):
-        return name
-    folder = BUNDLED_FOLDER / name.removeprefix(BUNDLED)
-    if not (folder / "config.json").is_file():
-        raise SpecprefillError(
-            f"{folder}: the bundled pair is missing from this installation; install specprefill again"
-        )
-    return str(folder)
+    """The folder or hub id of a model name. Raises what `ModelRef.source` raises."""
+    return ModelRef(name).source()["pretrained_model_name_or_path"]
 
 
 def source_of(name: str, offline: bool) -> dict[str, Any]:
     """The arguments of `from_pretrained` that say where a model is, and whether it may be downloaded."""
-    if is_gguf(name):
-        return {**gguf_source(name), "local_files_only": True, "trust_remote_code": False}
-    source = model_source(name)
-    return {
-        "pretrained_model_name_or_path": source,
-        "local_files_only": not may_download(source, offline),
-        "trust_remote_code": False,
-    }
+    place = ModelRef(name).source()
+    return {**place, "local_files_only": not may_download(name, offline), "trust_remote_code": False}
 
 
 @contextmanager
@@ -64,7 +42,7 @@ def load_errors(name: str, offline: bool) -> Iterator[None]:
         ) from error
     except (OSError, ValueError, LookupError, ImportError, RuntimeError, SafetensorError, struct.error) as error:
         remedy = f"check its files{'' if offline else ', its name and the network'}, {ELSEWHERE}"
-        if name.startswith(smollm2.PREFIX):
+        if ModelRef(name).kind is Kind.PACKAGED:
             remedy = f"remove the folder {smollm2.conversion_of(name).folder}, which is then made again"
         raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy}") from error
 

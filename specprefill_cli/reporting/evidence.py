@@ -11,7 +11,7 @@ from rich.text import Text
 
 from specprefill_cli.documents.errors import one_line
 from specprefill_cli.documents.sentences import FUNCTION_WORDS
-from specprefill_cli.models.pairs import BUNDLED
+from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.record import LIKELY, NOT_FOUND, Passage, Record
 from specprefill_cli.reporting.safe import plain
 
@@ -47,7 +47,7 @@ def confidence_lines(answer: Record) -> list[str]:
 def needs_better_pair(answer: Record) -> bool:
     """Whether the bundled pair is unsure of its answer, or found none."""
     unsure = answer.confidence is None or answer.confidence < LIKELY
-    return answer.target.startswith(BUNDLED) and unsure and bool(confidence_lines(answer))
+    return ModelRef(answer.target).kind is Kind.BUNDLED and unsure and bool(confidence_lines(answer))
 
 
 def passage_place(passage: Passage) -> str:

@@ -55,8 +55,8 @@ class AskBody:
     with_cells: bool = False
 
 
-async def json_body(request: Request, limit: int) -> dict[str, Any]:
-    """The JSON object in a body. Raises ApiError for one that is too large, too slow, or no object."""
+async def body_bytes(request: Request, limit: int) -> bytes:
+    """The body of a request. Raises ApiError for one that is too large or too slow."""
     too_large = ApiError(413, f"the body is larger than {limit:,} bytes; send less, or raise --body-limit")
     if int(request.headers.get("content-length") or 0) > limit:
         raise too_large
@@ -69,9 +69,15 @@ async def json_body(request: Request, limit: int) -> dict[str, Any]:
                     raise too_large
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_SECONDS:g} s") from None
+    return bytes(content)
+
+
+async def json_body(request: Request, limit: int) -> dict[str, Any]:
+    """The JSON object in a body. Raises ApiError for one that is too large, too slow, or no object."""
+    content = await body_bytes(request, limit)
     try:
         # In a thread, because a large body takes seconds.
-        values = await asyncio.to_thread(json.loads, bytes(content))
+        values = await asyncio.to_thread(json.loads, content)
     except (ValueError, RecursionError):
         raise ApiError(400, "the body is not JSON in UTF-8") from None
     if not isinstance(values, dict):

@@ -150,11 +150,16 @@ def token_folder() -> Path:
 
 
 def listen(
-    folder: Path, http_address: str | None, token_file: Path | None, stack: ExitStack, tell: Callable[[str], None]
+    folder: Path,
+    http_address: str | None,
+    token_file: Path | None,
+    stack: ExitStack,
+    tell: Callable[[str], None],
+    on_socket: bool = HAS_UNIX_SOCKETS,
 ) -> Listeners:
     """Open all sockets; those in the folder are removed again when the stack is left.
 
-    http_address, token_file: the options `--http` and `--token-file`
+    http_address, token_file: the options `--http` and `--token-file`; on_socket: whether commands find the server
     """
     unix = http = token = None
     addresses: list[str] = []
@@ -163,7 +168,7 @@ def listen(
         token = choose_token(folder, host, token_file, tell)
         http = stack.enter_context(http_listener(host, port))
         addresses.append(f"http://{f'[{host}]' if ':' in host else host}:{http.getsockname()[1]}")
-    if HAS_UNIX_SOCKETS:
+    if on_socket:
         unix = stack.enter_context(unix_listener(folder / HTTP_SOCKET))
         stack.callback((folder / HTTP_SOCKET).unlink, missing_ok=True)
         addresses.append(str(folder / HTTP_SOCKET))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from specprefill_cli.settings import Settings
 if TYPE_CHECKING:
     from specprefill_cli.documents.collection import Collection
     from specprefill_cli.engine.local import LocalEngine
+    from specprefill_cli.models.refs import EndpointRef
     from specprefill_cli.serving.service import Site
 
 WARM_UP_QUESTION = "What is this about?"
@@ -28,7 +30,10 @@ WARM_UP_QUESTION = "What is this about?"
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """Options of `serve` that are no settings; idle_seconds: None for no limit."""
+    """Options of `serve` that are no settings; idle_seconds: None for no limit.
+
+    upstream: the server that this one is a proxy of; shadow: share of thinned requests that are sent whole, too
+    """
 
     http: str | None
     token_file: Path | None
@@ -38,6 +43,8 @@ class ServeOptions:
     queue_seconds: float
     body_bytes: int
     log_requests: bool
+    upstream: EndpointRef | None = None
+    shadow: float = 0.0
 
 
 def start(settings: Settings, own: Collection | None, options: ServeOptions, tell: Callable[[str], None]) -> int:
@@ -49,14 +56,16 @@ def start(settings: Settings, own: Collection | None, options: ServeOptions, tel
     """
     with ExitStack() as stack:
         folder = private_folder() if HAS_UNIX_SOCKETS else token_folder()
-        lock = sole_server(folder)
-        identity = identity_of(settings)
-        if lock is None:
-            check_same(identity)
-            tell("a server is running already; `specprefill serve --status` shows it")
-            return 0
-        stack.callback(os.close, lock)
-        listeners = listen(folder, options.http, options.token_file, stack, tell)
+        identity, alone = identity_of(settings), options.upstream is None
+        if alone:
+            lock = sole_server(folder)
+            if lock is None:
+                check_same(identity)
+                tell("a server is running already; `specprefill serve --status` shows it")
+                return 0
+            stack.callback(os.close, lock)
+        # Commands ask no proxy: of those any number may run.
+        listeners = listen(folder, options.http, options.token_file, stack, tell, alone and HAS_UNIX_SOCKETS)
         return asyncio.run(serve(settings, own, options, identity, listeners, tell))
 
 
@@ -127,8 +136,15 @@ def load(
     from specprefill_cli.serving.metrics import Metrics
 
     assert isinstance(metrics, Metrics)
-    session = open_session(settings, draft=True)
-    session.warm_up(settings)
+    site_application = application
+    if options.upstream is not None:
+        from specprefill_cli.serving.proxy import open_reader, proxy_application
+
+        session = open_reader(settings, options.upstream)
+        site_application = partial(proxy_application, upstream=options.upstream, shadow=options.shadow)
+    else:
+        session = open_session(settings, draft=True)
+        session.warm_up(settings)
     cache = document_cache(settings.memory_cache, session.pair)
     session = session.with_cache(cache)
     engine = LocalEngine(session, independent=True, observe=metrics.observe)
@@ -147,5 +163,5 @@ def load(
         log_requests=options.log_requests,
     )
     for site, token in sites:
-        site.application = application(backend, paths_allowed=token is None)
+        site.application = site_application(backend, paths_allowed=token is None)
     return engine

@@ -13,7 +13,7 @@ from specprefill_cli.cli.choices import split
 from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
 from specprefill_cli.lab.session import LONGEST_ANSWER
 from specprefill_cli.lab.tables import markdown
-from specprefill_cli.models.sources import BUNDLED_FOLDER
+from specprefill_cli.resources import BUNDLED_FOLDER
 from specprefill_cli.settings import Settings
 from specprefill_cli.training.batches import BatchStream
 from specprefill_cli.training.corpus import dev_grams, stream_text

@@ -393,29 +393,27 @@ def test_rejects_impossible_plot_before_loading(call, tmp_path, monkeypatch, fla
 def test_bench_peer_measures_llama_cpp_and_the_modes(call, tmp_path, monkeypatch):
     built = []
 
-    class Llama:
-        def __init__(self, **arguments):
-            built.append(arguments)
+    class Server:
+        def __init__(self, options):
+            built.append(options)
 
-        def reset(self):
-            pass
+        def handle_completions(self, request):
+            return {"choices": [{"logprobs": {"content": [{"id": request["prompt"][-1]}]}}]}
 
-        def eval(self, tokens):
-            self.tokens = tokens
+    def options():
+        parts = {name: types.SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
+        return types.SimpleNamespace(**parts)
 
-        def sample(self, temp):
-            return self.tokens[-1]
-
-    monkeypatch.setitem(sys.modules, "llama_cpp", types.SimpleNamespace(Llama=Llama))
+    monkeypatch.setitem(sys.modules, "xllamacpp", types.SimpleNamespace(Server=Server, CommonParams=options))
     sizes = ("--lengths", "300", "--keep", "0.2", "--repeat", "1", "--json")
     code, out, err = call("bench", "peer", *sizes)
     assert (code, err) == (0, "")
     assert [row["mode"] for row in json.loads(out)["rows"]] == ["full", "select", "llama.cpp"]
-    assert built[0]["n_ctx"] >= 300
+    assert built[0].n_ctx >= 300
     code, _, err = call("bench", "peer", *sizes, "--gguf", str(tmp_path / "none.gguf"))
     assert (code, len(err.splitlines())) == (1, 1)
     assert "none.gguf: no such file" in err
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
     code, _, err = call("bench", "peer", *sizes)
     assert (code, len(err.splitlines())) == (1, 1)
     assert install_command("peer") in err

@@ -7,8 +7,8 @@ import pytest
 
 from specprefill_cli.endpoint.client import ATTEMPTS, Client, open_client
 from specprefill_cli.endpoint.faults import EndpointError
-from specprefill_cli.endpoint.reference import parse_endpoint
 from specprefill_cli.errors import PromptTooLong
+from specprefill_cli.models.refs import parse_endpoint
 from specprefill_cli.settings import Settings
 from tests.helpers.upstream import error, event, piece, says, silent, status, streamed
 

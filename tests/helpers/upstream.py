@@ -59,6 +59,26 @@ def error(code, message, **headers):
     return status(code, {"error": {"message": message, "type": "error"}}, **headers)
 
 
+def completion(text):
+    """An answer that is not streamed."""
+    message = {"role": "assistant", "content": text}
+    return status(200, {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+
+def until_left(handler):
+    """Answer nothing until the client closes the connection."""
+    handler.server.waits.set()
+    assert handler.connection.recv(1) == b""
+    handler.server.left.set()
+
+
+def streamed_until_left(handler):
+    """The first piece of an answer, then nothing until the client closes the connection."""
+    streamed(piece("42"))(handler)
+    handler.wfile.flush()
+    until_left(handler)
+
+
 def silent(handler):
     """Answer nothing until the test is over."""
     handler.server.over.wait()
@@ -71,6 +91,8 @@ class Upstream:
         self.url = url
         self.script = lambda _body: says("42 ", "pence")
         self.bodies, self.keys = [], []
+        # Every request as it came: method, path, headers, body.
+        self.requests = []
 
     @property
     def target(self):
@@ -86,17 +108,26 @@ class Upstream:
 def running_upstream():
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            content = self.rfile.read(int(self.headers["content-length"] or 0))
+            upstream.requests.append((self.command, self.path, dict(self.headers), content))
+            try:
+                body = json.loads(content)
+            except ValueError:
+                body = None
             upstream.bodies.append(body)
             upstream.keys.append(self.headers["authorization"])
             upstream.script(body)(self)
+
+        do_GET = do_POST  # noqa: N815
 
         def log_message(self, *_arguments):
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.over = threading.Event()
+    server.over, server.waits, server.left = threading.Event(), threading.Event(), threading.Event()
     upstream = Upstream(f"http://127.0.0.1:{server.server_port}/v1")
+    # Whether a reply waits for its client to leave, and whether that has left.
+    upstream.waits, upstream.left = server.waits, server.left
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

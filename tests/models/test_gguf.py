@@ -11,11 +11,11 @@ import torch
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import adapter
 from specprefill_cli.models.gguf import agreed_tokenizer
-from specprefill_cli.models.hub import is_local
 from specprefill_cli.models.loading import load_model, load_pair
 from specprefill_cli.models.outline import load_outline
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
+from specprefill_cli.models.refs import ModelRef
 from specprefill_cli.resources import BUNDLED_FOLDER, packaged_folder
 from specprefill_cli.settings import Settings
 
@@ -83,5 +83,5 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_a_file_needs_no_hub(pair):
-    assert is_local(pair.target)
-    assert is_local("Absent.GGUF")
+    assert ModelRef(pair.target).is_local
+    assert ModelRef("Absent.GGUF").is_local

@@ -59,11 +59,11 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def running_server(*options):
-    """A server with these options; sockets need short paths."""
+def running_server(*options, **variables):
+    """A server with these options and environment variables; sockets need short paths."""
     folder = Path(tempfile.mkdtemp(prefix="sp"))
     command = [sys.executable, "-m", "specprefill_cli", "serve", *options]
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder), **variables}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, start_new_session=True)
     try:
         announced = []

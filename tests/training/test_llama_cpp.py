@@ -1,11 +1,12 @@
 """The bundled target in llama.cpp: the same ids for a text, and nearly the same greedy answers from 8-bit weights.
 
-Runs where llama-cpp-python is installed (the extra `peer`), which pip compiles where there is no wheel of it.
+Runs where xllamacpp is installed (the extra `peer`).
 """
 
 from itertools import islice
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 
@@ -16,15 +17,25 @@ from specprefill_cli.models.sources import model_source
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
-llama_cpp = pytest.importorskip("llama_cpp")
+xllamacpp = pytest.importorskip("xllamacpp")
 PROMPTS, TOKENS = 20, 20
+
+
+@pytest.fixture(autouse=True)
+def no_network():
+    """These tests ask llama.cpp's server on the loopback, which the other tests may not."""
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     file = tmp_path_factory.mktemp("gguf") / "target.gguf"
     export_gguf(Path(model_source("tiny:target")), file)
-    return llama_cpp.Llama(model_path=str(file), n_ctx=8_192, n_gpu_layers=0, verbose=False)
+    options = xllamacpp.CommonParams()
+    options.model.path, options.n_ctx, options.n_parallel, options.n_gpu_layers = str(file), 8_192, 1, 0
+    options.port, options.verbosity = 0, -1
+    server = xllamacpp.Server(options)
+    with httpx.Client(base_url=server.listening_address, trust_env=False, timeout=60) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -36,36 +47,26 @@ def prompts(tiny_session):
     ]
 
 
-def greedy(first, step, stops):
-    """The first TOKENS tokens, or those up to the first stop; step: a token -> the next one."""
-    made = [first]
-    while len(made) < TOKENS and made[-1] not in stops:
-        made.append(step(made[-1]))
-    return made
-
-
 def test_llama_cpp_splits_text_into_the_same_ids(llama, tokenizer):
     text = (packaged_folder("sample_docs") / "sources" / "harbour-handbook.md").read_text(encoding="utf-8")
-    theirs = llama.tokenize(text.encode(), add_bos=False, special=False)
-    assert theirs == tokenizer(text, add_special_tokens=False).input_ids
+    theirs = llama.post("/tokenize", json={"content": text, "add_special": False, "parse_special": False}).json()
+    assert theirs["tokens"] == tokenizer(text, add_special_tokens=False).input_ids
+
+
+def without_stops(tokens, target):
+    return [token for token in tokens if token not in target.stop_tokens]
 
 
 def test_llama_cpp_answers_as_our_full_prefill_does(llama, prompts, tiny_session):
     target = tiny_session.pair.target
     same = 0
     for tokens in prompts:
-        positions = torch.arange(len(tokens))
-        logits, state = prefill(target.model, tokens, positions, 16_384)
-
-        def ours(token, state=state):
-            return int(run(target.model, torch.tensor([token]), torch.tensor([state.length]), state).argmax())
-
-        def theirs(token):
-            llama.eval([token])
-            return llama.sample(temp=0.0)
-
-        expected = greedy(int(logits.argmax()), ours, target.stop_tokens)
-        llama.reset()
-        llama.eval(tokens[:-1].tolist())
-        same += greedy(theirs(int(tokens[-1])), theirs, target.stop_tokens) == expected
+        logits, state = prefill(target.model, tokens, torch.arange(len(tokens)), 16_384)
+        ours = [int(logits.argmax())]
+        while len(ours) < TOKENS and ours[-1] not in target.stop_tokens:
+            step = run(target.model, torch.tensor(ours[-1:]), torch.tensor([state.length]), state)
+            ours.append(int(step.argmax()))
+        question = {"prompt": tokens.tolist(), "n_predict": TOKENS, "temperature": 0, "return_tokens": True}
+        theirs = llama.post("/completion", json=question).json()["tokens"]
+        same += without_stops(theirs, target) == without_stops(ours, target)
     assert same >= 18

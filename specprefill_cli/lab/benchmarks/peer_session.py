@@ -22,7 +22,7 @@ from specprefill_cli.lab.benchmarks.peers import (
     vllm_peer,
 )
 from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
-from specprefill_cli.models.pairs import BUNDLED
+from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.models.sources import model_source
 from specprefill_cli.settings import AUTO, Settings
 
@@ -67,7 +67,7 @@ def with_llama_cpp(settings: Settings, context: int, gguf: Path | None) -> tuple
     name = session.pair.target.name
     with ExitStack() as stack:
         if gguf is None:
-            if not name.startswith(BUNDLED):
+            if ModelRef(name).kind is not Kind.BUNDLED:
                 raise UsageError(f"--gguf is needed: give the GGUF file of {name}")
             gguf = bundled_gguf(name, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         peer = llama_cpp_peer(gguf, context, torch.get_num_threads())
@@ -82,5 +82,5 @@ def with_vllm(settings: Settings, context: int) -> tuple[Session, list[Peer]]:
     dtype = target.model.dtype
     needed = weight_bytes(target.config, dtype) + cache_bytes(target.config, context, dtype) + WORKSPACE
     share = min(0.9, needed / torch.cuda.get_device_properties(0).total_memory)
-    checkpoint = model_source(target.name) if target.name.startswith(BUNDLED) else target.name
+    checkpoint = model_source(target.name)
     return session, [transformers_peer(target), vllm_peer(checkpoint, target.dtype, context, share)]

@@ -64,23 +64,29 @@ def transformers_peer(target: LoadedModel) -> Peer:
 def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
     """llama.cpp on the CPU with the model in a GGUF file; context: tokens to allocate the cache for.
 
-    Raises SpecprefillError if llama-cpp-python is not installed.
+    Raises SpecprefillError if xllamacpp is not installed, or cannot load the file.
     """
     try:
-        from llama_cpp import Llama
+        import xllamacpp
     except ImportError as error:
         raise SpecprefillError(
-            f"bench peer needs the package llama-cpp-python; install it with {install_command('peer')}"
+            f"bench peer needs the package xllamacpp; install it with {install_command('peer')}"
         ) from error
-    model = Llama(
-        model_path=str(file), n_ctx=context, n_threads=threads, n_threads_batch=threads, n_gpu_layers=0, verbose=False
-    )
+    options = xllamacpp.CommonParams()
+    options.model.path = str(file)
+    options.n_ctx, options.n_parallel, options.n_gpu_layers = context, 1, 0
+    options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
+    # Any free port: its server listens in any case.
+    options.port, options.verbosity = 0, -1
+    try:
+        server = xllamacpp.Server(options)
+    except (RuntimeError, ValueError) as error:
+        raise SpecprefillError(f"{file}: llama.cpp cannot load it ({first_line(error)})") from error
 
     def read(tokens: Tensor) -> int:
-        # Empties the cache, so that every prefill starts cold.
-        model.reset()
-        model.eval(tokens.tolist())
-        return model.sample(temp=0.0)
+        # Without the cache, so that every prefill starts cold; the ids of tokens come with their probabilities.
+        question = {"prompt": tokens.tolist(), "max_tokens": 1, "temperature": 0, "cache_prompt": False, "logprobs": 1}
+        return int(server.handle_completions(question)["choices"][0]["logprobs"]["content"][0]["id"])
 
     return Peer(LLAMA_CPP, read)
 

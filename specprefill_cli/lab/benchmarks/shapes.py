@@ -21,7 +21,7 @@ from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.head_division import divide_heads
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
-from specprefill_cli.models.pairs import BUNDLED, Pair
+from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import (
     Placement,
     choose_dtype,
@@ -32,6 +32,7 @@ from specprefill_cli.models.placement import (
     place_of_rank,
     undivided,
 )
+from specprefill_cli.models.refs import BUNDLED
 from specprefill_cli.models.sources import model_class, model_source, quiet_library
 from specprefill_cli.models.validation import check_memory
 from specprefill_cli.prefill.calibration import CalibratedPair

@@ -12,11 +12,11 @@ import typer
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.loading import warn_of_idle_options
 from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, with_settings
-from specprefill_cli.endpoint.reference import is_endpoint
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 from specprefill_cli.files import check_can_write, same_file
 from specprefill_cli.lab.commands.lists import KEEP_LIST, SCORER_LIST
 from specprefill_cli.lab.commands.options import Distractors, SampleSeed
+from specprefill_cli.models.refs import is_endpoint
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:

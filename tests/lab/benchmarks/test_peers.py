@@ -85,46 +85,40 @@ def test_transformers_peer_is_skipped_with_several_ranks(random_pair, capsys):
     assert "transformers is not measured" in capsys.readouterr().err
 
 
-class StubLlama:
-    """The part of llama-cpp-python's `Llama` that is used."""
-
-    def __init__(self, **arguments):
-        self.arguments, self.held = arguments, [1, 2, 3]
-
-    def reset(self):
-        self.held = []
-
-    def eval(self, tokens):
-        self.held += tokens
-
-    def sample(self, temp):
-        assert temp == 0
-        return sum(self.held)
-
-
 @pytest.fixture
 def stub_llama(monkeypatch):
-    made = []
+    """The part of xllamacpp that is used, and the requests to it."""
+    asked = []
 
-    def build(**arguments):
-        made.append(StubLlama(**arguments))
-        return made[-1]
+    class Server:
+        def __init__(self, options):
+            self.options = options
 
-    monkeypatch.setitem(sys.modules, "llama_cpp", types.SimpleNamespace(Llama=build))
-    return made
+        def handle_completions(self, request):
+            asked.append((self.options, request))
+            return {"choices": [{"logprobs": {"content": [{"id": sum(request["prompt"])}]}}]}
+
+    def options():
+        parts = {name: types.SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
+        return types.SimpleNamespace(**parts)
+
+    monkeypatch.setitem(sys.modules, "xllamacpp", types.SimpleNamespace(Server=Server, CommonParams=options))
+    return asked
 
 
 def test_llama_cpp_starts_cold_with_the_same_threads(stub_llama, tmp_path):
     peer = llama_cpp_peer(tmp_path / "a.gguf", 512, 3)
-    assert peer.read(torch.tensor([4, 5])) == peer.read(torch.tensor([4, 5])) == 9
-    arguments = stub_llama[0].arguments
-    assert arguments["n_threads"] == arguments["n_threads_batch"] == 3
-    assert (arguments["n_ctx"], arguments["n_gpu_layers"]) == (512, 0)
+    assert peer.read(torch.tensor([4, 5])) == 9
+    options, request = stub_llama[0]
+    assert request["cache_prompt"] is False
+    assert (request["max_tokens"], request["temperature"]) == (1, 0)
+    assert options.cpuparams.n_threads == options.cpuparams_batch.n_threads == 3
+    assert (options.model.path, options.n_ctx, options.n_gpu_layers) == (str(tmp_path / "a.gguf"), 512, 0)
 
 
 def test_missing_llama_cpp_error_names_the_package(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(SpecprefillError, match=r"llama-cpp-python; install it with .* -m pip install "):
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    with pytest.raises(SpecprefillError, match=r"xllamacpp; install it with .* -m pip install "):
         llama_cpp_peer(tmp_path / "a.gguf", 512, 1)
 
 

@@ -1,0 +1,138 @@
+"""How a model is named, and what follows from its name: where it is, how it loads, whether it may be fetched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models import smollm2
+from specprefill_cli.models.conversion import Conversion, Step, file_conversion
+from specprefill_cli.resources import BUNDLED_FOLDER
+
+# Prefix of the bundled models' names.
+BUNDLED = "tiny:"
+SCHEMES = ("http://", "https://")
+EXAMPLE = "http://localhost:11434/v1#qwen2.5:7b"
+# Where Ollama, vLLM, llama.cpp and OpenAI have their API.
+USUAL_PATH = "/v1"
+# What stands for a key where there is none; servers without keys accept it.
+NO_KEY = "none"
+
+# Files that were tried in vain, which takes a while.
+REFUSED: set[Conversion] = set()
+
+
+# A hub id alone may be fetched, an endpoint alone has no weights here.
+Kind = Enum("Kind", "BUNDLED PACKAGED FILE FOLDER ENDPOINT HUB")
+
+
+@dataclass(frozen=True)
+class ModelRef:
+    """A model by its name, as messages show it."""
+
+    name: str
+
+    @property
+    def kind(self) -> Kind:
+        """What the name names."""
+        if self.name.startswith(BUNDLED):
+            return Kind.BUNDLED
+        if self.name.startswith(smollm2.PREFIX):
+            return Kind.PACKAGED
+        if self.name.lower().startswith(SCHEMES):
+            return Kind.ENDPOINT
+        if self.name.lower().endswith(".gguf"):
+            return Kind.FILE
+        return Kind.FOLDER if Path(self.name).is_dir() else Kind.HUB
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the hub is not needed for it."""
+        return self.kind is not Kind.HUB
+
+    @property
+    def conversion(self) -> Conversion | None:
+        """How its file becomes a folder; None where it is none. Raises SpecprefillError for a file that is not there."""
+        if self.kind is Kind.PACKAGED:
+            return smollm2.conversion_of(self.name)
+        if self.kind is not Kind.FILE:
+            return None
+        if not Path(self.name).is_file():
+            raise SpecprefillError(f"{self.name}: no such file; give the path of a GGUF file on this machine")
+        return file_conversion(Path(self.name))
+
+    def source(self, step: Step = lambda _percent, _text: None) -> dict[str, str]:
+        """The arguments of `from_pretrained` that say where it is; what can be converted is, where it is not yet.
+
+        Raises SpecprefillError where its files are missing or cannot be converted, UsageError for an endpoint.
+        """
+        place, conversion = Path(self.name), self.conversion
+        if self.kind is Kind.ENDPOINT:
+            raise UsageError(
+                f"{self.name}: an endpoint, whose weights are not here; ask, batch, compare and evaluate take one"
+            )
+        if self.kind is Kind.BUNDLED:
+            place = BUNDLED_FOLDER / self.name.removeprefix(BUNDLED)
+            if not (place / "config.json").is_file():
+                raise SpecprefillError(
+                    f"{place}: the bundled pair is missing from this installation; install specprefill again"
+                )
+        elif self.kind is Kind.PACKAGED:
+            place = smollm2.converted(self.name, step)
+        elif conversion is not None:
+            if not converts(conversion, place, step):
+                return {"pretrained_model_name_or_path": str(place.parent), "gguf_file": place.name}
+            place = conversion.folder
+        return {"pretrained_model_name_or_path": self.name if self.kind is Kind.HUB else str(place)}
+
+
+def converts(conversion: Conversion, file: Path, step: Step) -> bool:
+    """Whether a file is converted, now if it was not; the others are left to transformers, which reads more kinds, slowly."""
+    if not conversion.done and conversion not in REFUSED:
+        try:
+            conversion.convert(file, step)
+        except SpecprefillError:
+            REFUSED.add(conversion)
+    return conversion not in REFUSED
+
+
+@dataclass(frozen=True)
+class EndpointRef:
+    """The base address of the API, without a slash at its end, and the model that answers."""
+
+    url: str
+    model: str
+
+    @property
+    def name(self) -> str:
+        """As it stands behind `--target`."""
+        return f"{self.url}#{self.model}"
+
+
+def is_endpoint(target: str | None) -> bool:
+    """Whether a target, where one is named, is behind an endpoint."""
+    return target is not None and ModelRef(target).kind is Kind.ENDPOINT
+
+
+def parse_endpoint(target: str, option: str = "--target", any_model: bool = False) -> EndpointRef:
+    """The parts of `URL#MODEL`, or with `any_model` of `URL`; an address without a path gets `/v1`. option: whose value it is.
+
+    Raises UsageError for an address without a host or a model, and for one that holds a key, which messages would show.
+    """
+    try:
+        parts = urlsplit(target)
+        # Reading the port checks it.
+        complete = bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise UsageError(f"{option}: no valid address ({error}); write URL#MODEL, such as {EXAMPLE}") from error
+    if "@" in parts.netloc or parts.query:
+        raise UsageError(f"{option}: an address with a user, a key or a query; leave it out and set OPENAI_API_KEY")
+    if not complete or not is_endpoint(target):
+        raise UsageError(f"{option} {target}: names no host; write URL#MODEL, such as {EXAMPLE}")
+    url = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") or USUAL_PATH, "", ""))
+    if not parts.fragment and not any_model:
+        raise UsageError(f"{option} {target}: names no model; write {url}#MODEL (`curl {url}/models` lists them)")
+    return EndpointRef(url, parts.fragment)

@@ -1,0 +1,273 @@
+"""A proxy before another OpenAI-compatible server: long documents in chat requests are thinned, all else passes through."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import httpx
+from prometheus_client import Counter, Histogram
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from specprefill_cli.answering.comparison import word_f1
+from specprefill_cli.answering.retrieval import retrieve
+from specprefill_cli.answering.session import Session
+from specprefill_cli.answering.warm_up import SHORT_TEXT
+from specprefill_cli.documents.cleaning import clean_characters
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.endpoint.choosing import choose_mode
+from specprefill_cli.endpoint.client import CONNECT_SECONDS, KEY_VARIABLE, TIMEOUT_SECONDS
+from specprefill_cli.endpoint.evidence_text import evidence_text
+from specprefill_cli.endpoint.options import check_possible
+from specprefill_cli.endpoint.session import open_chooser
+from specprefill_cli.engine.request import PASSAGES
+from specprefill_cli.errors import first_line
+from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
+from specprefill_cli.models.tokenizers import count_tokens
+from specprefill_cli.record import BASELINE, Passage
+from specprefill_cli.serving.api import health, metrics
+from specprefill_cli.serving.backend import Backend, while_connected, whole_answer, with_errors
+from specprefill_cli.serving.body import body_bytes, overridden
+from specprefill_cli.serving.guard import ApiError, log_line
+from specprefill_cli.serving.metrics import RATIOS
+from specprefill_cli.serving.thinning import LongText, Untouched, texts_of, thinnable, with_texts
+from specprefill_cli.settings import OFF, Settings
+
+CHAT = f"{USUAL_PATH}/chat/completions"
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+# The key of a request's body with settings for this proxy.
+OWN = "specprefill"
+KEPT, REASON = "x-specprefill-kept", "x-specprefill-reason"
+# Headers of one connection, and what every server tells of itself.
+HOP_BY_HOP = frozenset(
+    b"connection date keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
+)
+NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"authorization", b"expect"}
+TIMEOUT = httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS).as_dict()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proxy:
+    """Forwards requests.
+
+    upstream: where to, and the one model whose requests are thinned; "" for all
+    shadow: share of the thinned requests that are also sent whole; running: those, which nothing else keeps alive
+    chats: counts chat requests by what became of them; agreement: of the answers to both
+    """
+
+    backend: Backend
+    upstream: EndpointRef
+    shadow: float
+    client: httpx.AsyncClient
+    chats: Counter
+    agreement: Histogram
+    running: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def request(self, given: Request, content: bytes) -> httpx.Request:
+        """A request as it is forwarded: with the upstream's key, and with another body where that was thinned."""
+        base, path = self.upstream.url, given.scope["raw_path"].decode("latin-1")
+        if path.startswith(f"{USUAL_PATH}/"):
+            path = path.removeprefix(USUAL_PATH)
+        else:
+            base = base.removesuffix(USUAL_PATH)
+        query = given.scope["query_string"].decode("latin-1")
+        headers = [(name, value) for name, value in given.headers.raw if name not in NOT_SENT]
+        if key := os.environ.get(KEY_VARIABLE):
+            headers.append((b"authorization", f"Bearer {key}".encode("latin-1")))
+        return httpx.Request(
+            given.method,
+            f"{base}{path}?{query}" if query else f"{base}{path}",
+            headers=headers,
+            content=content or None,
+            extensions={"timeout": TIMEOUT},
+        )
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """The reply, whose body is still to be read. Raises ApiError where there is none."""
+        try:
+            return await self.client.send(request, stream=True)
+        except httpx.ReadTimeout:
+            raise ApiError(
+                504,
+                f"{self.upstream.url}: no answer within {TIMEOUT_SECONDS:g} s; see whether it is busy",
+                "upstream_error",
+            ) from None
+        except httpx.HTTPError as error:
+            cause = first_line(error) or type(error).__name__
+            raise ApiError(
+                502,
+                f"{self.upstream.url}: cannot be reached ({cause}); start it, or check --upstream",
+                "upstream_error",
+            ) from None
+
+    async def compare(self, request: httpx.Request, reply: str) -> None:
+        """Send a whole request, and measure how far its answer agrees with that of the thinned one."""
+        try:
+            response = await self.client.send(request)
+            self.agreement.observe(word_f1(answer_in(reply), answer_in(response.text)))
+        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
+            log_line(f"{self.upstream.url}: no answer to compare with ({type(error).__name__})")
+
+
+def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
+    """A session with the draft, which has read once, so that no first request pays for lazy initialisation."""
+    session = open_chooser(settings, upstream.url)
+    short = Collection((one_page_document("warm-up", SHORT_TEXT, "text/plain"),))
+    retrieve(session, short, "When?", settings.varied(speculate=OFF))
+    return session
+
+
+def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointRef, shadow: float) -> ASGIApp:
+    """The application of the proxy; `/healthz` and `/metrics` are its own. paths_allowed: no request names files."""
+    registry = backend.metrics.registry
+    proxy = Proxy(
+        backend=backend,
+        upstream=upstream,
+        shadow=shadow,
+        client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)),
+        chats=Counter("specprefill_chats", "Chat requests by what became of them.", ["outcome"], registry=registry),
+        agreement=Histogram(
+            "specprefill_shadow_agreement",
+            "F1 of the words of the answers to a thinned request and to the whole one.",
+            buckets=RATIOS,
+            registry=registry,
+        ),
+    )
+    routes = [
+        Route("/healthz", with_errors(partial(health, backend=backend, told=False))),
+        Route("/metrics", with_errors(partial(metrics, backend=backend))),
+        Route("/{path:path}", with_errors(partial(forward, proxy=proxy)), methods=METHODS),
+    ]
+    return Starlette(routes=routes)
+
+
+async def forward(request: Request, proxy: Proxy) -> Response:
+    """Pass a request on, thinned where it is a chat about long documents, and its reply back as it comes."""
+    content, told = await body_bytes(request, proxy.backend.limits.body_bytes), {KEPT: "untouched"}
+    shadow = None
+    if request.method == "POST" and request.url.path == CHAT:
+        values, own = await asyncio.to_thread(without_own, content)
+        content = content if own is None else json.dumps(values).encode()
+        try:
+            thinned = await while_connected(request, thin(values, own, proxy))
+            kept, total = await asyncio.to_thread(lambda: (tokens_in(thinned), tokens_in(values)))
+            told = {KEPT: f"{kept}/{total}"}
+            content = json.dumps(thinned).encode()
+            proxy.backend.metrics.kept.observe(kept / total)
+            if random.random() < proxy.shadow:
+                whole = {key: value for key, value in values.items() if key != "stream_options"} | {"stream": False}
+                shadow = proxy.request(request, json.dumps(whole).encode())
+        except Untouched as untouched:
+            told[REASON] = str(untouched)
+        proxy.chats.labels(told.get(REASON, "thinned")).inc()
+    response = await while_connected(request, proxy.send(proxy.request(request, content)))
+
+    body = relay(response, shadow if response.status_code == 200 else None, proxy)
+    relayed = StreamingResponse(body, response.status_code)
+    headers = ((name.lower(), value) for name, value in response.headers.raw)
+    relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
+    relayed.headers.update(told)
+    return relayed
+
+
+async def relay(response: httpx.Response, shadow: httpx.Request | None, proxy: Proxy) -> AsyncIterator[bytes]:
+    """The body of a reply, byte for byte; leaving early closes the connection, so that the upstream stops.
+
+    shadow: the whole request, sent when the reply has ended
+    """
+    parts = []
+    try:
+        async for part in response.aiter_raw():
+            if shadow is not None:
+                parts.append(part)
+            yield part
+    except httpx.HTTPError as error:
+        # Raised again, so that the client's connection is cut, too.
+        log_line(f"{response.url}: the reply was cut off ({type(error).__name__})")
+        raise
+    finally:
+        await response.aclose()
+    if shadow is not None:
+        reply = httpx.Response(200, headers=response.headers, content=b"".join(parts))
+        task = asyncio.create_task(proxy.compare(shadow, reply.text))
+        proxy.running.add(task)
+        task.add_done_callback(proxy.running.discard)
+
+
+def without_own(content: bytes) -> tuple[dict[str, Any], object]:
+    """The values of a body, none where it is no JSON object, and those for this proxy, which are taken out."""
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError):
+        values = None
+    return (values, values.pop(OWN, None)) if isinstance(values, dict) else ({}, None)
+
+
+async def thin(values: Mapping[str, Any], own: object, proxy: Proxy) -> dict[str, Any]:
+    """A chat request with less text. own: settings for this request.
+
+    Raises Untouched for one that is forwarded as it is; ApiError or UsageError for wrong settings, and where too many wait.
+    """
+    if not isinstance(own, dict | None):
+        raise ApiError(400, f'{OWN} must be an object, such as {{"keep": 0.1}}')
+    settings = overridden(proxy.backend.session.settings, own or {}).varied(speculate=OFF)
+    check_possible(settings)
+    if proxy.upstream.model not in ("", values.get("model")):
+        raise Untouched("another model")
+    question, long, collection = await asyncio.to_thread(documents_in, values, settings)
+    try:
+        done = await whole_answer(proxy.backend.submit(collection, question, settings, task=PASSAGES))
+    except ApiError as error:
+        if error.status not in (400, 500):
+            raise
+        log_line(f"forwarded a request as it is: {error}")
+        raise Untouched("the draft failed") from None
+    return with_texts(values, long, kept_texts(collection, done.result.passages))
+
+
+def documents_in(values: Mapping[str, Any], settings: Settings) -> tuple[str, list[LongText], Collection]:
+    """The question of a chat request, its long texts, and these as documents. Raises Untouched."""
+    if settings.mode == BASELINE or settings.keep == 1:
+        raise Untouched("keep 1")
+    question, long = thinnable(values)
+    if choose_mode(settings.mode, sum(count_tokens(text.document) for text in long))[0] == BASELINE:
+        raise Untouched("short")
+    documents = (one_page_document("", clean_characters(text.document), "text/plain") for text in long)
+    return question, long, Collection(tuple(documents))
+
+
+def kept_texts(collection: Collection, passages: Sequence[Passage]) -> list[str]:
+    """What is kept of each document, in their order."""
+    return [
+        evidence_text(
+            Collection((document,)), [replace(passage, number=0) for passage in passages if passage.number == number]
+        )
+        for number, document in enumerate(collection.documents)
+    ]
+
+
+def tokens_in(values: Mapping[str, Any]) -> int:
+    """Tokens of all that is said in a chat request, as the bundled tokenizer counts them."""
+    return sum(count_tokens(text) for *_, text in texts_of(values.get("messages")))
+
+
+def answer_in(reply: str) -> str:
+    """The text of a chat completion, streamed or whole.
+
+    Raises ValueError, LookupError, TypeError or AttributeError for another reply.
+    """
+    events = [line.removeprefix("data:").strip() for line in reply.split("\n") if line.startswith("data:")]
+    told = [json.loads(text) for text in [event for event in events if event != "[DONE]"] or [reply]]
+    said = [choice.get("delta") or choice.get("message") or {} for values in told for choice in values["choices"][:1]]
+    return "".join(message.get("content") or "" for message in said)

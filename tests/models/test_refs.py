@@ -1,0 +1,96 @@
+"""Names of models: what they name, where it is; addresses of endpoints: their parts, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from specprefill_cli.errors import UsageError
+from specprefill_cli.models import conversion, gguf_weights
+from specprefill_cli.models.refs import Kind, ModelRef, is_endpoint, parse_endpoint
+from specprefill_cli.resources import BUNDLED_FOLDER
+from tests.helpers.gguf_files import Q4, Q8, write_gguf
+
+
+@pytest.mark.parametrize(
+    ("target", "url", "model"),
+    [
+        ("http://localhost:11434/v1#qwen2.5:7b", "http://localhost:11434/v1", "qwen2.5:7b"),
+        ("https://host/api/v1/#org/model", "https://host/api/v1", "org/model"),
+        ("HTTP://[::1]:8000#m", "http://[::1]:8000/v1", "m"),
+    ],
+)
+def test_an_address_has_a_url_and_a_model(target, url, model):
+    ref = parse_endpoint(target)
+    assert is_endpoint(target)
+    assert (ref.url, ref.model, ref.name) == (url, model, f"{url}#{model}")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("tiny:draft", Kind.BUNDLED),
+        ("smollm2:target", Kind.PACKAGED),
+        ("HTTPS://host/v1#m.gguf", Kind.ENDPOINT),
+        ("org/Model.GGUF", Kind.FILE),
+        (str(BUNDLED_FOLDER), Kind.FOLDER),
+        ("Qwen/Qwen2.5-7B-Instruct", Kind.HUB),
+    ],
+)
+def test_a_name_tells_its_kind_and_whether_it_needs_the_hub(name, kind):
+    assert (ModelRef(name).kind, ModelRef(name).is_local) == (kind, kind is not Kind.HUB)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECPREFILL_MODELS", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_llama_file_becomes_a_folder_once(cache, tmp_path, monkeypatch):
+    ref = ModelRef(str(write_gguf(tmp_path / "model.gguf")))
+    steps = []
+    folder = ref.source(lambda percent, _text: steps.append(percent))["pretrained_model_name_or_path"]
+    assert Path(folder).parent == cache
+    assert (Path(folder) / "model.safetensors").is_file()
+    assert steps == sorted(steps)
+    monkeypatch.setattr(conversion, "write_model", lambda *_: pytest.fail("it is converted already"))
+    assert ref.source() == {"pretrained_model_name_or_path": folder}
+
+
+def test_a_file_that_changed_is_converted_anew(cache, tmp_path):
+    ref = ModelRef(str(write_gguf(tmp_path / "model.gguf")))
+    folder = ref.source()
+    write_gguf(tmp_path / "model.gguf", kinds=(Q8, Q8), seed=1)
+    assert ref.source() != folder
+
+
+@pytest.mark.parametrize("options", [{"rules": "other"}, {"extra": "rope_freqs.weight"}, {"kinds": (Q4, Q4)}])
+def test_what_our_reader_does_not_know_is_left_to_transformers(cache, tmp_path, monkeypatch, options):
+    if "kinds" in options:
+        monkeypatch.setattr(gguf_weights, "TYPES", ("Q8_0",))
+    ref = ModelRef(str(write_gguf(tmp_path / "model.gguf", **options)))
+    expected = {"pretrained_model_name_or_path": str(tmp_path), "gguf_file": "model.gguf"}
+    assert ref.source() == expected
+    monkeypatch.setattr(conversion, "write_model", lambda *_: pytest.fail("it was tried already"))
+    assert ref.source() == expected
+    assert not [path for path in cache.iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize("target", [None, "Qwen/Qwen2.5-7B-Instruct", "tiny:target", "model.gguf", "httpfolder"])
+def test_other_targets_are_no_endpoints(target):
+    assert not is_endpoint(target)
+
+
+@pytest.mark.parametrize(
+    "target", ["http://localhost:11434/v1", "http://localhost#", "http:///v1#m", "http://h:99999/v1#m"]
+)
+def test_what_is_missing_or_wrong_is_named(target):
+    with pytest.raises(UsageError, match="#MODEL"):
+        parse_endpoint(target)
+
+
+@pytest.mark.parametrize("target", ["http://user:secret@host/v1#m", "https://host/v1?key=secret#m"])
+def test_a_key_in_an_address_is_refused_and_not_shown(target):
+    with pytest.raises(UsageError, match="OPENAI_API_KEY") as raised:
+        parse_endpoint(target)
+    assert "secret" not in str(raised.value)

@@ -1,0 +1,297 @@
+"""The proxy before a scripted server: what reaches that, and what comes back; real clients."""
+
+import json
+import re
+import shutil
+import subprocess
+from itertools import takewhile
+
+import httpx
+import openai
+import pytest
+
+from specprefill_cli.documents import read_documents
+from specprefill_cli.models.tokenizers import count_tokens
+from specprefill_cli.resources import packaged_folder
+from tests.helpers.upstream import (
+    completion,
+    error,
+    running_upstream,
+    says,
+    status,
+    streamed,
+    streamed_until_left,
+    until_left,
+)
+from tests.serving.conftest import running_server
+
+pytestmark = pytest.mark.slow
+QUESTION = "What mileage allowance does the company pay if you use your own car?"
+ANSWER = "a mileage allowance of 42 pence per mile"
+PATIENCE = 60
+# At the figures of a server, until the answer to a whole request is among them.
+LOOKS = 5_000
+
+
+@pytest.fixture(scope="module")
+def place():
+    """A scripted server and the proxy before it."""
+    with (
+        running_upstream() as upstream,
+        running_server(
+            "--upstream", upstream.url, "--http", "127.0.0.1:0", "--scorer", "heads", OPENAI_API_KEY="sk-up"
+        ) as proxy,
+    ):
+        yield upstream, proxy
+
+
+@pytest.fixture
+def upstream(place):
+    running = place[0]
+    running.script = lambda body: says("42 ", "pence") if body.get("stream") else completion("42 pence")
+    running.bodies.clear()
+    running.requests.clear()
+    return running
+
+
+@pytest.fixture
+def client(place, upstream):
+    with place[1].over_http() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def handbook():
+    (document,) = read_documents([str(packaged_folder("sample_docs") / "harbour-handbook.pdf")])
+    return document.text
+
+
+def chat(*texts, **more):
+    return {"model": "scripted", "messages": [{"role": "user", "content": "\n\n".join(texts)}], **more}
+
+
+def outcome(client, name):
+    found = re.search(rf"^specprefill_{re.escape(name)} (\S+)", client.get("/metrics").text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def test_a_long_document_is_thinned_for_the_question(client, upstream, handbook):
+    reply = client.post(
+        "/v1/chat/completions", json=chat(handbook, QUESTION, temperature=0.5, specprefill={"keep": 0.1})
+    )
+    assert reply.json()["choices"][0]["message"]["content"] == "42 pence"
+    sent = upstream.bodies[0]
+    assert {**sent, "messages": None} == {"model": "scripted", "messages": None, "temperature": 0.5}
+    content = sent["messages"][0]["content"]
+    assert ANSWER in content
+    assert content.endswith(f"\n\n{QUESTION}")
+    kept, total = map(int, reply.headers["x-specprefill-kept"].split("/"))
+    assert (kept, total) == (count_tokens(content), count_tokens(f"{handbook}\n\n{QUESTION}"))
+    assert kept < total / 4
+    assert upstream.keys[-1] == "Bearer sk-up"
+
+
+@pytest.mark.parametrize("tokens", [2_000, 5_000, 11_000])
+@pytest.mark.parametrize("keep", [0.05, 0.2])
+def test_the_middle_survives_a_long_head_and_a_long_question(client, upstream, tokens, keep):
+    filler = "The council met on a {} day and talked about the new roof of the market hall, the road and the mill. "
+    sentences = [filler.format(day) for day in ("wet", "dry", "cold", "warm")] * (tokens // 96)
+    for start in range(0, len(sentences), 9):
+        sentences[start] = f"\n\n{sentences[start]}"
+    sentences.insert(len(sentences) // 2, "The code of the eastern gate is 7431. ")
+    instruction = "Read the minutes with care. " * 30
+    question = f"{'I ask because I stand before it. ' * 25}What is the code of the eastern gate?"
+    body = chat(instruction, "".join(sentences).strip(), question, specprefill={"keep": keep})
+    assert count_tokens(body["messages"][0]["content"]) > tokens
+    reply = client.post("/v1/chat/completions", json=body)
+    kept, total = map(int, reply.headers["x-specprefill-kept"].split("/"))
+    assert "The code of the eastern gate is 7431." in upstream.bodies[0]["messages"][0]["content"]
+    assert kept < total
+
+
+def raw(body):
+    """A body that no JSON library writes."""
+    return json.dumps(body, indent=3).replace(": ", " :  ").encode()
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({}, "short"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"question": "Summarise the handbook."}, "the question needs everything"),
+        ({"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, "not text alone"),
+    ],
+)
+def test_everything_else_passes_byte_for_byte(client, upstream, handbook, more, reason):
+    question = more.pop("question", QUESTION)
+    body = chat(question, **more) if reason == "short" else chat(handbook, question, **more)
+    body["messages"][0]["content"] = body.pop("content", body["messages"][0]["content"])
+    content = raw(body)
+    reply = client.post(
+        "/v1/chat/completions?x=1", content=content, headers={"content-type": "text/x", "x-own": "kept"}
+    )
+    (method, path, headers, sent) = upstream.requests[0]
+    assert (method, path, sent) == ("POST", "/v1/chat/completions?x=1", content)
+    assert (headers["x-own"], headers["content-type"]) == ("kept", "text/x")
+    assert (reply.headers["x-specprefill-kept"], reply.headers["x-specprefill-reason"]) == ("untouched", reason)
+
+
+def test_keep_1_is_sent_whole_without_the_settings_of_the_proxy(client, upstream, handbook):
+    body = chat(handbook, QUESTION)
+    reply = client.post("/v1/chat/completions", json=body | {"specprefill": {"keep": 1}})
+    assert upstream.bodies == [body]
+    assert reply.headers["x-specprefill-kept"] == "untouched"
+
+
+@pytest.mark.parametrize("own", [{"keep": 7}, {"mode": "draft-kv"}, {"pair": "tiny"}, 0.1])
+def test_wrong_settings_are_refused_by_name(client, upstream, handbook, own):
+    reply = client.post("/v1/chat/completions", json=chat(handbook, QUESTION, specprefill=own))
+    assert reply.status_code == 400
+    assert (next(iter(own)) if isinstance(own, dict) else "specprefill") in reply.json()["error"]["message"]
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content"),
+    [("GET", "/v1/models", b""), ("POST", "/v1/embeddings", b"{}"), ("GET", "/api/tags", b"")],
+)
+def test_other_paths_pass_through(client, upstream, method, path, content):
+    upstream.script = lambda _body: status(418, "tea", "text/plain", x_own="kept")
+    reply = client.request(method, path, content=content)
+    assert upstream.requests[0][:2] == (method, path)
+    assert upstream.requests[0][3] == content
+    assert (reply.status_code, reply.text, reply.headers["x-own"]) == (418, "tea", "kept")
+    assert reply.headers["x-specprefill-kept"] == "untouched"
+
+
+def test_a_stream_arrives_as_it_was_sent(client, upstream, handbook):
+    with client.stream("POST", "/v1/chat/completions", json=chat(handbook, QUESTION, stream=True)) as reply:
+        assert reply.headers["content-type"] == "text/event-stream"
+        assert "/" in reply.headers["x-specprefill-kept"]
+        received = reply.read()
+    assert b'{"content": "42 "}' in received
+    assert received.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("code", [401, 429, 500])
+def test_refusals_of_the_upstream_come_as_they_are(client, upstream, handbook, code):
+    upstream.script = lambda _body: error(code, "no", retry_after="7")
+    reply = client.post("/v1/chat/completions", json=chat(handbook, QUESTION))
+    assert (reply.status_code, reply.json()) == (code, {"error": {"message": "no", "type": "error"}})
+    assert reply.headers["retry-after"] == "7"
+
+
+def test_a_reply_that_is_cut_off_is_cut_for_the_client(client, upstream):
+    upstream.script = lambda _body: streamed(b"data: {}\n\n", length=5_000)
+    with pytest.raises(httpx.RemoteProtocolError):
+        client.post("/v1/chat/completions", json=chat(QUESTION))
+
+
+@pytest.mark.parametrize("reply", [until_left, streamed_until_left])
+def test_a_client_that_leaves_cancels_the_request(client, upstream, handbook, reply):
+    upstream.script = lambda _body: reply
+    upstream.waits.clear()
+    upstream.left.clear()
+
+    if reply is streamed_until_left:
+        with client.stream(
+            "POST", "/v1/chat/completions", json=chat(handbook, QUESTION, stream=True)
+        ) as streamed_reply:
+            next(streamed_reply.iter_raw())
+    else:
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/v1/chat/completions", json=chat(QUESTION), timeout=httpx.Timeout(PATIENCE, read=0.5))
+    assert upstream.left.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_a_share_of_requests_is_also_sent_whole(upstream, handbook, share):
+    upstream.script = lambda body: says("42 ", "pence") if body.get("stream") else completion("pence")
+    options = ("--upstream", upstream.url, "--http", "127.0.0.1:0", "--scorer", "lexical", "--shadow", str(share))
+    with running_server(*options) as proxy, proxy.over_http() as client:
+        body = chat(handbook, QUESTION, stream=True, stream_options={"include_usage": True})
+        client.post("/v1/chat/completions", json=body)
+        looks = takewhile(lambda _: outcome(client, "shadow_agreement_count") < share, range(LOOKS))
+        assert sum(1 for _ in looks) < LOOKS
+        assert outcome(client, "shadow_agreement_sum") == pytest.approx(share * 2 / 3)
+    assert upstream.bodies[1:] == [chat(handbook, QUESTION, stream=False)] * share
+
+
+def test_metrics_count_what_became_of_requests(client, upstream, handbook):
+    names = 'chats_total{outcome="thinned"}', 'chats_total{outcome="short"}'
+    before = [outcome(client, name) for name in names]
+    client.post("/v1/chat/completions", json=chat(handbook, QUESTION))
+    client.post("/v1/chat/completions", json=chat(QUESTION))
+    assert [outcome(client, name) for name in names] == [count + 1 for count in before]
+
+
+def test_the_token_is_needed_and_not_passed_on(place, upstream):
+    address = place[1].address
+    assert httpx.get(f"{address}/v1/models", trust_env=False).status_code == 401
+    assert httpx.get(f"{address}/healthz", trust_env=False).json() == {"status": "ok"}
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_openai_client_asks_through_the_proxy(place, upstream, handbook, stream):
+    http = httpx.Client(trust_env=False, timeout=PATIENCE)
+    proxy = place[1]
+    with openai.OpenAI(base_url=f"{proxy.address}/v1", api_key=proxy.token, http_client=http, max_retries=0) as client:
+        raw_reply = client.chat.completions.with_raw_response.create(
+            **chat(handbook, QUESTION, stream=stream), extra_body={"specprefill": {"keep": 0.1}}
+        )
+        reply = raw_reply.parse()
+        pieces = (
+            [part.choices[0].delta.content or "" for part in reply] if stream else [reply.choices[0].message.content]
+        )
+    assert "".join(pieces) == "42 pence"
+    kept, total = map(int, raw_reply.headers["x-specprefill-kept"].split("/"))
+    assert kept < total / 4
+    assert "specprefill" not in upstream.bodies[0]
+
+
+def test_curl_asks_through_the_proxy(place, upstream, handbook):
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    proxy, body = place[1], json.dumps(chat(handbook, QUESTION))
+    command = ["curl", "-sS", "-i", "--noproxy", "*", "-H", f"Authorization: Bearer {proxy.token}", "-d", "@-"]
+    done = subprocess.run(
+        [*command, f"{proxy.address}/v1/chat/completions"], input=body, capture_output=True, text=True
+    )
+    assert re.search(r"^x-specprefill-kept: \d+/\d+\s*$", done.stdout, re.MULTILINE)
+    assert '"42 pence"' in done.stdout
+
+
+def test_an_upstream_that_is_not_there_is_a_bad_gateway(handbook):
+    with running_upstream() as gone:
+        pass
+    with (
+        running_server("--upstream", f"{gone.url}#scripted", "--http", "127.0.0.1:0", "--scorer", "lexical") as proxy,
+        proxy.over_http() as client,
+    ):
+        reply = client.post("/v1/chat/completions", json=chat(handbook, QUESTION))
+        assert reply.status_code == 502
+        assert reply.json()["error"]["message"].startswith(f"{gone.url}: cannot be reached (")
+        assert client.get("/v1/models").status_code == 502
+        assert client.post("/v1/chat/completions", json=chat(handbook, QUESTION) | {"model": "x"}).status_code == 502
+        assert outcome(client, 'chats_total{outcome="another model"}') == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--upstream", "http://localhost:1/v1"), "--http"),
+        (("--upstream", "http://localhost:1/v1", "--http", "127.0.0.1:0", "x.pdf"), "no documents"),
+        (("--upstream", "localhost:1", "--http", "127.0.0.1:0"), "--upstream localhost:1: names no host"),
+        (("--upstream", "http://a:k@host/v1", "--http", "127.0.0.1:0"), "--upstream: an address with a user"),
+        (
+            ("--upstream", "http://h/v1", "--http", "127.0.0.1:0", "--mode", "hybrid"),
+            "--mode hybrid: not with an endpoint",
+        ),
+    ],
+)
+def test_wrong_usage_is_told_by_name(call, arguments, named):
+    code, _, err = call("serve", *arguments)
+    assert code == 2
+    assert named in err
