@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.adapter import prefill_steps, run_steps
 from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.passes import Steps, pause_before_pass
 from specprefill_cli.models.raw_kv import layer_count
 from specprefill_cli.prefill.fates import full_plan
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
@@ -19,17 +20,22 @@ class FullMode(Mode):
     name = "full"
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
-        target, prompt = request.target, request.prompt
         with request.clock.phase("target_prefill"):
-            state, keep = open_prefix(request.target_prefixes, target, prompt, layer_count(target.model))
-            cached = state.length
-            positions = torch.arange(cached, prompt.length)
-            logits, _ = prefill(target.model, prompt.tokens[cached:], positions, request.prefill_chunk, state=state)
-            keep()
-        plan = full_plan(prompt.length, prompt.document)
-        return PrefillResult(logits=logits, state=state, plan=plan, reused=(TARGET_PREFIX,) if cached else ())
+            return run_steps(full_steps(request, request.prefill_chunk), pause_before_pass)
 
     def cost(self, request: PrefillRequest) -> float:
         target, prompt = cost_of(request.pair.target), request.prompt
         cached = cached_tokens(request.target_prefixes, request.pair.target, prompt, target.layers)
         return target.prefill_with_overhead(prompt.length - cached, past=cached)
+
+
+def full_steps(request: PrefillRequest, chunk: int) -> Steps[PrefillResult]:
+    """Ask for the passes of plain prefill, `chunk` tokens each; the KV of prefix and document goes into the request's cache."""
+    target, prompt = request.target, request.prompt
+    state, keep = open_prefix(request.target_prefixes, target, prompt, layer_count(target.model))
+    cached = state.length
+    positions = torch.arange(cached, prompt.length)
+    logits = yield from prefill_steps(target.model, prompt.tokens[cached:], positions, chunk, state)
+    keep()
+    plan = full_plan(prompt.length, prompt.document)
+    return PrefillResult(logits=logits, state=state, plan=plan, reused=(TARGET_PREFIX,) if cached else ())
