@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from specprefill_cli.answering.cells import span_records
 from specprefill_cli.answering.citations import cite
 from specprefill_cli.answering.confidence import ConfidenceModel, Signals, answer_signals
+from specprefill_cli.answering.confirmation import Confirmation, confirm
 from specprefill_cli.answering.passages import best_passages, trusted_quotes
 from specprefill_cli.answering.relevance import Sentences, rank_sentences
 from specprefill_cli.answering.resolve import Resolved
@@ -24,9 +25,11 @@ from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.streaming import TextStream
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.models.adapter import items_of
+from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.passes import Pass, mapped
 from specprefill_cli.prefill.auto_mode import runs_draft
+from specprefill_cli.prefill.fates import full_plan
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.positions import COMPACT
 from specprefill_cli.prefill.registry import MODES
@@ -42,6 +45,7 @@ class AnswerStream:
     stop_tokens: ids that end the answer; a caller that needs a given length may empty it before iterating
     confidence: tells how likely the answer is right
     on_end: called when decoding ends, however it ends
+    confirmation: by full prefill, once the answer has ended; None where it is not asked for
     """
 
     collection: Collection
@@ -62,6 +66,7 @@ class AnswerStream:
     speed: DecodeSpeed = field(default_factory=DecodeSpeed)
     speculator: Speculator | None = None
     interrupted: bool = False
+    confirmation: Confirmation | None = None
 
     @property
     def request(self) -> PrefillRequest:
@@ -69,13 +74,17 @@ class AnswerStream:
         return self.resolved.request
 
     def __iter__(self) -> Generator[str, None, None]:
-        """Pieces of text as they are decoded; interrupting it (Ctrl-C) keeps what came so far."""
-        yield from items_of(self.steps())
+        """Pieces of text as they are decoded; interrupting it (Ctrl-C) keeps what came so far.
 
-    def steps(self) -> Generator[Pass | str, Tensor, None]:
+        Where the answer is to be confirmed, these are of the provisional one, and the loop ends with the confirmation.
+        """
+        yield from (item for item in items_of(self.steps()) if isinstance(item, str))
+
+    def steps(self) -> Generator[Pass | str | Record, Tensor, None]:
         """Pieces of text, and the passes that they need, whose logits it is sent.
 
-        A KeyboardInterrupt thrown into it ends the answer, which is complete up to there.
+        Where the answer is to be confirmed, its record follows, still provisional, and the passes of that. A
+        KeyboardInterrupt thrown into it ends the answer, which is complete up to there.
         """
         text = TextStream(self.request.pair.target.tokenizer)
 
@@ -92,6 +101,19 @@ class AnswerStream:
             if self.on_end is not None:
                 self.on_end()
         yield from self.emit(text.finish())
+        if self.resolved.decoding.confirm and not self.interrupted:
+            yield from confirm(self)
+
+    def release(self) -> None:
+        """Free the keys and values of an answer that has ended."""
+        self.prefilled = replace(self.prefilled, state=new_state(), draft_state=None)
+        if self.speculator is not None:
+            self.speculator.proposers = ()
+
+    def replace_answer(self, tokens: list[int]) -> None:
+        """Give the answer other tokens, and their text."""
+        text = TextStream(self.request.pair.target.tokenizer)
+        self.tokens, self.pieces = tokens, [*map(text.push, tokens), text.finish()]
 
     def decode(self) -> Generator[Pass | int, Tensor, None]:
         """The tokens of the answer, and the passes that they need."""
@@ -127,6 +149,11 @@ class AnswerStream:
             yield text
 
     @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(self.pieces).strip()
+
+    @property
     def rounds(self) -> RoundLog:
         """The rounds of speculative decoding so far."""
         return self.speculator.log if self.speculator is not None else RoundLog()
@@ -149,7 +176,9 @@ class AnswerStream:
         warnings += self.prefilled.warnings
         if length_stop:
             warnings.append(f"the answer was cut at {len(self.tokens)} tokens; raise --max-new-tokens for more")
-        if self.interrupted:
+        if self.confirmation is not None:
+            warnings += self.confirmation.warnings
+        elif self.interrupted:
             warnings.append("interrupted: the answer is incomplete")
         return warnings
 
@@ -179,17 +208,21 @@ class AnswerStream:
 
     @property
     def log_probabilities(self) -> list[float]:
-        """Of the tokens decoded so far, by the target."""
+        """Of the tokens decoded so far, by the target; after full prefill where that has given the answer."""
+        if self.confirmation is not None and self.confirmation.log_probabilities:
+            return self.confirmation.log_probabilities
         return log_probabilities(self.prefilled.logits[None], [self.first_token]) + self.speed.log_probabilities
 
     def result(self) -> Record:
         """The finished answer with all its measurements."""
         request, prefilled, resolved, rounds = self.request, self.prefilled, self.resolved, self.rounds
         prompt, plan, pair = request.prompt, prefilled.plan, request.pair
-        text = "".join(self.pieces).strip()
+        text, confirmation = self.text, self.confirmation
         length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens
         passage_count = resolved.decoding.passages
-        citations = cite(text, self.collection, plan, prompt.offsets, prefilled.importance)
+        confirmed = confirmation.confirmed if confirmation is not None else None
+        read = plan if confirmed is None else full_plan(prompt.length, prompt.document)
+        citations = cite(text, self.collection, read, prompt.offsets, prefilled.importance)
         return Record(
             id=self.identifier,
             question=self.question,
@@ -226,4 +259,8 @@ class AnswerStream:
             gate=prefilled.gate,
             positions=ORIGINAL if prefilled.compact is None else COMPACT,
             position_factor=1.0 if prefilled.compact is None else prefilled.compact.factor,
+            confirmed=confirmed,
+            provisional_answer=confirmation.provisional if confirmation is not None else None,
+            provisional_ttft_seconds=self.ttft_seconds if confirmation is not None else None,
+            confirm_seconds=confirmation.seconds if confirmation is not None else None,
         )

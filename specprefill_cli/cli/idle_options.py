@@ -49,7 +49,7 @@ def recomputes_by_risk(settings: Settings) -> bool:
 NEEDS: Mapping[str, tuple[Sequence[str], Callable[[Settings], bool]]] = {
     "--mode select or hybrid": (("keep",), uses_keep),
     "--mode select": (("positions",), places_tokens),
-    "a mode other than full": (("scorer", "chunk_size"), scores_document),
+    "a mode other than full": (("scorer", "chunk_size", "confirm"), scores_document),
     "--mode draft-kv": (("recompute", "recompute_by"), recomputes_by_risk),
     "--mode draft-kv or hybrid": (("accept_risk", "exact_layers"), maps_draft_kv),
     "a scorer that looks ahead (question, paper)": (("look_ahead",), looks_ahead),

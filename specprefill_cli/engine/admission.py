@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from specprefill_cli.answering.resolve import Prepared
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill.auto_mode import runs_draft
@@ -11,6 +13,7 @@ from specprefill_cli.prefill.pass_size import pass_bytes
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.selection import expected_tokens
+from specprefill_cli.record import BASELINE
 
 # What `--concurrency auto` runs at once. On a CPU 16 sequences share the fixed cost of a pass well enough; on a GPU memory
 # decides sooner.
@@ -35,7 +38,7 @@ def answer_bytes(prepared: Prepared) -> int:
     target = prompt.length
     if mode.uses_keep and not mode.uses_draft_kv:
         target = expected_tokens(request)
-    elif prepared.mode == "full":
+    elif prepared.mode == BASELINE:
         target -= cached_tokens(request.target_prefixes, pair.target, prompt, cost_of(pair.target).layers)
     total = (target + answer) * token_bytes(pair.target)
     if pair.draft is not None and (runs_draft(prepared.mode, request.scorer) or request.keep_draft_state):
@@ -43,6 +46,11 @@ def answer_bytes(prepared: Prepared) -> int:
         cached = cached_tokens(request.draft_prefixes, pair.draft, draft, 1, request.draft_window)
         total += (draft.length - cached + answer) * token_bytes(pair.draft)
     return total
+
+
+def confirmation_bytes(prepared: Prepared) -> int:
+    """Bytes of the keys and values that an answer holds while full prefill confirms it."""
+    return answer_bytes(replace(prepared, resolved=replace(prepared.resolved, mode=BASELINE)))
 
 
 def largest_pass_bytes(prepared: Prepared) -> int:

@@ -32,8 +32,14 @@ from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.speculation import check_proposer
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.collection import Collection
-from specprefill_cli.engine.admission import answer_bytes, automatic_concurrency, largest_pass_bytes
+from specprefill_cli.engine.admission import (
+    answer_bytes,
+    automatic_concurrency,
+    confirmation_bytes,
+    largest_pass_bytes,
+)
 from specprefill_cli.engine.failures import free_memory, is_device_failure, with_short_passes
+from specprefill_cli.engine.priority import due
 from specprefill_cli.engine.request import (
     ANSWER,
     LAST,
@@ -44,6 +50,7 @@ from specprefill_cli.engine.request import (
     Event,
     Failed,
     Piece,
+    Provisional,
     QueueFull,
     Request,
     Started,
@@ -54,6 +61,7 @@ from specprefill_cli.models.packed import run_together
 from specprefill_cli.models.passes import Pass, before_each_pass
 from specprefill_cli.prefill.cache_limit import memory_limit
 from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.record import Record
 from specprefill_cli.settings import AUTO, Settings
 
 # Threads that read documents and tokenise prompts, beside the engine's.
@@ -66,7 +74,7 @@ class Ticket:
 
     submitted, started: on the clock of `time.perf_counter`; started is None while the request waits
     encoded: its documents, read, and its prompt, tokenised; prepared: its settings, resolved
-    bytes: of keys and values, estimated when it began
+    bytes: of keys and values that it holds, estimated; confirming_bytes: while full prefill confirms its answer
     steps: the answer, which asks for passes; waiting: the pass that it needs next
     delivered: whether a piece of the answer was delivered
     retried: why the first attempt lacked memory; the second runs with no other
@@ -81,8 +89,9 @@ class Ticket:
     encoded: Future[Encoded] | None = None
     prepared: Prepared | None = None
     bytes: int = 0
+    confirming_bytes: int = 0
     stream: AnswerStream | None = None
-    steps: Generator[Pass | str, Tensor, None] | None = None
+    steps: Generator[Pass | str | Record, Tensor, None] | None = None
     waiting: Pass | None = None
     cancelled: bool = False
     delivered: bool = False
@@ -92,6 +101,11 @@ class Ticket:
     def is_ready(self) -> bool:
         """Whether its prompt is tokenised, or cannot be."""
         return self.encoded is not None and self.encoded.done()
+
+    @property
+    def confirming(self) -> bool:
+        """Whether its answer is complete, and full prefill confirms it."""
+        return self.stream is not None and self.stream.confirmation is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +280,7 @@ class LocalEngine:
         """Take the oldest request that is tokenised and fits beside those that run."""
         with self.changed:
             ticket = next((ticket for ticket in self.waiting if ticket.is_ready), None)
-        if ticket is None or len(self.running) >= self.most or (self.running and self.needs_all(ticket)):
+        if ticket is None or not self.has_place or (self.running and self.needs_all(ticket)):
             return None
         try:
             if ticket.request.task == ANSWER and ticket.prepared is None:
@@ -285,6 +299,12 @@ class LocalEngine:
             self.prefilling = ticket
         return ticket
 
+    @property
+    def has_place(self) -> bool:
+        """Whether one more question may run. Confirmations take no place, but no more than `capacity` pile up."""
+        answering = sum(not ticket.confirming for ticket in self.running)
+        return answering < self.most and len(self.running) < self.capacity
+
     def needs_all(self, ticket: Ticket) -> bool:
         """Whether a request cannot run beside others."""
         return self.alone or any(other.retried is not None for other in (ticket, *self.running))
@@ -296,7 +316,7 @@ class LocalEngine:
         assert encoded.prompt is not None, "the question is to be answered"
         encoded.session.warm_up(ticket.settings)
         prepared = encoded.session.resolved(encoded.prompt, ticket.settings, ticket.request.identifier)
-        ticket.bytes = answer_bytes(prepared)
+        ticket.bytes, ticket.confirming_bytes = answer_bytes(prepared), confirmation_bytes(prepared)
         return prepared
 
     def begin(self, ticket: Ticket) -> None:
@@ -360,13 +380,16 @@ class LocalEngine:
         self.last_active = time.monotonic()
 
     def decode(self) -> None:
-        """Run the next pass of every running answer: those of one model together."""
-        sharing = len(self.running) + (self.prefilling is not None)
+        """Run the next pass of every running answer that is due: those of one model together."""
+        running = due(self.running, prefilling=self.prefilling is not None)
+        sharing = len(running) + (self.prefilling is not None)
         groups: dict[int, list[Ticket]] = defaultdict(list)
-        for ticket in self.running:
+        for ticket in running:
             assert ticket.waiting is not None and ticket.stream is not None  # noqa: PT018
             ticket.stream.speculation.costs.sharing = sharing
             groups[id(ticket.waiting.model)].append(ticket)
+            if ticket.confirming:
+                ticket.bytes = ticket.confirming_bytes
         for group in groups.values():
             # A failed device in an earlier group ends the answers of the later ones.
             tickets = [ticket for ticket in group if ticket.waiting is not None]
@@ -388,7 +411,7 @@ class LocalEngine:
                 else:
                     item = next(steps) if outcome is None else steps.send(outcome)
                 while not isinstance(item, Pass):
-                    self.tell(ticket, Piece(item))
+                    self.tell(ticket, Piece(item) if isinstance(item, str) else Provisional(item))
                     item = next(steps)
             ticket.waiting = item
             return
@@ -448,6 +471,9 @@ class LocalEngine:
             self.drop(ticket)
             with self.changed, suppress(ValueError):
                 self.waiting.remove(ticket)
+        if isinstance(event, Provisional):
+            # Its KV is freed; that of the whole prompt is yet to come.
+            ticket.bytes = 0
         ticket.delivered |= isinstance(event, Piece)
         self.observe(ticket, event)
         ticket.deliver(event)

@@ -30,7 +30,6 @@ class Pass:
     rows: logits of the last `rows` tokens [rows, V]; None: of the last one [V]
     local_window: limits what the document's tokens see (None: all before them)
     announced: entered while the pass runs; tells other ranks of it
-    background: whether the engine runs it only where no other answer waits for a pass
     """
 
     model: PreTrainedModel
@@ -42,7 +41,6 @@ class Pass:
     rows: int | None = None
     local_window: LocalWindow | None = None
     announced: Callable[[], AbstractContextManager[None]] = nullcontext
-    background: bool = False
 
     @property
     def length(self) -> int:
