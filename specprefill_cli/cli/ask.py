@@ -88,11 +88,12 @@ def ask(
         next(events)
     ends: list[Provisional | Done] = []
     # What was written to a pipe cannot be corrected.
-    at_once = not settings.confirm or (sys.stdout.isatty() and not (json or no_stream))
+    streaming = not (json or no_stream)
+    at_once = not settings.confirm or (sys.stdout.isatty() and streaming)
     pieces = pieces_of(events, ends)
     try:
         if at_once:
-            write_answer(pieces, streaming=not (json or no_stream), silent=json)
+            write_answer(pieces, streaming, silent=json)
     except BrokenPipeError:
         if html is None:
             raise
@@ -106,16 +107,19 @@ def ask(
 
         assert collection is not None, "it was read for the page"
         write_page(html, question, collection, [answer_result(done.result, done.cells)])
-    if json:
-        print_json(done.result.to_json())
-    else:
-        show_figures(done.result, at_once, verbose, notes)
+    show_figures(done.result, at_once, json, verbose, notes)
     if done.result.stopped == "interrupt":
         raise typer.Exit(INTERRUPTED)
 
 
-def show_figures(answer: Record, at_once: bool, verbose: bool, notes: Notes) -> None:
-    """Show what full prefill found, the evidence, and the figures; at_once: whether the provisional answer was written."""
+def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes: Notes) -> None:
+    """Print the answer as JSON, or show what full prefill found, the evidence, and the figures.
+
+    at_once: whether the answer was written before it was confirmed
+    """
+    if json:
+        print_json(answer.to_json())
+        return
     from specprefill_cli.reporting.evidence import BETTER_PAIR_HINT, evidence, needs_better_pair
     from specprefill_cli.reporting.table import answer_table, confirmation_text, short_table
 
