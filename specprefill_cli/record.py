@@ -20,6 +20,8 @@ BASELINE, ORIGINAL = "full", "original"
 PLANNED_MODE = "select"
 # How the target says that the documents do not hold the answer.
 NOT_FOUND = "not found"
+# What a warning says about a provisional answer that stays one.
+UNCONFIRMED = "full prefill has not confirmed the answer"
 # Probability of being right from which an answer is called likely.
 LIKELY = 0.6
 # Steps of a cell's shading, from none to full.
@@ -145,6 +147,10 @@ class Record:
     gate: whether the risk of the accepted draft KV was small enough; None in modes without draft KV
     scorer: None in modes without one; draft_window: attention window of the draft's prefill in tokens, None for no window
     positions: where the target computed kept tokens, `original` or `compact`; position_factor: what gaps were multiplied by
+    confirmed: whether full prefill gave the provisional answer (True), another one, which `answer` then is (False), or was not
+        asked or not finished (None)
+    provisional_answer, provisional_ttft_seconds: None where no confirmation was asked for
+    confirm_seconds: from the end of the provisional answer to that of the final one
     """
 
     id: str
@@ -182,6 +188,10 @@ class Record:
     gate: GateVerdict | None = None
     positions: str = ORIGINAL
     position_factor: float = 1.0
+    confirmed: bool | None = None
+    provisional_answer: str | None = None
+    provisional_ttft_seconds: float | None = None
+    confirm_seconds: float | None = None
 
     @property
     def document_kept_ratio(self) -> float | None:

@@ -200,6 +200,9 @@ class Settings:
         words=(AUTO,),
         per_question=False,
     )
+    confirm: bool = setting(
+        OUTPUT, False, "Let full prefill confirm the answer, or correct it, once it is there; greedy decoding only"
+    )
     passages: str | int = setting(
         OUTPUT, 3, "Passages of the documents to show under the answer", minimum=1, maximum=100, words=(OFF,)
     )
@@ -207,6 +210,10 @@ class Settings:
     def __post_init__(self) -> None:
         for name, known in SETTINGS.items():
             known.check(getattr(self, name), known.flag)
+        if self.confirm and self.temperature > 0:
+            raise UsageError(
+                f"--confirm: a sampled answer cannot be confirmed; leave out --confirm, or --temperature {self.temperature:g}"
+            )
 
     def varied(self, **values: Any) -> Settings:
         """A validated copy with other values. Raises UsageError for a value out of range."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specprefill_cli.answering.confirmation import check_confirmable
 from specprefill_cli.decoding.speculation import draft_may_propose
 from specprefill_cli.models.adapter import longrope_threshold
 from specprefill_cli.models.cost import cost_of
@@ -19,7 +20,7 @@ from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.blend import BlendScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import LexicalScorer
-from specprefill_cli.record import ORIGINAL
+from specprefill_cli.record import BASELINE, ORIGINAL
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
@@ -184,6 +185,8 @@ def resolve(settings: Settings, request: PrefillRequest, cold_choice: bool = Fal
     """
     costed = request.cold() if cold_choice else request
     mode, reason = choose_mode(settings.mode, costed)
+    if settings.confirm and mode != BASELINE:
+        check_confirmable(request)
     max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
     decoding = settings.varied(max_new_tokens=max_new_tokens)
     return Resolved(

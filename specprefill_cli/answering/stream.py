@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 from specprefill_cli.answering.cells import span_records
 from specprefill_cli.answering.citations import cite
 from specprefill_cli.answering.confidence import ConfidenceModel, Signals, answer_signals
+from specprefill_cli.answering.confirmation import Confirmation, confirm
 from specprefill_cli.answering.passages import best_passages, trusted_quotes
 from specprefill_cli.answering.relevance import Sentences, rank_sentences
 from specprefill_cli.answering.resolve import Resolved
@@ -26,9 +27,11 @@ from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.streaming import Detokenizer
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.models.adapter import items_of
+from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.passes import Pass
 from specprefill_cli.prefill.auto_mode import runs_draft
+from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.positions import COMPACT
 from specprefill_cli.prefill.registry import MODES
@@ -91,7 +94,17 @@ class TextStream(ABC):
     def citations(self) -> list[Citation]:
         """Where the answer's text stands in the documents."""
         offsets = self.request.prompt.offsets
-        return cite(self.text, self.collection, self.prefilled.plan, offsets, self.prefilled.importance)
+        return cite(self.text, self.collection, self.plan_read, offsets, self.prefilled.importance)
+
+    @property
+    def plan_read(self) -> Plan:
+        """What the target read for the answer."""
+        return self.prefilled.plan
+
+    @property
+    def interruption(self) -> list[str]:
+        """Warnings about an answer that was interrupted."""
+        return ["interrupted: the answer is incomplete"] if self.interrupted else []
 
     @cached_property
     def sentences(self) -> Sentences:
@@ -110,7 +123,7 @@ class TextStream(ABC):
     def end_warnings(self, length_stop: str | None) -> list[str]:
         """Warnings about the answer's end; length_stop: where it was cut at its longest, in words."""
         cut = [f"the answer was cut at {length_stop}; raise --max-new-tokens for more"] if length_stop else []
-        return [*cut, *(["interrupted: the answer is incomplete"] if self.interrupted else [])]
+        return [*cut, *self.interruption]
 
     def record(self, settings: Settings, length_stop: bool, citations: list[Citation], **measured: Any) -> Record:
         """The record of the answer, with what was measured."""
@@ -141,6 +154,7 @@ class AnswerStream(TextStream):
     prefilled: what prefill returned; first_token: chosen from its logits
     stop_tokens: ids that end the answer; a caller that needs a given length may empty it before iterating
     confidence: tells how likely the answer is right
+    confirmation: by full prefill, once the answer has ended; None where it is not asked for
     """
 
     resolved: Resolved
@@ -153,18 +167,24 @@ class AnswerStream(TextStream):
     tokens: list[int] = field(default_factory=list)
     speed: DecodeSpeed = field(default_factory=DecodeSpeed)
     speculator: Speculator | None = None
+    confirmation: Confirmation | None = None
 
     @property
     def request(self) -> PrefillRequest:
         return self.resolved.request
 
     def __iter__(self) -> Generator[str, None, None]:
-        yield from items_of(self.steps())
+        """Pieces of text as they are decoded; interrupting it (Ctrl-C) keeps what came so far.
 
-    def steps(self) -> Generator[Pass | str, Tensor, None]:
+        Where the answer is to be confirmed, these are of the provisional one, and the loop ends with the confirmation.
+        """
+        yield from (item for item in items_of(self.steps()) if isinstance(item, str))
+
+    def steps(self) -> Generator[Pass | str | Record, Tensor, None]:
         """Pieces of text, and the passes that they need, whose logits it is sent.
 
-        A KeyboardInterrupt thrown into it ends the answer, which is complete up to there.
+        Where the answer is to be confirmed, its record follows, still provisional, and the passes of that. A
+        KeyboardInterrupt thrown into it ends the answer, which is complete up to there.
         """
         text = Detokenizer(self.request.pair.target.tokenizer)
 
@@ -181,6 +201,19 @@ class AnswerStream(TextStream):
             if self.on_end is not None:
                 self.on_end()
         yield from self.emit(text.finish())
+        if self.resolved.decoding.confirm and not self.interrupted:
+            yield from confirm(self)
+
+    def release(self) -> None:
+        """Free the keys and values of an answer that has ended."""
+        self.prefilled = replace(self.prefilled, state=new_state(), draft_state=None)
+        if self.speculator is not None:
+            self.speculator.proposers = ()
+
+    def replace_answer(self, tokens: list[int]) -> None:
+        """Give the answer other tokens, and their text."""
+        text = Detokenizer(self.request.pair.target.tokenizer)
+        self.tokens, self.pieces = tokens, [*map(text.push, tokens), text.finish()]
 
     def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[Pass | str, Tensor, None]:
         """What `emit` makes of the tokens of the answer, and the passes that they need."""
@@ -224,6 +257,16 @@ class AnswerStream(TextStream):
         warnings += self.prefilled.warnings
         return warnings + self.end_warnings(f"{len(self.tokens)} tokens" if length_stop else None)
 
+    @property
+    def plan_read(self) -> Plan:
+        prompt = self.request.prompt
+        known = self.confirmation is not None and self.confirmation.confirmed is not None
+        return full_plan(prompt.length, prompt.document) if known else self.prefilled.plan
+
+    @property
+    def interruption(self) -> list[str]:
+        return list(self.confirmation.warnings) if self.confirmation is not None else super().interruption
+
     def signals(self, text: str, citations: Sequence[Citation]) -> Signals | None:
         """What tells whether the answer is right; None where it is no quote of the target's."""
         source = max(map(self.sentences.relevance_at, self.places(citations)), default=0.0)
@@ -236,12 +279,14 @@ class AnswerStream(TextStream):
 
     @property
     def log_probabilities(self) -> list[float]:
-        """Of the tokens decoded so far, by the target."""
+        """Of the tokens decoded so far, by the target; after full prefill where that has given the answer."""
+        if self.confirmation is not None and self.confirmation.log_probabilities:
+            return self.confirmation.log_probabilities
         return log_probabilities(self.prefilled.logits[None], [self.first_token]) + self.speed.log_probabilities
 
     def result(self) -> Record:
         request, prefilled, resolved, rounds = self.request, self.prefilled, self.resolved, self.rounds
-        draft, citations = request.pair.draft, self.citations
+        draft, citations, confirmation = request.pair.draft, self.citations, self.confirmation
         length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens
         return self.record(
             resolved.decoding,
@@ -268,4 +313,8 @@ class AnswerStream(TextStream):
             gate=prefilled.gate,
             positions=ORIGINAL if prefilled.compact is None else COMPACT,
             position_factor=1.0 if prefilled.compact is None else prefilled.compact.factor,
+            confirmed=confirmation.confirmed if confirmation is not None else None,
+            provisional_answer=confirmation.provisional if confirmation is not None else None,
+            provisional_ttft_seconds=self.ttft_seconds if confirmation is not None else None,
+            confirm_seconds=confirmation.seconds if confirmation is not None else None,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,8 +16,9 @@ from specprefill_cli.cli.inputs import read_inputs, write_page
 from specprefill_cli.cli.loading import open_engine, running_server
 from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.documents.sources import STANDARD_INPUT
-from specprefill_cli.engine.request import Done, Event, Piece, Request
+from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
+from specprefill_cli.record import UNCONFIRMED, Record
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
 
@@ -83,43 +86,80 @@ def ask(
     events = engine.ask(request)
     with notes.progress("reading the documents" if server is not None else "prefill"):
         next(events)
-    ends: list[Done] = []
+    ends: list[Provisional | Done] = []
+    # What was written to a pipe cannot be corrected.
+    streaming = not (json or no_stream)
+    at_once = not settings.confirm or (sys.stdout.isatty() and streaming)
     pieces = pieces_of(events, ends)
     try:
-        write_answer(pieces, streaming=not (json or no_stream), silent=json)
+        if at_once:
+            write_answer(pieces, streaming, silent=json)
     except BrokenPipeError:
         if html is None:
             raise
         # Its reader left early (`| head -1`), but the answer goes to the page too.
         close_broken_pipe()
-        list(pieces)
-    answer = ends[0].result
+    done = last_event(events, pieces, ends, notes)
+    if not (at_once or json):
+        print(printable(done.result.answer), flush=True)
     if html:
         from specprefill_cli.reporting.html import answer_result
 
         assert collection is not None, "it was read for the page"
-        write_page(html, question, collection, [answer_result(answer, ends[0].cells)])
-    if json:
-        print_json(answer.to_json())
-    else:
-        from specprefill_cli.reporting.evidence import BETTER_PAIR_HINT, evidence, needs_better_pair
-        from specprefill_cli.reporting.table import answer_table, short_table
-
-        notes.show(evidence(answer))
-        if not quiet and needs_better_pair(answer) and first_time("better-pair"):
-            notes.tell(BETTER_PAIR_HINT)
-        notes.show(answer_table(answer) if verbose else short_table(answer))
-    if answer.stopped == "interrupt":
+        write_page(html, question, collection, [answer_result(done.result, done.cells)])
+    show_figures(done.result, at_once, json, verbose, notes)
+    if done.result.stopped == "interrupt":
         raise typer.Exit(INTERRUPTED)
 
 
-def pieces_of(events: Iterator[Event], ends: list[Done]) -> Iterator[str]:
-    """The pieces of an answer's text; its last event goes to `ends`."""
+def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes: Notes) -> None:
+    """Print the answer as JSON, or show what full prefill found, the evidence, and the figures.
+
+    at_once: whether the answer was written before it was confirmed
+    """
+    if json:
+        print_json(answer.to_json())
+        return
+    from specprefill_cli.reporting.evidence import BETTER_PAIR_HINT, evidence, needs_better_pair
+    from specprefill_cli.reporting.table import answer_table, confirmation_text, short_table
+
+    confirmation = confirmation_text(answer)
+    if confirmation is not None:
+        notes.tell(confirmation)
+    if at_once and answer.confirmed is False:
+        print(f"corrected: {printable(answer.answer)}", flush=True)
+    notes.show(evidence(answer))
+    if not notes.quiet and needs_better_pair(answer) and first_time("better-pair"):
+        notes.tell(BETTER_PAIR_HINT)
+    notes.show(answer_table(answer) if verbose else short_table(answer))
+
+
+def pieces_of(events: Iterator[Event], ends: list[Provisional | Done]) -> Iterator[str]:
+    """The pieces of an answer's text; the event that ends it goes to `ends`."""
     for event in events:
         if isinstance(event, Piece):
             yield event.text
-        elif isinstance(event, Done):
+        elif isinstance(event, Provisional | Done):
             ends.append(event)
+            return
+
+
+def last_event(events: Iterator[Event], pieces: Iterator[str], ends: list[Provisional | Done], notes: Notes) -> Done:
+    """Wait for the end of the answer and of its confirmation, which Ctrl-C leaves unconfirmed."""
+    list(pieces)
+    end = ends[-1]
+    if isinstance(end, Done):
+        return end
+    try:
+        with notes.progress("full prefill confirms the answer"):
+            list(pieces_of(events, ends))
+    except KeyboardInterrupt:
+        # Of a server, which has no more to say.
+        warnings = [*end.result.warnings, f"interrupted: {UNCONFIRMED}"]
+        return Done(replace(end.result, stopped="interrupt", warnings=warnings))
+    done = ends[-1]
+    assert isinstance(done, Done), "an answer is provisional once"
+    return done
 
 
 def write_answer(pieces: Iterator[str], streaming: bool, silent: bool) -> None:

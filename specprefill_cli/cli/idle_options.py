@@ -48,7 +48,7 @@ NEEDS: Mapping[str, tuple[Sequence[str], Callable[[Settings], bool]]] = {
     "--mode select": (("positions",), places_tokens),
     "--mode draft-kv": (("recompute", "recompute_by"), partial(obeys, "recompute")),
     "--mode draft-kv or hybrid": (("accept_risk", "exact_layers"), partial(obeys, "accept_risk")),
-    "a mode other than full": (("scorer", "chunk_size"), scores_document),
+    "a mode other than full": (("scorer", "chunk_size", "confirm"), scores_document),
     "a scorer that looks ahead (question, paper)": (("look_ahead",), looks_ahead),
     "--mode select and a scorer that runs the draft, other than paper": (("draft_window",), reads_with_window),
     "--temperature above 0": (("top_p", "top_k"), lambda settings: settings.temperature > 0),

@@ -16,6 +16,7 @@ def check_possible(settings: Settings) -> None:
     """Raises UsageError that names the settings which need the target's weights here."""
     asked = [f"--mode {settings.mode}"] if settings.mode not in MODES_THERE else []
     names = [name for name in OF_WEIGHTS if getattr(settings, name) != SETTINGS[name].default]
+    asked += ["--confirm"] if settings.confirm else []
     names += ["positions"] if settings.positions != AUTO else []
     names += ["speculate"] if settings.speculate not in (AUTO, OFF) else []
     names += ["proposer"] if settings.proposer != AUTO else []

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specprefill_cli.documents.sources import STANDARD_INPUT
-from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, Request, Started
+from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, Provisional, Request, Started
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
 from specprefill_cli.record import Cell, DryRun, Record, Retrieval, decoded
 from specprefill_cli.settings import AUTO, SETTINGS, Settings
@@ -88,6 +88,8 @@ class HttpEngine:
                 yield Piece(values["text"])
             elif name == "error":
                 raise refusal(values)
+            elif name == "provisional":
+                yield Provisional(self.done(values).result)
             else:
                 yield self.done(values)
                 return

@@ -22,6 +22,7 @@ from torch import Tensor
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.collection import Collection
+from specprefill_cli.engine.priority import due
 from specprefill_cli.engine.question import Ticket, is_device_failure, largest_pass_bytes, without_target
 from specprefill_cli.engine.request import (
     ANSWER,
@@ -32,6 +33,7 @@ from specprefill_cli.engine.request import (
     Event,
     Failed,
     Piece,
+    Provisional,
     QueueFull,
     Request,
     Started,
@@ -188,7 +190,7 @@ class LocalEngine:
         """Take the oldest request that is tokenised and fits beside those that run."""
         with self.changed:
             ticket = next((ticket for ticket in self.waiting if ticket.is_ready), None)
-        if ticket is None or len(self.running) >= self.most or (self.running and self.needs_all(ticket)):
+        if ticket is None or not self.has_place or (self.running and self.needs_all(ticket)):
             return None
         try:
             if ticket.request.task == ANSWER and ticket.prepared is None:
@@ -206,6 +208,12 @@ class LocalEngine:
             self.waiting.remove(ticket)
             self.prefilling = ticket
         return ticket
+
+    @property
+    def has_place(self) -> bool:
+        """Whether one more question may run. Confirmations take no place, but no more than `capacity` pile up."""
+        answering = sum(not ticket.confirming for ticket in self.running)
+        return answering < self.most and len(self.running) < self.capacity
 
     def needs_all(self, ticket: Ticket) -> bool:
         """Whether a request cannot run beside others."""
@@ -243,13 +251,16 @@ class LocalEngine:
         self.last_active = time.monotonic()
 
     def decode(self) -> None:
-        """Run the next pass of every running answer: those of one model together."""
-        sharing = len(self.running) + (self.prefilling is not None)
+        """Run the next pass of every running answer that is due: those of one model together."""
+        running = due(self.running, prefilling=self.prefilling is not None)
+        sharing = len(running) + (self.prefilling is not None)
         groups: dict[int, list[Ticket]] = defaultdict(list)
-        for ticket in self.running:
+        for ticket in running:
             assert ticket.waiting is not None and ticket.stream is not None  # noqa: PT018
             ticket.stream.speculation.costs.sharing = sharing
             groups[id(ticket.waiting.model)].append(ticket)
+            if ticket.confirming:
+                ticket.bytes = ticket.confirming_bytes
         for group in groups.values():
             # A failed device in an earlier group ends the answers of the later ones.
             tickets = [ticket for ticket in group if ticket.waiting is not None]
@@ -304,6 +315,9 @@ class LocalEngine:
             self.drop(ticket)
             with self.changed, suppress(ValueError):
                 self.waiting.remove(ticket)
+        if isinstance(event, Provisional):
+            # Its KV is freed; that of the whole prompt is yet to come.
+            ticket.bytes = 0
         ticket.delivered |= isinstance(event, Piece)
         self.observe(ticket, event)
         ticket.deliver(event)

@@ -23,7 +23,17 @@ from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.speculation import check_proposer
 from specprefill_cli.documents.collection import Collection
-from specprefill_cli.engine.request import ANSWER, PASSAGES, Cancelled, Deliver, Done, Event, Piece, Request
+from specprefill_cli.engine.request import (
+    ANSWER,
+    PASSAGES,
+    Cancelled,
+    Deliver,
+    Done,
+    Event,
+    Piece,
+    Provisional,
+    Request,
+)
 from specprefill_cli.errors import UsageError, first_line
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.loading import LoadedModel, ModelOutline
@@ -34,6 +44,7 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.pass_size import SMALLEST, pass_bytes
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.settings import AUTO, Settings
 
 
@@ -52,7 +63,7 @@ class Ticket:
 
     submitted, started: on the clock of `time.perf_counter`; started is None while the request waits
     encoded: its documents, read, and its prompt, tokenised; prepared: its settings, resolved
-    bytes: of keys and values, estimated when it began
+    bytes: of keys and values that it holds, estimated; confirming_bytes: while full prefill confirms its answer
     steps: the answer, which asks for passes; waiting: the pass that it needs next
     delivered: whether a piece of the answer was delivered
     retried: why the first attempt lacked memory; the second runs with no other
@@ -67,8 +78,9 @@ class Ticket:
     encoded: Future[Encoded] | None = None
     prepared: Prepared | None = None
     bytes: int = 0
+    confirming_bytes: int = 0
     stream: AnswerStream | None = None
-    steps: Generator[Pass | str, Tensor, None] | None = None
+    steps: Generator[Pass | str | Record, Tensor, None] | None = None
     waiting: Pass | None = None
     cancelled: bool = False
     delivered: bool = False
@@ -78,6 +90,11 @@ class Ticket:
     def is_ready(self) -> bool:
         """Whether its prompt is tokenised, or cannot be."""
         return self.encoded is not None and self.encoded.done()
+
+    @property
+    def confirming(self) -> bool:
+        """Whether its answer is complete, and full prefill confirms it."""
+        return self.stream is not None and self.stream.confirmation is not None
 
     def encode(self, session: Session, read: Callable[[tuple[str, ...]], Collection], independent: bool) -> Encoded:
         """Read the documents and tokenise the prompt; in a thread of its own.
@@ -118,7 +135,7 @@ class Ticket:
         assert encoded.prompt is not None, "the question is to be answered"
         encoded.session.warm_up(self.settings)
         self.prepared = encoded.session.resolved(encoded.prompt, self.settings, self.request.identifier)
-        self.bytes = answer_bytes(self.prepared)
+        self.bytes, self.confirming_bytes = answer_bytes(self.prepared), confirmation_bytes(self.prepared)
 
     def prefill(self) -> None:
         """Prefill the question, and choose the first token of its answer."""
@@ -155,7 +172,7 @@ class Ticket:
             else:
                 item = next(steps) if outcome is None else steps.send(outcome)
             while not isinstance(item, Pass):
-                yield Piece(item)
+                yield Piece(item) if isinstance(item, str) else Provisional(item)
                 item = next(steps)
             self.waiting = item
             return
@@ -213,6 +230,11 @@ def answer_bytes(prepared: Prepared) -> int:
         cached = cached_tokens(request.draft_prefixes, pair.draft, draft, 1, request.draft_window)
         total += (draft.length - cached + answer) * token_bytes(pair.draft)
     return total
+
+
+def confirmation_bytes(prepared: Prepared) -> int:
+    """Bytes of the keys and values that an answer holds while full prefill confirms it."""
+    return answer_bytes(replace(prepared, resolved=replace(prepared.resolved, mode=BASELINE)))
 
 
 def largest_pass_bytes(prepared: Prepared) -> int:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.collection import Collection
     from specprefill_cli.prompting import Template
+    from specprefill_cli.record import Record
     from specprefill_cli.settings import Settings
 
 ANSWER, PASSAGES, PLAN = "answer", "passages", "plan"
@@ -53,6 +54,13 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Provisional:
+    """The answer is complete, and full prefill begins to confirm it; its record."""
+
+    result: Record
+
+
+@dataclass(frozen=True)
 class Done:
     """The result of the request; cells: the fate of every chunk, where it was asked for."""
 
@@ -67,7 +75,7 @@ class Failed:
     error: BaseException
 
 
-Event = Started | Piece | Done | Failed
+Event = Started | Piece | Provisional | Done | Failed
 LAST = (Done, Failed)
 # Takes the events of a request, on the engine's thread; it must not wait.
 Deliver = Callable[[Event], None]

@@ -131,6 +131,22 @@ EVALUATION: Columns = {
     "TTFT": lambda row: f"{row.ttft_seconds * 1000:,.0f} ms",
     "x full": lambda row: number(row.ttft_ratio),
 }
+CONFIRMATION: Columns = {
+    "keep": lambda row: keep_text("select", row.keep),
+    "n": lambda row: str(row.n),
+    "confirmed, % [95 %]": lambda row: number(row.confirmed, ".1f", row.confirmed_low, row.confirmed_high),
+    "final = full": lambda row: f"{row.same} of {row.n}",
+    "F1 provisional": lambda row: number(row.provisional_f1, ".1f"),
+    "final": lambda row: number(row.final_f1, ".1f"),
+    "TTFT": lambda row: seconds(row.ttft_seconds),
+    "confirmed after": lambda row: seconds(row.confirmed_seconds),
+    "full": lambda row: seconds(row.full_seconds),
+    "x full": lambda row: number(row.time_ratio),
+    **{
+        f"AUROC {name}": lambda row, name=name: number(row.signals[name][0], ".2f", *row.signals[name][1:3])
+        for name in ("confidence", "margin", "mass")
+    },
+}
 
 
 def show_benchmark(rows: Sequence[Any], columns: Columns, json: bool) -> None:

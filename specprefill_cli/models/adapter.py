@@ -79,11 +79,12 @@ def run_alone(step: Pass) -> Tensor:
         )
 
 
-def run_steps(steps: Steps[Value]) -> Value:
-    """Run every pass that some work asks for, each by itself; returns what the work returns."""
+def run_steps(steps: Steps[Value], before: Callable[[], None] = lambda: None) -> Value:
+    """Run every pass that some work asks for, each by itself; returns what the work returns. before: called before each."""
     try:
         step = next(steps)
         while True:
+            before()
             step = steps.send(run_alone(step))
     except StopIteration as ended:
         return ended.value
@@ -157,16 +158,39 @@ def prefill(
     state: PrefillState | None = None,
     local_window: LocalWindow | None = None,
 ) -> tuple[Tensor, PrefillState]:
-    """Run tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last one, and the state.
+    """Run tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last one, and the state."""
+    state = new_state(len(tokens)) if state is None else state
+    steps = prefill_steps(model, tokens, positions, chunk, state, capture, local_window)
+    return run_steps(steps, pause_before_pass), state
+
+
+def prefill_steps(
+    model: PreTrainedModel,
+    tokens: Tensor,
+    positions: Tensor,
+    chunk: int,
+    state: PrefillState,
+    capture: QueryCapture | None = None,
+    local_window: LocalWindow | None = None,
+) -> Steps[Tensor]:
+    """Ask for the passes over tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last one.
 
     Of the other tokens the last layer computes keys and values only, except in a last pass so short that skipping the
     rest would cost more than it saves.
     """
-    state = new_state(len(tokens)) if state is None else state
-    before = (len(tokens) - 1) // chunk * chunk
-    read_keys(model, tokens[:before], positions[:before], chunk, layer_count(model) - 1, capture, state, local_window)
-    logits = run(model, tokens[before:], positions[before:], state, capture, local_window=local_window)
-    return logits, state
+    last_layer, before = layer_count(model) - 1, (len(tokens) - 1) // chunk * chunk
+    for start in range(0, len(tokens), chunk):
+        part = slice(start, start + chunk)
+        logits = yield Pass(
+            model=model,
+            tokens=tokens[part],
+            positions=positions[part],
+            state=state,
+            capture=capture,
+            last_layer=last_layer if start < before else None,
+            local_window=local_window,
+        )
+    return logits
 
 
 def read_keys(

@@ -15,6 +15,7 @@ from specprefill_cli.reporting.evidence import passages_view
 from specprefill_cli.reporting.html import PageResult, answer_result
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import (
+    confirmation_text,
     page_text,
     phase_name,
     positions_text,
@@ -64,6 +65,7 @@ def figures(compared: ModeAnswer) -> dict[str, str | None]:
     return {
         "answer": answer.answer or "(nothing)",
         "mode": f"{answer.mode}  ({answer.reason})" if answer.reason else None,
+        "full prefill": confirmation_text(answer),
         "TTFT": seconds(answer.ttft_seconds),
         **{f"  {phase_name(name)}": seconds(value) if value > 0 else None for name, value in answer.phases.items()},
         "reused": ", ".join(answer.reused),

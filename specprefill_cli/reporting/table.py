@@ -126,7 +126,7 @@ def start_facts(answer: Record) -> list[tuple[str, str]]:
 def decode_facts(answer: Record) -> list[tuple[str, str]]:
     """Describe decoding; what was not measured has no row."""
     speed = f"{answer.tokens_per_second:,.0f} tokens/s" if answer.tokens_per_second else "-"
-    facts = [("decode", f"{answer.generated_tokens} tokens, {speed}")]
+    facts = [("decode", f"{answer.generated_tokens} tokens, {speed}"), *confirmation_facts(answer)]
     if answer.acceptance_rate is not None:
         facts.append(("acceptance", acceptance_text(answer)))
     if answer.speculation.reason:
@@ -134,6 +134,24 @@ def decode_facts(answer: Record) -> list[tuple[str, str]]:
     if answer.peak_memory_bytes:
         facts.append(("peak memory", f"{answer.peak_memory_bytes / 2**20:,.0f} MiB"))
     return facts
+
+
+def confirmation_text(answer: Record) -> str | None:
+    """Say what full prefill found about the answer; None where it was not asked."""
+    if answer.provisional_answer is None:
+        return None
+    if answer.confirmed is None:
+        return "not confirmed by full prefill"
+    return (
+        f"{'confirmed' if answer.confirmed else 'corrected'} by full prefill, {seconds(answer.confirm_seconds or 0.0)}"
+    )
+
+
+def confirmation_facts(answer: Record) -> list[tuple[str, str]]:
+    """The row about confirmation, with the answer that was corrected."""
+    text = confirmation_text(answer)
+    before = f"; provisional answer: {answer.provisional_answer or '(nothing)'}" if answer.confirmed is False else ""
+    return [] if text is None else [("answer", text + before)]
 
 
 def seconds(value: float) -> str:

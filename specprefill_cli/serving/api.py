@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from specprefill_cli import __version__
 from specprefill_cli.documents.collection import Collection
-from specprefill_cli.engine.request import PASSAGES, PLAN, Done, Event, Piece
+from specprefill_cli.engine.request import PASSAGES, PLAN, Done, Event, Piece, Provisional
 from specprefill_cli.serving.backend import (
     Backend,
     event_stream,
@@ -140,11 +140,16 @@ async def without_answer(request: Request, backend: Backend, paths_allowed: bool
 
 
 async def events(submission: Submission, first: Event, body: AskBody) -> AsyncIterator[str]:
-    """Server-sent events: `piece` for text, `answer` for the record, `error` where it ends early."""
+    """Server-sent events: `piece` for text, `answer` for the record, `error` where it ends early.
+
+    Before an answer that is to be confirmed comes `provisional`, its record until then.
+    """
     try:
         async for payload in text_pieces(submission, first):
             if isinstance(payload, Piece):
                 yield event("piece", {"text": payload.text})
+            elif isinstance(payload, Provisional):
+                yield event("provisional", record(Done(payload.result), body))
             else:
                 yield event("answer", record(payload, body))
     except ApiError as error:

@@ -12,7 +12,17 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
-from specprefill_cli.engine.request import ANSWER, Cancelled, Done, Event, Failed, Piece, QueueFull, Request
+from specprefill_cli.engine.request import (
+    ANSWER,
+    Cancelled,
+    Done,
+    Event,
+    Failed,
+    Piece,
+    Provisional,
+    QueueFull,
+    Request,
+)
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line
 from specprefill_cli.serving.guard import ApiError, log_line
 from specprefill_cli.serving.submission import QueueTimeout, Submission
@@ -156,13 +166,13 @@ async def disconnected(request: HttpRequest) -> None:
         pass
 
 
-async def text_pieces(submission: Submission, first: Event) -> AsyncIterator[Piece | Done]:
-    """The pieces of an answer's text and its end, from its first payload on; leaving early cancels it."""
+async def text_pieces(submission: Submission, first: Event) -> AsyncIterator[Piece | Provisional | Done]:
+    """The pieces of an answer's text and its ends, from its first payload on; leaving early cancels it."""
     async with submission:
-        if isinstance(first, Piece | Done):
+        if isinstance(first, Piece | Provisional | Done):
             yield first
         async for payload in pieces_of(submission):
-            if isinstance(payload, Piece | Done):
+            if isinstance(payload, Piece | Provisional | Done):
                 yield payload
 
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
-from specprefill_cli.engine.request import Event, Piece
+from specprefill_cli.engine.request import Done, Event, Piece
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import Record
 from specprefill_cli.serving.backend import (
@@ -83,7 +83,7 @@ async def complete(request: Request, backend: Backend) -> Response:
         return AsciiResponse(completion(heading, finished.result))
     first = await while_connected(request, first_payload(submission))
     with_usage = bool((values.get("stream_options") or {}).get("include_usage"))
-    return event_stream(chunks(submission, first, heading, with_usage))
+    return event_stream(chunks(submission, first, heading, with_usage, settings.confirm))
 
 
 async def list_models(request: Request, backend: Backend) -> Response:
@@ -199,9 +199,9 @@ def usage(answer: Record) -> dict[str, Any]:
 
 
 async def chunks(
-    submission: Submission, first: Event, heading: Mapping[str, Any], with_usage: bool
+    submission: Submission, first: Event, heading: Mapping[str, Any], with_usage: bool, confirm: bool
 ) -> AsyncIterator[str]:
-    """The answer as server-sent events of OpenAI's API."""
+    """The answer as server-sent events of OpenAI's API; one that may be corrected comes whole, because none can be taken back."""
 
     def chunk(delta: Mapping[str, Any], reason: str | None = None) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
@@ -210,9 +210,12 @@ async def chunks(
     yield chunk({"role": "assistant", "content": ""})
     try:
         async for payload in text_pieces(submission, first):
-            if isinstance(payload, Piece):
+            if isinstance(payload, Piece) and not confirm:
                 yield chunk({"content": payload.text})
+            if not isinstance(payload, Done):
                 continue
+            if confirm:
+                yield chunk({"content": payload.result.answer})
             yield chunk({}, payload.result.stopped)
             if with_usage:
                 counted = {"object": "chat.completion.chunk", "choices": [], "usage": usage(payload.result)}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from specprefill_cli.record import Record
 
 
-@with_settings("models", "prefill", "max_new_tokens", lists=(MODE_LIST, KEEP_LIST, SCORER_LIST))
+@with_settings("models", "prefill", "max_new_tokens", "confirm", lists=(MODE_LIST, KEEP_LIST, SCORER_LIST))
 def evaluate(
     questions: Annotated[
         Path, typer.Argument(help="JSONL (or .xz) of {id, context | document | documents, question, answers}.")
@@ -53,6 +53,9 @@ def evaluate(
       specprefill evaluate sample_docs/questions.jsonl --keep 0.2,0.3
 
       specprefill evaluate squad.jsonl.xz --limit 500 --distractors 19 --scorer question,lexical,random --json
+
+    With --confirm: how often full prefill confirms what `select` answers at each keep ratio, and after how long; and what
+    foretells a correction.
     """
     if answers is not None:
         if same_file(answers, questions):
@@ -80,6 +83,9 @@ def evaluate(
             session: Session = open_endpoint(settings)
         else:
             session = open_session(settings, draft=any(map(loads_draft, variants)))
+    if settings.confirm:
+        confirm(session, items, keeps, settings, answers, json, notes)
+        return
     cases = [case.named(session) for case in cases]
     warn_of_idle_options(given, [case.settings(settings) for case in cases], notes)
     with ExitStack() as stack:
@@ -94,6 +100,37 @@ def evaluate(
 
         outcome = run(session, items, cases, settings, step)
     report(questions, outcome, json, notes)
+
+
+def confirm(
+    session: Session,
+    items: list[Item],
+    keeps: list[float | None],
+    settings: Settings,
+    answers: Path | None,
+    json: bool,
+    notes: Notes,
+) -> None:
+    """Confirm the answers of `select`, and print the figures."""
+    from specprefill_cli.lab.evaluation.confirming import Confirmed, figures, measure
+    from specprefill_cli.lab.tables import CONFIRMATION, show_table
+    from specprefill_cli.reporting.jsonl import line
+
+    with ExitStack() as stack:
+        out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None
+        update = stack.enter_context(notes.progress(f"asking {len(items):,} questions"))
+
+        def step(outcome: Confirmed) -> None:
+            update(f"asking {len(items):,} questions: {outcome.item}")
+            if out:
+                out.write(line(asdict(outcome)) + "\n")
+                out.flush()
+
+        rows = figures(measure(session, items, keeps, settings, step))
+    if json:
+        print_json({"rows": [asdict(row) for row in rows]})
+    else:
+        show_table(rows, CONFIRMATION)
 
 
 def report(questions: Path, run: Run, json: bool, notes: Notes) -> None:

@@ -1,0 +1,140 @@
+"""Confirming a provisional answer: full prefill runs behind it, and one pass verifies it whole.
+
+What full prefill would have answered differs from the first token that the pass rejects; from there it is decoded anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specprefill_cli.decoding.known_answer import KnownAnswer
+from specprefill_cli.decoding.measures import DecodeSpeed
+from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.sampling import Sampler, log_probabilities
+from specprefill_cli.decoding.speculation import choose_speculator
+from specprefill_cli.decoding.speculative import decode
+from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.models.adapter import free_memory, pass_overhead, rotation_depends_on_length
+from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.passes import Pass, Steps
+from specprefill_cli.prefill.auto_mode import SHORTEN, Extension, check_context
+from specprefill_cli.prefill.cache_limit import GIBIBYTE, token_bytes
+from specprefill_cli.prefill.modes.base import PrefillResult
+from specprefill_cli.prefill.modes.full import full_steps
+from specprefill_cli.prefill.pass_size import pass_bytes
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.prefix_cache import cached_tokens
+from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.record import BASELINE, UNCONFIRMED, Record
+
+if TYPE_CHECKING:
+    from specprefill_cli.answering.stream import AnswerStream
+
+# A pass of confirmation is so many times the fixed cost of a pass: other answers soon go on, and it costs little more.
+PASS_OVERHEADS = 10
+
+
+@dataclass(kw_only=True)
+class Confirmation:
+    """What is known about a provisional answer.
+
+    provisional: its text; confirmed: whether full prefill gives it too, None while that is not known
+    seconds: from its end until then; log_probabilities: of the final answer's tokens after full prefill
+    warnings: why it was not confirmed
+    """
+
+    provisional: str
+    confirmed: bool | None = None
+    seconds: float | None = None
+    log_probabilities: list[float] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
+
+
+def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
+    """Confirm or correct a provisional answer that has ended: its record, and the passes that this needs.
+
+    Ctrl-C and a lack of memory keep it as it is, unconfirmed.
+    """
+    stream.confirmation = confirmation = Confirmation(provisional=stream.text)
+    if stream.resolved.mode == BASELINE:
+        confirmation.confirmed, confirmation.seconds = True, 0.0
+        confirmation.log_probabilities = stream.log_probabilities
+        return
+    began = time.perf_counter()
+    yield stream.result()
+    provisional = tuple(stream.tokens)
+    stream.release()
+    try:
+        tokens = yield from exact_answer(stream, provisional, confirmation)
+    except KeyboardInterrupt:
+        stream.interrupted, confirmation.warnings = True, (f"interrupted: {UNCONFIRMED}",)
+        return
+    except torch.OutOfMemoryError as error:
+        confirmation.warnings = (f"out of memory ({first_line(error)}): {UNCONFIRMED}",)
+        return
+    confirmation.confirmed = tuple(tokens) == provisional
+    stream.replace_answer(tokens)
+    confirmation.seconds = time.perf_counter() - began
+
+
+def exact_answer(stream: AnswerStream, provisional: Sequence[int], confirmation: Confirmation) -> Steps[list[int]]:
+    """The answer's tokens after full prefill, which are decoded only from where they differ from the provisional ones."""
+    request, decoding = stream.request, stream.resolved.decoding
+    prefilled = yield from full_prefill(request)
+    sampler, speed = Sampler(), DecodeSpeed()
+    first = sampler(prefilled.logits)
+    others = choose_speculator(request, prefilled, decoding, sampler, stream.stop_tokens, stream.speculation)
+    reader = ModelReader(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
+    tokens: list[int] = []
+
+    def keep(token: int) -> Iterator[int]:
+        tokens.append(token)
+        return iter(())
+
+    known = KnownAnswer(provisional, others)
+    most = decoding.max_new_tokens
+    yield from decode(reader, first, stream.stop_tokens, most, sampler, speed, known, emit=keep)
+    confirmation.log_probabilities = log_probabilities(prefilled.logits[None], [first]) + speed.log_probabilities
+    return tokens
+
+
+def full_prefill(request: PrefillRequest) -> Steps[PrefillResult]:
+    """Plain prefill in short passes; by all ranks at once where they share the target."""
+    if request.pair.ranks.size > 1:
+        # The clock of the question has measured its TTFT.
+        request = replace(request, clock=PhaseClock())
+        with request.pair.ranks.together(request.command(BASELINE)):
+            return MODES[BASELINE].prefill(request)
+    return (yield from full_steps(request, confirming_pass(request)))
+
+
+def confirming_pass(request: PrefillRequest) -> int:
+    """Tokens of a pass, a power of two."""
+    target = request.target
+    if rotation_depends_on_length(target.config):
+        return request.prefill_chunk
+    overhead = pass_overhead(next(iter(target.devices)).type)
+    return min(request.prefill_chunk, 1 << (PASS_OVERHEADS * overhead - 1).bit_length())
+
+
+def check_confirmable(request: PrefillRequest) -> None:
+    """Raises PromptTooLong, or SpecprefillError, for a prompt whose full prefill does not fit the context, or the memory."""
+    target, tokens = request.target, request.prompt.length
+    answer = Extension(tokens=request.max_new_tokens, content="answer", option="--max-new-tokens")
+    check_context(target, tokens, tokens, answer, f"leave out --confirm, or {SHORTEN}")
+    cached = cached_tokens(request.target_prefixes, target, request.prompt, cost_of(target).layers)
+    needed = (tokens - cached + request.max_new_tokens) * token_bytes(target)
+    needed += min(confirming_pass(request), tokens) * pass_bytes(cost_of(target), target.model.dtype.itemsize)
+    free = min(map(free_memory, target.devices)) * len(target.devices)
+    if needed > free:
+        raise SpecprefillError(
+            f"--confirm: full prefill of {tokens:,} tokens takes about {needed / GIBIBYTE:.1f} GiB, and "
+            f"{free / GIBIBYTE:.1f} GiB are free; leave out --confirm, or {SHORTEN}"
+        )

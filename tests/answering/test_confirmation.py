@@ -1,0 +1,160 @@
+"""Confirmed answers are those of full prefill, whatever was provisional."""
+
+import pytest
+import torch
+
+from specprefill_cli.answering import confirmation
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.errors import PromptTooLong, SpecprefillError, UsageError
+from specprefill_cli.settings import Settings
+from tests.helpers.architectures import ARCHITECTURES
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 12
+BASE = Settings(mode="select", max_new_tokens=12, keep=0.2, scorer="lexical", confirm=True)
+KEEPS = (0.05, 0.1, 0.2, 0.3)
+
+
+def document(number=0):
+    text = f"House {number} is open. " + TEXT.replace("nine", f"{number} o'clock")
+    return Collection((one_page_document("doc", text, "text/plain"),))
+
+
+def tokens_of(session, documents, settings, question="Who?"):
+    stream = session.ask(documents, question, settings)
+    return stream.finished(), stream.tokens
+
+
+def provisional_of(session, monkeypatch, answer):
+    """Make `select` give these tokens in place of its own answer."""
+    from specprefill_cli.answering.stream import AnswerStream
+
+    decode = AnswerStream.decode
+
+    def scripted(self):
+        if self.resolved.mode == "full":
+            return decode(self)
+        return iter_as_generator(answer)
+
+    monkeypatch.setattr(AnswerStream, "decode", scripted)
+
+
+def iter_as_generator(tokens):
+    yield from tokens
+
+
+@pytest.mark.parametrize("random_pair", sorted(ARCHITECTURES), indirect=True)
+def test_the_final_answer_is_that_of_full_prefill(random_session):
+    for number, keep in enumerate(KEEPS):
+        settings = BASE.varied(keep=keep)
+        for question in ("Who?", "What do tickets cost, and where does the keeper live?"):
+            answer, tokens = tokens_of(random_session, document(number), settings, question)
+            full, expected = tokens_of(
+                random_session, document(number), settings.varied(mode="full", confirm=False, speculate="off"), question
+            )
+            assert tokens == expected
+            assert answer.answer == full.answer
+            assert answer.confirmed == (answer.provisional_answer == full.answer)
+            assert answer.log_probability == pytest.approx(full.log_probability, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_trained_models_confirm_and_correct(tiny_session):
+    from specprefill_cli.lab.evaluation.datasets import read_items
+    from specprefill_cli.resources import packaged_folder
+
+    verdicts = []
+    for item in read_items(packaged_folder("sample_docs") / "questions.jsonl", 8, 0, 0):
+        for keep in KEEPS:
+            settings = Settings(mode="select", keep=keep, max_new_tokens=24, confirm=True)
+            answer, tokens = tokens_of(tiny_session, item.collection, settings, item.question)
+            _, expected = tokens_of(
+                tiny_session, item.collection, settings.varied(mode="full", confirm=False), item.question
+            )
+            assert tokens == expected
+            verdicts.append(answer.confirmed)
+    assert {True, False} == set(verdicts)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda tokens: tokens,
+        lambda tokens: [7, *tokens[1:]],
+        lambda tokens: [*tokens[:5], 7, *tokens[6:]],
+        lambda tokens: tokens[:5],
+        lambda tokens: [],
+        lambda tokens: [*tokens, 7, 8, 9],
+    ],
+    ids=["the same", "at token 0", "in the middle", "ended earlier", "empty", "ended later"],
+)
+@pytest.mark.parametrize("stops", [False, True])
+def test_an_answer_is_corrected_wherever_it_differs(random_session, monkeypatch, changed, stops):
+    target, documents = random_session.pair.target, document()
+    monkeypatch.setattr(target, "stop_tokens", frozenset())
+    settings = BASE.varied(max_new_tokens=16, speculate="off")
+    _, expected = tokens_of(random_session, documents, settings.varied(mode="full", confirm=False))
+    if stops:
+        # Full prefill's answer ends in front of a token that it has not given before.
+        place = next(place for place in range(6, 16) if expected[place] not in expected[:place])
+        monkeypatch.setattr(target, "stop_tokens", frozenset({expected[place]}))
+        expected = expected[:place]
+    provisional = changed(expected)[:16]
+    provisional_of(random_session, monkeypatch, provisional)
+    answer, tokens = tokens_of(random_session, documents, settings)
+    assert tokens == expected
+    assert answer.confirmed == (provisional == expected)
+    assert answer.generated_tokens == len(expected)
+
+
+def test_one_pass_verifies_a_provisional_answer(random_session, monkeypatch):
+    monkeypatch.setattr(random_session.pair.target, "stop_tokens", frozenset())
+    settings = BASE.varied(speculate="off")
+    _, expected = tokens_of(random_session, document(), settings.varied(mode="full", confirm=False))
+    provisional_of(random_session, monkeypatch, expected)
+    stream = random_session.ask(document(), "Who?", settings)
+    widths = []
+    handle = random_session.pair.target.model.model.layers[0].register_forward_pre_hook(
+        lambda _layer, states: widths.append(states[0].shape[1])
+    )
+    assert stream.finished().confirmed
+    handle.remove()
+    assert sum(widths[:-1]) == stream.request.prompt.length
+    assert widths[-1] == len(expected) - 1
+
+
+def test_full_mode_has_nothing_to_confirm(random_session):
+    answer, _ = tokens_of(random_session, document(), BASE.varied(mode="full"))
+    assert (answer.confirmed, answer.confirm_seconds) == (True, 0.0)
+    assert answer.provisional_answer == answer.answer
+
+
+def test_an_answer_without_confirmation_says_nothing_of_it(random_session):
+    answer, _ = tokens_of(random_session, document(), BASE.varied(confirm=False))
+    assert answer.confirmed is answer.provisional_answer is answer.confirm_seconds is None
+
+
+def test_sampling_is_refused_by_name():
+    with pytest.raises(UsageError, match="--confirm: a sampled answer"):
+        BASE.varied(temperature=0.5)
+
+
+def test_what_full_prefill_cannot_take_is_said_before_it_starts(random_session, monkeypatch):
+    with pytest.raises(PromptTooLong, match="leave out --confirm"):
+        random_session.ask(document(), "Who?", BASE.varied(max_new_tokens=4_000))
+    monkeypatch.setattr(confirmation, "free_memory", lambda _device: 1_000)
+    with pytest.raises(SpecprefillError, match="--confirm: full prefill of"):
+        random_session.ask(document(), "Who?", BASE)
+    random_session.ask(document(), "Who?", BASE.varied(mode="full"))
+
+
+def test_a_lack_of_memory_keeps_the_provisional_answer(random_session, monkeypatch):
+    def fail(*_):
+        raise torch.OutOfMemoryError("no room")
+        yield
+
+    expected, _ = tokens_of(random_session, document(), BASE.varied(confirm=False))
+    monkeypatch.setattr(confirmation, "full_steps", fail)
+    answer, _ = tokens_of(random_session, document(), BASE)
+    assert (answer.answer, answer.confirmed, answer.provisional_answer) == (expected.answer, None, expected.answer)
+    assert answer.warnings[-1] == "out of memory (no room): full prefill has not confirmed the answer"

@@ -1,0 +1,162 @@
+"""Confirmations beside other answers: the same answers, first tokens and decode steps first, and a Ctrl-C that loses nothing."""
+
+import threading
+
+import pytest
+
+from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.engine.local import LocalEngine
+from specprefill_cli.engine.request import LAST, Done, Piece, Provisional, Request, Started
+from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, DocumentCache
+from specprefill_cli.record import UNCONFIRMED
+from specprefill_cli.settings import Settings
+
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 12
+QUESTIONS = ("When does it open?", "What do tickets cost?", "Who lives there?", "Why at nine?")
+CONFIRM = Settings(mode="select", scorer="lexical", keep=0.2, max_new_tokens=12, prefill_chunk=64, confirm=True)
+FULL = CONFIRM.varied(mode="full", confirm=False, speculate="off")
+
+
+def document(number=0):
+    return Collection((one_page_document("doc", f"House {number}. {TEXT}", "text/plain"),))
+
+
+class Asker:
+    def __init__(self, session, **options):
+        self.engine = LocalEngine(session, **options)
+        self.log = []
+
+    def submit(self, name, settings=CONFIRM, question="Who?", documents=None):
+        request = Request(documents=documents or document(), question=question, settings=settings)
+        ticket = self.engine.submit(request, lambda event: self.log.append((name, event)))
+        ticket.encoded.exception(60)
+        return ticket
+
+    def kinds(self, name):
+        return [type(event) for asker, event in self.log if asker == name]
+
+    def record(self, name):
+        (last,) = [event for asker, event in self.log if asker == name and isinstance(event, LAST)]
+        assert isinstance(last, Done)
+        return last.result
+
+    def finish(self):
+        while self.engine.busy:
+            self.engine.step()
+
+
+@pytest.fixture
+def session(random_session, monkeypatch):
+    """A session whose answers have their full length."""
+    monkeypatch.setattr(random_session.pair.target, "stop_tokens", frozenset())
+    random_session.warm_up(CONFIRM)
+    random_session.warm_up(FULL)
+    return random_session
+
+
+def test_answers_confirmed_beside_each_other_are_those_of_full_prefill(session):
+    asker = Asker(session.with_cache(DocumentCache()))
+    for number, question in enumerate(QUESTIONS):
+        asker.submit(question, question=question, documents=document(number % 2))
+    asker.finish()
+    for number, question in enumerate(QUESTIONS):
+        answer = asker.record(question)
+        assert answer.answer == session.ask(document(number % 2), question, FULL).finished().answer
+        assert answer.confirmed == (answer.provisional_answer == answer.answer)
+        kinds = asker.kinds(question)
+        assert [kinds[0], *kinds[-2:]] == [Started, Provisional, Done]
+        assert set(kinds[1:-2]) == {Piece}
+
+
+def test_first_tokens_and_decode_steps_come_before_a_confirmation(session):
+    asker = Asker(session)
+    asker.submit("a")
+    while Provisional not in asker.kinds("a"):
+        asker.engine.step()
+    asker.engine.step()
+    asker.submit("b", CONFIRM.varied(confirm=False))
+    asker.finish()
+    order = [name for name, event in asker.log if isinstance(event, Done)]
+    assert order == ["b", "a"]
+    assert asker.record("a").answer == session.ask(document(), "Who?", FULL).finished().answer
+
+
+def test_confirmations_take_no_place_and_hold_one_whole_prompt_at_a_time(session):
+    asker = Asker(session, concurrency=2)
+    tickets = [asker.submit(number, documents=document(number)) for number in range(4)]
+    held = set()
+    while asker.engine.busy:
+        asker.engine.step()
+        held.add(sum(ticket.confirming and ticket.bytes > 0 for ticket in tickets if ticket in asker.engine.running))
+    assert held == {0, 1}
+    ends = [name for name, event in asker.log if isinstance(event, Done)]
+    provisional = [name for name, event in asker.log if isinstance(event, Provisional)]
+    assert ends == provisional == [0, 1, 2, 3]
+
+
+def test_later_questions_reuse_the_kv_of_a_confirmation(session):
+    asker = Asker(session.with_cache(DocumentCache()))
+    asker.submit("a")
+    asker.finish()
+    asker.submit("b", FULL, "Why at nine?")
+    asker.finish()
+    assert TARGET_PREFIX in asker.record("b").reused
+    assert asker.record("b").answer == session.ask(document(), "Why at nine?", FULL).finished().answer
+
+
+def test_ctrl_c_in_a_confirmation_keeps_the_provisional_answer(session, monkeypatch):
+    expected = session.ask(document(), "Who?", CONFIRM.varied(confirm=False)).finished()
+    engine, provisional = LocalEngine(session, concurrency=1), []
+    read = ModelReader.read
+
+    def interrupt(*arguments):
+        # The pass that verifies comes after all of full prefill.
+        if provisional:
+            raise KeyboardInterrupt
+        return read(*arguments)
+
+    monkeypatch.setattr(ModelReader, "read", interrupt)
+    for event in engine.ask(Request(documents=document(), question="Who?", settings=CONFIRM)):
+        provisional += [event.result] if isinstance(event, Provisional) else []
+    assert isinstance(event, Done)
+    assert (provisional[0].confirmed, provisional[0].answer) == (None, expected.answer)
+    answer = event.result
+    assert (answer.answer, answer.confirmed, answer.stopped) == (expected.answer, None, "interrupt")
+    assert answer.warnings[-1] == f"interrupted: {UNCONFIRMED}"
+
+
+def test_cancelling_a_confirmation_leaves_other_answers_whole(session):
+    asker = Asker(session)
+    ticket = asker.submit("a")
+    asker.submit("b", question="Why?")
+    while Provisional not in asker.kinds("a"):
+        asker.engine.step()
+    asker.engine.cancel(ticket)
+    asker.finish()
+    assert asker.record("a").confirmed is None
+    assert asker.record("b").answer == session.ask(document(), "Why?", FULL).finished().answer
+
+
+def test_two_clients_at_once_get_what_full_prefill_answers(session):
+    engine, records = LocalEngine(session.with_cache(DocumentCache()), independent=True), {}
+    done = threading.Barrier(3)
+
+    def ask(question):
+        def take(event):
+            if isinstance(event, LAST):
+                records[question] = event.result
+                threading.Thread(target=done.wait).start()
+
+        engine.submit(Request(documents=document(), question=question, settings=CONFIRM), take)
+
+    worker = threading.Thread(target=engine.run)
+    worker.start()
+    for question in QUESTIONS[:2]:
+        threading.Thread(target=ask, args=(question,)).start()
+    done.wait(60)
+    engine.close()
+    worker.join()
+    for question in QUESTIONS[:2]:
+        assert records[question].answer == session.ask(document(), question, FULL).finished().answer
