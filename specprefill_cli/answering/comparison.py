@@ -17,7 +17,7 @@ from specprefill_cli.answering.dry_run import dry_run
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.errors import PromptTooLong
-from specprefill_cli.prefill.cache_limit import document_cache
+from specprefill_cli.prefill.prefix_cache import document_cache
 from specprefill_cli.record import BASELINE, Cell, DryRun, Record
 from specprefill_cli.settings import Settings
 

@@ -10,9 +10,9 @@ from specprefill_cli.decoding.speculation import draft_may_propose
 from specprefill_cli.models.adapter import longrope_threshold
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.encoder import encoder_flops
+from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup, runs_draft
-from specprefill_cli.prefill.pass_size import pass_size
 from specprefill_cli.prefill.positions import COMPACT
 from specprefill_cli.prefill.prefix_cache import TOKENS
 from specprefill_cli.prefill.registry import MODES, SCORERS
@@ -164,7 +164,7 @@ def resolve_request(
         look_ahead=settings.look_ahead,
         # A chunk larger than the document is the document: no tensor need be that long.
         chunk_size=min(settings.chunk_size, max(1, end - start)),
-        prefill_chunk=pass_size(settings.prefill_chunk, pair, max(prompt.length, draft_prompt.length)),
+        prefill_chunk=MemoryPlan(pair).pass_size(settings.prefill_chunk, max(prompt.length, draft_prompt.length)),
         draft_window=SCORERS[scorer].window(pair, settings.draft_window),
         settings=settings,
         seed=settings.seed,

@@ -11,7 +11,6 @@ import typer
 
 from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, close_broken_pipe, print_json
-from specprefill_cli.cli.hints import first_time
 from specprefill_cli.cli.inputs import read_inputs, write_page
 from specprefill_cli.cli.loading import open_engine, running_server
 from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
@@ -20,7 +19,7 @@ from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Requ
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
 from specprefill_cli.record import UNCONFIRMED, Record
 from specprefill_cli.reporting.safe import printable
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import Settings, config_path
 
 if TYPE_CHECKING:
     from specprefill_cli.endpoint.engine import EndpointEngine
@@ -178,3 +177,14 @@ def write_answer(pieces: Iterator[str], streaming: bool, silent: bool) -> None:
     text = "".join(pieces).strip()
     if not silent:
         print(printable(text), flush=True)
+
+
+def first_time(hint: str) -> bool:
+    """Whether a hint was never given on this account; from now on it was. False where that cannot be recorded."""
+    marker = config_path().parent / f"{hint}.seen"
+    try:
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch(exist_ok=False)
+    except OSError:
+        return False
+    return True

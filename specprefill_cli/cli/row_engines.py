@@ -106,7 +106,7 @@ class LocalOpener:
         # A row may bring what gives an option its effect: nothing is idle here.
         session = open_ready_session(context, [settings], {}, notes)
         from specprefill_cli.batching.local import LocalRows, own_or_read
-        from specprefill_cli.prefill.cache_limit import document_cache
+        from specprefill_cli.prefill.prefix_cache import document_cache
 
         store = disk_cache(options.cache_dir, options.cache_limit, notes)
         session = session.with_cache(document_cache(settings.memory_cache, session.pair, store))

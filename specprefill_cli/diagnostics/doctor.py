@@ -156,7 +156,7 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
     """The dtype that `auto` takes, and the memory that both models need, against the free memory. Nothing is downloaded."""
     from specprefill_cli.models import smollm2
     from specprefill_cli.models.hub import ModelNotHere
-    from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
+    from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
     from specprefill_cli.models.outline import load_outline
     from specprefill_cli.models.pairs import chosen_pair
     from specprefill_cli.models.placement import choose_dtype, choose_placement

@@ -38,11 +38,10 @@ from specprefill_cli.engine.request import (
     Request,
     Started,
 )
+from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.packed import run_together
 from specprefill_cli.models.passes import before_each_pass
-from specprefill_cli.prefill.cache_limit import memory_limit
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.settings import AUTO
 
 # What `--concurrency auto` runs at once. On a CPU 16 sequences share the fixed cost of a pass well enough; on a GPU memory
 # decides sooner.
@@ -88,8 +87,8 @@ class LocalEngine:
         # Other ranks are sent one pass after the other.
         self.alone = pair.ranks.size > 1
         self.most = 1 if self.alone else self.concurrency or automatic_concurrency(pair)
-        limit = memory_limit(self.session.settings.memory_cache, pair) or memory_limit(AUTO, pair)
-        self.limit = limit if self.memory_bytes is None else self.memory_bytes
+        limit = self.memory_bytes
+        self.limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache) if limit is None else limit
         self.preparing = ThreadPoolExecutor(PREPARING, "prepare")
 
     @property

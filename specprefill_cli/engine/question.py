@@ -35,13 +35,11 @@ from specprefill_cli.engine.request import (
     Request,
 )
 from specprefill_cli.errors import UsageError, first_line
-from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.loading import LoadedModel, ModelOutline
+from specprefill_cli.models.memory_plan import SMALLEST, pass_bytes, token_bytes
 from specprefill_cli.models.passes import Pass
 from specprefill_cli.prefill.auto_mode import runs_draft
-from specprefill_cli.prefill.cache_limit import token_bytes
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.pass_size import SMALLEST, pass_bytes
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import BASELINE, Record
@@ -240,8 +238,7 @@ def confirmation_bytes(prepared: Prepared) -> int:
 def largest_pass_bytes(prepared: Prepared) -> int:
     """Bytes that the largest pass of a prompt takes beside keys and values."""
     request, target = prepared.request, prepared.request.pair.loaded_target
-    tokens = min(request.prefill_chunk, request.prompt.length)
-    return tokens * pass_bytes(cost_of(target), target.model.dtype.itemsize)
+    return min(request.prefill_chunk, request.prompt.length) * pass_bytes(target)
 
 
 def is_device_failure(error: BaseException) -> bool:

@@ -245,13 +245,3 @@ def synchronize(used_devices: Iterable[torch.device]) -> None:
             torch.cuda.synchronize(device)
         elif device.type == "mps":
             torch.mps.synchronize()
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes available to new tensors on a device, torch's cached blocks included."""
-    if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached
-    import psutil
-
-    return psutil.virtual_memory().available

@@ -14,8 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Heads, Mask, Segment
 from specprefill_cli.models.flash_trial import flash_works
-from specprefill_cli.models.local_attention import join_blocks, key_bands, query_blocks
-from specprefill_cli.models.masks import PackedContext, PositionContext
+from specprefill_cli.models.masks import PackedContext, PositionContext, join_blocks, key_bands, query_blocks
 from specprefill_cli.models.varlen_attention import attend_varlen, takes_varlen
 
 ATTENTION = "specprefill"

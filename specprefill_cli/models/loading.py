@@ -17,7 +17,7 @@ from specprefill_cli.models.gguf import agreed_tokenizer, quiet_reader
 from specprefill_cli.models.head_division import divide_heads
 from specprefill_cli.models.hub import adapter_folder
 from specprefill_cli.models.lora import merge_adapter, read_adapter
-from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
+from specprefill_cli.models.memory_plan import cache_bytes, check_memory, weight_bytes
 from specprefill_cli.models.outline import ModelOutline, load_outline
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import (
@@ -32,7 +32,7 @@ from specprefill_cli.models.quantization import NONE, check_quantization, checkp
 from specprefill_cli.models.rope_scaling import RopeScaling
 from specprefill_cli.models.sources import auto_class, load_errors, quiet_library, source_of
 from specprefill_cli.models.tokenizers import fingerprint
-from specprefill_cli.models.validation import check_complete, check_memory, check_model
+from specprefill_cli.models.validation import check_complete, check_model
 from specprefill_cli.settings import Settings
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from specprefill_cli.distributed.ranks import Ranks
 
-# The part of a GPU's free memory that weights may take; the rest is for KV cache and activations.
-WEIGHTS_SHARE = 0.8
 # A GPU with less free memory than this part of the emptiest one's does not get the draft too.
 NEARLY_FULL = 0.25
 # Earlier versions read wrong memory while decoding after long prompts (pytorch issue 174861).
@@ -120,12 +118,13 @@ def spread(gpus: Iterable[int], with_cpu: bool = False) -> Placement:
 
     with_cpu: what does not fit them stays in main memory, and is copied to a GPU in every pass
     """
-    import psutil
     import torch
+
+    from specprefill_cli.models.memory_plan import WEIGHTS_SHARE, free_memory
 
     free: dict[int | str, int] = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in gpus}
     if with_cpu:
-        free["cpu"] = psutil.virtual_memory().available
+        free["cpu"] = free_memory(torch.device("cpu"))
     return Placement("auto", {place: int(WEIGHTS_SHARE * available) for place, available in free.items()})
 
 
@@ -160,7 +159,7 @@ def how_to_place(placement: Placement, config: PretrainedConfig) -> dict[str, An
     from transformers import DistributedConfig
 
     from specprefill_cli.models.head_division import repeated_projections
-    from specprefill_cli.models.memory_estimate import empty_model
+    from specprefill_cli.models.memory_plan import empty_model
 
     # The model's own plan, except for projections that it divides too finely.
     whole = repeated_projections(config, placement.shards)

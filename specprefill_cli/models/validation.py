@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.memory_estimate import weight_bytes
-from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.quantization import checkpoint_method
 
 GIBIBYTE = 2**30
 # What a configuration sets where a model cannot be run, and why; the braces stand for its type.
@@ -50,21 +46,6 @@ def check_model(model: PreTrainedModel, name: str) -> None:
         raise SpecprefillError(
             f"{name}: does not fit the devices given; use more of them (--devices auto takes all GPUs and main memory), or a "
             "smaller model"
-        )
-
-
-def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:
-    """Raises SpecprefillError for weights that do not fit main memory on a machine without GPUs."""
-    import psutil
-
-    # Of packed weights, the bytes are not known before loading.
-    if placement.device_type != "cpu" or placement.shards > 1 or checkpoint_method(config) is not None:
-        return
-    needed, free = weight_bytes(config, dtype), psutil.virtual_memory().available
-    if needed > free:
-        raise SpecprefillError(
-            f"{name}: its weights take {needed / GIBIBYTE:.1f} GiB in {str(dtype).removeprefix('torch.')}, and "
-            f"{free / GIBIBYTE:.1f} GiB of memory are free; use a smaller model or --dtype bfloat16"
         )
 
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState, branch, new_state, state_bytes
-from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.loading import LoadedModel, LoadedPair
+from specprefill_cli.models.memory_plan import MemoryPlan, token_bytes
 from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prompting import Prompt
@@ -117,8 +118,8 @@ class PrefixCache:
     def make_room(self, tokens: int) -> None:
         """Evict before a new prefix is computed, so that no more than a cold start's memory is needed."""
         states = [prefix.state for prefix in self.prefixes.values()]
-        token_bytes = max((state_bytes(state) / state.length for state in states), default=0.0)
-        self.evict(self.capacity_bytes - token_bytes * tokens)
+        largest = max((state_bytes(state) / state.length for state in states), default=0.0)
+        self.evict(self.capacity_bytes - largest * tokens)
 
     def put(self, key: str, prefix: CachedPrefix) -> None:
         """Add a prefix, or make it the most recently used one, which stays whatever its size; a limit of 0 keeps none."""
@@ -204,3 +205,19 @@ class DocumentCache:
         """Store on disk what is meant to outlive the session."""
         for prefixes in (self.draft, self.target):
             prefixes.write()
+
+
+def document_cache(setting: str | float, pair: LoadedPair, store: DiskCache | None = None) -> DocumentCache:
+    """A cache in the memory that `--memory-cache` allows, divided so that both models have room for the same documents.
+
+    With several ranks the limit is each rank's. store: keeps the draft's KV for later runs, where this process has all of it
+    """
+    if store is not None and pair.draft_ranks.size > 1:
+        store.warn(f"{store.folder}: not used, because {pair.draft_ranks.size} ranks share the draft and its KV")
+        store = None
+    total = MemoryPlan(pair).kv_bytes(setting)
+    draft, target = token_bytes(pair.draft), token_bytes(pair.target)
+    of_draft = total * draft // max(1, draft + target)
+    return DocumentCache(
+        draft=PrefixCache(store, capacity_bytes=of_draft), target=PrefixCache(capacity_bytes=total - of_draft)
+    )

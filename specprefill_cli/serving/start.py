@@ -130,7 +130,7 @@ def load(
     import_transformers()
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.engine.local import LocalEngine
-    from specprefill_cli.prefill.cache_limit import document_cache
+    from specprefill_cli.prefill.prefix_cache import document_cache
     from specprefill_cli.serving.api import application
     from specprefill_cli.serving.backend import Backend, Limits
     from specprefill_cli.serving.metrics import Metrics

@@ -10,8 +10,9 @@ from specprefill_cli.decoding.adaptive import (
     AdaptivePace,
     Costs,
     SpeculationState,
+    expected_tokens,
+    speedup,
 )
-from specprefill_cli.decoding.expected_speed import expected_tokens, speedup
 from specprefill_cli.decoding.measures import DecodeSpeed, Round
 from specprefill_cli.decoding.proposers.draft import DraftProposer
 from specprefill_cli.decoding.sampling import Sampler

@@ -6,7 +6,7 @@ import transformers
 
 from specprefill_cli.diagnostics.finding import State
 from specprefill_cli.diagnostics.pair_check import check_pair
-from specprefill_cli.models.memory_estimate import cache_bytes, parameters, projections, weight_bytes
+from specprefill_cli.models.memory_plan import cache_bytes, parameters, projections, weight_bytes
 from specprefill_cli.models.outline import ModelOutline, load_outline
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.prompting import parse_template

@@ -87,7 +87,14 @@ def test_a_decoded_token_takes_one_small_broadcast(two_rank_answers):
 # On four ranks the heads of a draft divide unevenly, or there are too few of them.
 UNEVEN = {"num_attention_heads": 6, "hidden_size": 96}
 FEW = {"num_attention_heads": 2, "num_key_value_heads": 1}
-PAIRS = {**{name: (name, {}) for name in ARCHITECTURES}, "llama": ("llama", UNEVEN), "few heads": ("qwen2", FEW)}
+# The draft reads in windows.
+SHORT = {"max_position_embeddings": 256}
+PAIRS = {
+    **{name: (name, {}) for name in ARCHITECTURES},
+    "llama": ("llama", UNEVEN),
+    "few heads": ("qwen2", FEW),
+    "short draft": ("llama", SHORT),
+}
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import transformers
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import loading, quantization
-from specprefill_cli.models.memory_estimate import parameters, weight_bytes
+from specprefill_cli.models.memory_plan import parameters, weight_bytes
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.quantization import SCHEMES, check_quantization, quantization_config

@@ -20,7 +20,7 @@ from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.head_division import divide_heads
 from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.memory_estimate import cache_bytes, weight_bytes
+from specprefill_cli.models.memory_plan import cache_bytes, check_memory, weight_bytes
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import (
     Placement,
@@ -34,7 +34,6 @@ from specprefill_cli.models.placement import (
 )
 from specprefill_cli.models.refs import BUNDLED
 from specprefill_cli.models.sources import model_class, model_source, quiet_library
-from specprefill_cli.models.validation import check_memory
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prompting import load_template
 from specprefill_cli.settings import Settings, prompt_folder

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import free_memory
 from specprefill_cli.models.cache import HEADROOM, PrefillState, layer_count
 from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.memory_estimate import cache_bytes
+from specprefill_cli.models.memory_plan import cache_bytes, free_memory
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.held_attention import HELD_DTYPE, HeldAttention, hold_attention
 from specprefill_cli.prefill.importance import check_finite, pool

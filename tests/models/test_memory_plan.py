@@ -4,10 +4,17 @@ import pytest
 import torch
 
 from specprefill_cli.cli.sources import merge_settings
-from specprefill_cli.models.adapter import free_memory, prefill
-from specprefill_cli.models.cost import cost_of
-from specprefill_cli.prefill import pass_size as module
-from specprefill_cli.prefill.pass_size import LARGEST, LARGEST_ON_CPU, SMALLEST, choose_pass_size, pass_bytes, pass_size
+from specprefill_cli.models import memory_plan as module
+from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.memory_plan import (
+    LARGEST,
+    LARGEST_ON_CPU,
+    SMALLEST,
+    MemoryPlan,
+    choose_pass_size,
+    free_memory,
+    pass_bytes,
+)
 from specprefill_cli.settings import Settings
 
 
@@ -37,33 +44,33 @@ def test_pass_size_never_shrinks_with_more_memory_or_smaller_models():
 
 def test_cpu_has_a_lower_maximum_pass_size(random_pair, monkeypatch):
     monkeypatch.setattr(module, "free_memory", lambda _: 2**40)
-    assert pass_size("auto", random_pair, 100_000) == LARGEST_ON_CPU < LARGEST
+    assert MemoryPlan(random_pair).pass_size("auto", 100_000) == LARGEST_ON_CPU < LARGEST
     assert choose_pass_size(2**40, 0, 1_000) == LARGEST
 
 
 def test_explicit_pass_size_is_used(random_pair, monkeypatch):
     monkeypatch.setattr(module, "free_memory", lambda _: pytest.fail("an explicit size needs no free memory"))
-    assert pass_size(48, random_pair, 4_000) == 48
+    assert MemoryPlan(random_pair).pass_size(48, 4_000) == 48
 
 
 def test_auto_leaves_room_for_the_cache_and_fits_the_larger_model(random_pair, monkeypatch):
     assert Settings().prefill_chunk == "auto"
-    token = pass_bytes(cost_of(random_pair.target), 4)
+    token = pass_bytes(random_pair.target)
     monkeypatch.setattr(module, "free_memory", lambda _: 4 * 1_024 * token)
-    assert pass_size("auto", random_pair, 0) == 1_024
+    assert MemoryPlan(random_pair).pass_size("auto", 0) == 1_024
     # The cache of a prompt leaves less memory for the pass.
-    assert pass_size("auto", random_pair, 500) == 512
+    assert MemoryPlan(random_pair).pass_size("auto", 500) == 512
     random_pair.draft.model.config.intermediate_size *= 8
-    assert pass_size("auto", random_pair, 0) == SMALLEST
+    assert MemoryPlan(random_pair).pass_size("auto", 0) == SMALLEST
     random_pair.draft = None
-    assert pass_size("auto", random_pair, 0) == 1_024
+    assert MemoryPlan(random_pair).pass_size("auto", 0) == 1_024
 
 
 def test_length_dependent_rope_prefills_in_a_single_pass(random_pair, monkeypatch):
     monkeypatch.setattr(module, "free_memory", lambda _: 0)
     monkeypatch.setattr(module, "rotation_depends_on_length", lambda _: True)
-    assert pass_size("auto", random_pair, 100_000) == 100_000
-    assert pass_size(512, random_pair, 100_000) == 100_000
+    assert MemoryPlan(random_pair).pass_size("auto", 100_000) == 100_000
+    assert MemoryPlan(random_pair).pass_size(512, 100_000) == 100_000
 
 
 def test_free_cpu_memory_is_plausible():
@@ -73,7 +80,7 @@ def test_free_cpu_memory_is_plausible():
 def test_pass_memory_stays_within_the_estimate(random_pair):
     """Doubling the tokens of a pass raises its peak memory by at most 1.5 times the estimate plus the cache."""
     model = random_pair.target.model
-    token = pass_bytes(cost_of(random_pair.target), 4)
+    token = pass_bytes(random_pair.target)
 
     def peak(tokens):
         with torch.profiler.profile(profile_memory=True) as trace:

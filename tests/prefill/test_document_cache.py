@@ -9,11 +9,11 @@ from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.documents.collection import Collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
+from specprefill_cli.models import memory_plan as module
 from specprefill_cli.models.cache import state_bytes
-from specprefill_cli.prefill import cache_limit as module
-from specprefill_cli.prefill.cache_limit import GIBIBYTE, automatic_bytes, document_cache, token_bytes
+from specprefill_cli.models.memory_plan import GIBIBYTE, MemoryPlan, token_bytes
 from specprefill_cli.prefill.disk_cache import DiskCache
-from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, TOKENS
+from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, TOKENS, document_cache
 from specprefill_cli.settings import SETTINGS, Settings
 
 DOCUMENTS = [
@@ -44,7 +44,7 @@ def described(target, draft):
 )
 def test_auto_takes_a_share_of_what_the_devices_have_free(monkeypatch, target, draft, free, expected):
     monkeypatch.setattr(module, "free_memory", lambda device: free[str(device)] * GIBIBYTE)
-    assert automatic_bytes(described(target, draft)) == expected * GIBIBYTE
+    assert MemoryPlan(described(target, draft)).kv_bytes("auto") == expected * GIBIBYTE
 
 
 def test_both_models_have_room_for_the_same_documents(tiny_session):

@@ -1,0 +1,165 @@
+"""What takes memory, how much is free, and how it is divided: weights, a pass, documents' KV, running answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.adapter import rotation_depends_on_length
+from specprefill_cli.models.cost import ModelCost, cost_of
+from specprefill_cli.models.quantization import NONE, SCHEMES, checkpoint_bits, checkpoint_method
+from specprefill_cli.models.sources import auto_class
+from specprefill_cli.settings import AUTO
+
+if TYPE_CHECKING:
+    from specprefill_cli.models.loading import LoadedModel, LoadedPair
+    from specprefill_cli.models.outline import ModelOutline
+    from specprefill_cli.models.placement import Placement
+
+GIBIBYTE = 2**30
+# Parts of the free memory: a GPU's for weights; then, beside these, one for the tensors of a pass and one for documents' KV.
+# The rest is for the next prompt's cache, masks, fragmentation and others.
+WEIGHTS_SHARE, PASS_SHARE, KV_SHARE = 0.8, 0.25, 0.25
+# Main memory is for other programs, too.
+MOST_KV_IN_MAIN_MEMORY = 2 * GIBIBYTE
+# Tokens of a pass. Above the largest it only needs more memory; below the smallest its fixed cost shows.
+LARGEST, LARGEST_ON_CPU, SMALLEST = 16_384, 4_096, 512
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """How the memory beside a pair's weights is divided. Models whose weights are not loaded take none."""
+
+    pair: LoadedPair
+
+    def pass_size(self, setting: str | int, prompt_tokens: int) -> int:
+        """Tokens of a pass over a prompt: the setting of `--prefill-chunk`, or for `auto` what free memory allows.
+
+        `auto` is the smaller of the two models' sizes. Models that rotate keys by the length of a pass (`longrope`) read
+        the whole prompt at once whatever the setting: keys of one cache must be rotated alike.
+        """
+        loaded: list[Any] = [model for model in (self.pair.target, self.pair.draft) if hasattr(model, "model")]
+        if any(rotation_depends_on_length(model.config) for model in loaded):
+            return max(prompt_tokens, SMALLEST)
+        if setting != AUTO:
+            return int(setting)
+        return min((model_pass_size(model, prompt_tokens) for model in loaded), default=LARGEST)
+
+    def kv_bytes(self, setting: str | float) -> int:
+        """Bytes of documents' KV that `--memory-cache` allows between questions.
+
+        The target's KV is spread evenly over its devices, so that the fullest one decides.
+        """
+        if setting != AUTO:
+            return int(float(setting) * GIBIBYTE)
+        devices = self.pair.devices
+        limit = int(KV_SHARE * min(map(free_memory, devices), default=0) * len(self.pair.target.devices))
+        on_gpus = all(device.type == "cuda" for device in devices)
+        return limit if on_gpus else min(limit, MOST_KV_IN_MAIN_MEMORY)
+
+    def answers_bytes(self, setting: str | float) -> int:
+        """Bytes of KV and of the largest pass for answers that run at the same time; setting: of `--memory-cache`."""
+        return self.kv_bytes(setting) or self.kv_bytes(AUTO)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes available to new tensors on a device, torch's cached blocks included."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    import psutil
+
+    return psutil.virtual_memory().available
+
+
+def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
+    """`choose_pass_size` for a model whose layers and cache are spread evenly over its devices."""
+    cache = token_bytes(loaded) * min(prompt_tokens, loaded.context) // len(loaded.devices)
+    free = min(map(free_memory, loaded.devices))
+    largest = LARGEST_ON_CPU if any(device.type in ("cpu", "mps") for device in loaded.devices) else LARGEST
+    return choose_pass_size(free, cache, pass_bytes(loaded), largest)
+
+
+def choose_pass_size(free: int, cache: int, token_bytes: int, largest: int = LARGEST) -> int:
+    """The largest power of two, from SMALLEST to `largest`, whose tokens fit PASS_SHARE of the free memory.
+
+    free: bytes free on the device; cache: bytes that the prompt's keys and values will take of them
+    token_bytes: of one token in a pass (`pass_bytes`)
+
+    Powers of two, so that slightly different free memory seldom changes the grouping of sums, and so their last bits.
+    """
+    fitting = int(PASS_SHARE * max(0, free - cache)) // token_bytes
+    return min(largest, max(SMALLEST, 1 << max(0, fitting.bit_length() - 1)))
+
+
+def pass_bytes(loaded: LoadedModel) -> int:
+    """Bytes of one token in a pass at its peak, inside one layer, beside weights and cache.
+
+    Two hidden states all the time (the residual, and its normed copy), and then either the queries twice (before and
+    after rotation), keys and values twice (in the cache, too, but that is counted there) and the mixed values; or the
+    MLP's gate, its activation and the other branch.
+    """
+    cost = cost_of(loaded)
+    attention = cost.head_size * (3 * cost.heads + 4 * cost.key_value_heads)
+    return loaded.model.dtype.itemsize * (2 * cost.hidden_size + max(attention, 3 * cost.intermediate_size))
+
+
+def token_bytes(loaded: LoadedModel | ModelOutline | None) -> int:
+    """Bytes of one token's keys and values; 0 for a model that is not loaded."""
+    model = getattr(loaded, "model", None)
+    return 0 if loaded is None or model is None else cache_bytes(loaded.config, 1, model.dtype)
+
+
+def cache_bytes(config: PretrainedConfig, tokens: int, dtype: torch.dtype) -> int:
+    """Bytes of the keys and values of `tokens` tokens in every layer."""
+    cost = ModelCost.of(config)
+    return 2 * tokens * cost.layers * cost.key_value_heads * cost.head_size * dtype.itemsize
+
+
+def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str = NONE) -> int:
+    """Bytes of a model's weights; quantization packs the projections of its layers, not embeddings and norms.
+
+    quantization: one of `SCHEMES`; a quantised checkpoint keeps its own bits
+    """
+    total, bits = parameters(config), checkpoint_bits(config)
+    if quantization == NONE and bits is None:
+        return total * dtype.itemsize
+    bytes_per_weight = bits / 8 if bits is not None else SCHEMES[quantization].bytes_per_weight
+    packed = projections(config)
+    return round(packed * bytes_per_weight) + (total - packed) * dtype.itemsize
+
+
+def parameters(config: PretrainedConfig) -> int:
+    """Weights of a model, counted without allocating them; shared weights count once."""
+    return empty_model(config).num_parameters()
+
+
+def projections(config: PretrainedConfig) -> int:
+    """Weights in matrices, all experts' included, but not embeddings: what quantization makes smaller."""
+    model = empty_model(config)
+    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
+    kept = {id(weight) for module in embeddings if module is not None for weight in module.parameters()}
+    return sum(weight.numel() for weight in model.parameters() if weight.dim() > 1 and id(weight) not in kept)
+
+
+def empty_model(config: PretrainedConfig) -> PreTrainedModel:
+    """A model whose weights take no memory."""
+    with torch.device("meta"):
+        return auto_class(config).from_config(config)
+
+
+def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:
+    """Raises SpecprefillError for weights that do not fit main memory on a machine without GPUs."""
+    # Of packed weights, the bytes are not known before loading.
+    if placement.device_type != "cpu" or placement.shards > 1 or checkpoint_method(config) is not None:
+        return
+    needed, free = weight_bytes(config, dtype), free_memory(torch.device("cpu"))
+    if needed > free:
+        raise SpecprefillError(
+            f"{name}: its weights take {needed / GIBIBYTE:.1f} GiB in {str(dtype).removeprefix('torch.')}, and "
+            f"{free / GIBIBYTE:.1f} GiB of memory are free; use a smaller model or --dtype bfloat16"
+        )
