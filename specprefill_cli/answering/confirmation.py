@@ -94,7 +94,7 @@ def exact_answer(stream: AnswerStream, provisional: Sequence[int], confirmation:
     reader = ModelReader(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
     tokens: list[int] = []
 
-    def keep(token: int) -> Iterator[int]:
+    def keep(token: int) -> Iterator[Pass]:
         tokens.append(token)
         return iter(())
 
