@@ -100,7 +100,8 @@ def exact_answer(stream: AnswerStream, provisional: Sequence[int], confirmation:
 
     known = KnownAnswer(provisional, others)
     most = decoding.max_new_tokens
-    yield from mapped(decode(reader, first, stream.stop_tokens, most, sampler, speed, known), keep)
+    passes: Steps[None] = mapped(decode(reader, first, stream.stop_tokens, most, sampler, speed, known), keep)
+    yield from passes
     confirmation.log_probabilities = log_probabilities(prefilled.logits[None], [first]) + speed.log_probabilities
     return tokens
 
