@@ -20,14 +20,13 @@ from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.decoding.speculative import decode
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models.adapter import free_memory, pass_overhead, rotation_depends_on_length
+from specprefill_cli.models.adapter import pass_overhead, rotation_depends_on_length
 from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
 from specprefill_cli.models.passes import Pass, Steps
 from specprefill_cli.prefill.auto_mode import SHORTEN, Extension, check_context
-from specprefill_cli.prefill.cache_limit import GIBIBYTE, token_bytes
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.modes.full import full_steps
-from specprefill_cli.prefill.pass_size import pass_bytes
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
@@ -94,7 +93,7 @@ def exact_answer(stream: AnswerStream, provisional: Sequence[int], confirmation:
     reader = ModelReader(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
     tokens: list[int] = []
 
-    def keep(token: int) -> Iterator[int]:
+    def keep(token: int) -> Iterator[Pass]:
         tokens.append(token)
         return iter(())
 
@@ -131,7 +130,7 @@ def check_confirmable(request: PrefillRequest) -> None:
     check_context(target, tokens, tokens, answer, f"leave out --confirm, or {SHORTEN}")
     cached = cached_tokens(request.target_prefixes, target, request.prompt, cost_of(target).layers)
     needed = (tokens - cached + request.max_new_tokens) * token_bytes(target)
-    needed += min(confirming_pass(request), tokens) * pass_bytes(cost_of(target), target.model.dtype.itemsize)
+    needed += min(confirming_pass(request), tokens) * pass_bytes(target)
     free = min(map(free_memory, target.devices)) * len(target.devices)
     if needed > free:
         raise SpecprefillError(

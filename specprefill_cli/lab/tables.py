@@ -46,6 +46,12 @@ def rates(row: Any) -> str:
     )
 
 
+def signal(row: Any, name: str) -> tuple[Any, ...]:
+    """The AUROC of a signal, its format, and its interval."""
+    value, low, high, _ = row.signals[name]
+    return value, ".2f", low, high
+
+
 PREFILL: Columns = {
     "tokens": lambda row: f"{row.length:,}",
     "mode": lambda row: row.mode,
@@ -142,10 +148,9 @@ CONFIRMATION: Columns = {
     "confirmed after": lambda row: seconds(row.confirmed_seconds),
     "full": lambda row: seconds(row.full_seconds),
     "x full": lambda row: number(row.time_ratio),
-    **{
-        f"AUROC {name}": lambda row, name=name: number(row.signals[name][0], ".2f", *row.signals[name][1:3])
-        for name in ("confidence", "margin", "mass")
-    },
+    "AUROC confidence": lambda row: number(*signal(row, "confidence")),
+    "margin": lambda row: number(*signal(row, "margin")),
+    "mass": lambda row: number(*signal(row, "mass")),
 }
 
 

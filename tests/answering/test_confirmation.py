@@ -158,3 +158,49 @@ def test_a_lack_of_memory_keeps_the_provisional_answer(random_session, monkeypat
     answer, _ = tokens_of(random_session, document(), BASE)
     assert (answer.answer, answer.confirmed, answer.provisional_answer) == (expected.answer, None, expected.answer)
     assert answer.warnings[-1] == "out of memory (no room): full prefill has not confirmed the answer"
+
+
+@pytest.mark.slow
+def test_a_pipe_gets_the_final_answer_alone(call):
+    arguments = ("sample_docs/harbour-handbook.pdf", "When are wages paid?", "--keep", "0.02", "--max-new-tokens", "16")
+    _, full, _ = call("ask", *arguments, "--mode", "full", "--quiet")
+    code, out, err = call("ask", *arguments, "--mode", "select", "--confirm")
+    assert (code, out) == (0, full)
+    assert "by full prefill" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--temperature", "0.7"), "--confirm: a sampled answer"),
+        (("--target", "http://127.0.0.1:9/v1#some"), "--confirm: not with an endpoint"),
+    ],
+)
+def test_what_cannot_be_confirmed_is_refused_by_name(call, arguments, words):
+    code, _, err = call("ask", "sample_docs/harbour-handbook.pdf", "Who?", "--confirm", *arguments)
+    assert code == 2
+    assert words in err
+
+
+@pytest.mark.slow
+def test_batch_rows_are_written_once_confirmed_and_resumed(call, tmp_path):
+    import json
+
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    document = "sample_docs/harbour-handbook.pdf"
+    questions = ("When are wages paid?", "Who signs for the keys?", "What is the mileage allowance?")
+    rows.write_text("\n".join(json.dumps({"id": f"q{n}", "question": text}) for n, text in enumerate(questions)))
+    options = ("--document", document, "--max-new-tokens", "12", "--quiet", "--concurrency", "2")
+    _, full, _ = call("batch", str(rows), *options, "--mode", "full")
+    expected = [json.loads(line)["answer"] for line in full.splitlines()]
+    command = ("batch", str(rows), *options, "--mode", "select", "--keep", "0.03", "--confirm", "--out", str(out))
+    assert call(*command)[0] == 0
+    # As a kill leaves it: one whole row, and half of the next.
+    lines = out.read_bytes().splitlines(keepends=True)
+    out.write_bytes(lines[0] + lines[1][:40])
+    assert call(*command, "--resume")[0] == 0
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["id"] for record in records] == ["q0", "q1", "q2"]
+    assert [record["answer"] for record in records] == expected
+    for record in records:
+        assert record["confirmed"] == (record["provisional_answer"] == record["answer"])

@@ -149,3 +149,29 @@ def test_openai_errors_are_clear(chat):
     with pytest.raises(openai.NotFoundError, match="not loaded"):
         chat.chat.completions.create(model="gpt-5", messages=said)
     assert chat.chat.completions.create(model="tiny", messages=said, max_tokens=4).usage.completion_tokens <= 4
+
+
+def test_a_confirmed_stream_has_both_records(server):
+    body = {
+        "question": QUESTION,
+        "documents": [{"path": str(HANDBOOK)}],
+        "stream": True,
+        "confirm": True,
+        "mode": "select",
+        "keep": 0.05,
+    }
+    with server.over_socket() as client:
+        with client.stream("POST", "/v1/ask", json=body) as response:
+            events = [block.split("\n") for block in response.read().decode().strip().split("\n\n")]
+        full = client.post("/v1/ask", json={**body, "mode": "full", "stream": False, "confirm": False}).json()
+        refused = client.post("/v1/ask", json={**body, "temperature": 0.5})
+    names = [event[0].removeprefix("event: ") for event in events]
+    provisional, final = (json.loads(event[1].removeprefix("data: ")) for event in events[-2:])
+    assert names[-2:] == ["provisional", "answer"]
+    assert set(names[:-2]) == {"piece"}
+    assert provisional["confirmed"] is None
+    assert provisional["answer"] == provisional["provisional_answer"] == final["provisional_answer"]
+    assert final["answer"] == full["answer"]
+    assert final["confirmed"] == (provisional["answer"] == final["answer"])
+    assert refused.status_code == 400
+    assert "--confirm" in refused.json()["error"]["message"]
