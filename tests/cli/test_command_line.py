@@ -534,8 +534,8 @@ def test_a_full_disk_is_one_clear_line(call, monkeypatch, arguments, buffered):
 def test_ctrl_c_ends_ask_with_130_and_prints_its_object(call, monkeypatch):
     from specprefill_cli.answering import stream as answer_stream
 
-    def interrupted(*_, **__):
-        yield 300
+    def interrupted(*_, emit, **__):
+        yield from emit(300)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(answer_stream, "decode", interrupted)
@@ -548,10 +548,10 @@ def test_ctrl_c_ends_ask_with_130_and_prints_its_object(call, monkeypatch):
 def test_sigterm_ends_ask_with_143_and_prints_its_object(call, monkeypatch):
     from specprefill_cli.answering import stream as answer_stream
 
-    def terminated(*_, **__):
-        yield 300
+    def terminated(*_, emit, **__):
+        yield from emit(300)
         os.kill(os.getpid(), signal.SIGTERM)
-        yield 300
+        yield from emit(300)
 
     monkeypatch.setattr(answer_stream, "decode", terminated)
     code, out, err = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")

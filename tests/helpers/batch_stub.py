@@ -1,4 +1,4 @@
-"""`python batch_stub.py ROWS OUTPUT`: a resumable batch without a model; it must not import torch."""
+"""`python -m tests.helpers.batch_stub ROWS OUTPUT`: a resumable batch without a model, which must not import torch."""
 
 import hashlib
 import sys

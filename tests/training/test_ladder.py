@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.sources import BUNDLED_FOLDER
+from specprefill_cli.resources import BUNDLED_FOLDER
 from specprefill_cli.training import ladder
 from specprefill_cli.training.__main__ import app
 from specprefill_cli.training.batches import make_batch
