@@ -41,6 +41,10 @@ class Encoder:
     tokenizer: Tokenizer
 
     @cached_property
+    def layers(self) -> int:
+        return sum(name.endswith(".qkv") for name in self.weights)
+
+    @cached_property
     def ends(self) -> tuple[int, int]:
         """The ids of the tokens before and behind a text."""
         vocabulary = self.tokenizer.get_vocab()
@@ -87,7 +91,7 @@ class Encoder:
         ids = ids.to(weights["words"].device)
         hidden = F.embedding(ids, weights["words"]) + weights["positions"][:tokens]
         hidden = self.norm(hidden, "norm")
-        for number in range(LAYERS):
+        for number in range(self.layers):
             layer = f"layers.{number}."
             projected = self.linear(hidden, f"{layer}qkv").view(rows, tokens, 3, HEADS, WIDTH // HEADS)
             queries, keys, values = projected.permute(2, 0, 3, 1, 4)

@@ -17,6 +17,7 @@ from specprefill_cli.resources import BUNDLED_FOLDER
 from specprefill_cli.settings import Settings
 from specprefill_cli.training.batches import BatchStream
 from specprefill_cli.training.corpus import dev_grams, stream_text
+from specprefill_cli.training.encoder_tuning import TuningSettings, tune_encoder
 from specprefill_cli.training.export import export_pair
 from specprefill_cli.training.ladder import COLUMNS, Protocol, climb, fingerprint, run_ladder
 from specprefill_cli.training.recipe import TrainSettings
@@ -32,6 +33,7 @@ from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, t
 from specprefill_cli.training.train import train
 from specprefill_cli.training.unanswerable import COLUMNS as NOT_FOUND_COLUMNS
 from specprefill_cli.training.unanswerable import measure_not_found, question_pairs
+from specprefill_cli.training.written import EVERYDAY, written_documents
 
 app = typer.Typer(
     help="Make the bundled pair: tokenizer, corpus, pretrain, tune, export, score, in this order. corpus and pretrain may "
@@ -49,6 +51,7 @@ Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 BatchTokens = Annotated[int, typer.Option(help="Tokens of an update; about 8,192 on a CPU, 262,144 on a large GPU.")]
 Workers = Annotated[int, typer.Option(help="Processes that make rows; a GPU needs many of them.")]
 Rate = Annotated[float, typer.Option(help="Highest learning rate.")]
+Everyday = Annotated[Path, typer.Option(help="Written documents with questions, as `training/everyday.jsonl.xz`.")]
 Characters = Annotated[int, typer.Option(help="Most characters to use of each text file.")]
 
 
@@ -263,11 +266,29 @@ def smollm2(
     rows: Annotated[int, typer.Option(help="Rows of an update.")] = 10,
     rate: Rate = 5e-4,
     processes: Annotated[int, typer.Option(help="Processes of one thread each; one a core.")] = 2,
+    everyday: Everyday = EVERYDAY,
     seed: int = 1,
 ) -> None:
     """Train the adapter of `smollm2`; checkpoint, adapter and log go to RUN. Run again to resume."""
     settings = AdapterSettings(rows=rows, rate=rate, updates=updates, cooldown=cooldown, processes=processes, seed=seed)
-    train_adapter(ChatRowSource(data, model), settings, Rank(), run, start)
+    train_adapter(ChatRowSource(data, model, everyday), settings, Rank(), run, start)
+
+
+@app.command()
+def encoder(
+    data: Data,
+    run: Run,
+    everyday: Everyday = EVERYDAY,
+    hold_out: Annotated[int, typer.Option(help="Every n-th written document is measured on, not trained on.")] = 8,
+    updates: int = 300,
+    rate: Rate = 5e-5,
+    seed: int = 1,
+) -> None:
+    """Teach the sentence encoder late chunks; encoder and log go to RUN."""
+    documents = written_documents(everyday)
+    held_out = documents[::hold_out]
+    training = [document for document in documents if document not in held_out]
+    tune_encoder(data, training, held_out, TuningSettings(updates=updates, rate=rate, seed=seed), run)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import names_in
 from specprefill_cli.training.smollm2 import rows
 from specprefill_cli.training.smollm2.rows import ChatRowMaker, Mixture
-from specprefill_cli.training.synthesis import NOT_FOUND, FactBook
+from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question
 from specprefill_cli.training.topics import Material
 from tests.helpers.written_questions import harbour_groups
 
@@ -39,10 +39,10 @@ def make(tokenizer, monkeypatch):
     def rank_chunks(text, question, offsets):
         return random.Random(question).sample(range(-(-len(offsets) // 32)), -(-len(offsets) // 32))
 
-    def maker(**mixture):
+    def maker(everyday=(), **mixture):
         material = Material(passages, harbour_groups(PLACES, passages), FactBook())
         blocks = BlockMaker(material, names_in(passages), Recipe(), random.Random(4))
-        return ChatRowMaker(tokenizer, TEMPLATE, material, blocks, Mixture(**mixture), rank_chunks)
+        return ChatRowMaker(tokenizer, TEMPLATE, material, blocks, Mixture(**mixture), rank_chunks, everyday)
 
     return maker
 
@@ -104,3 +104,16 @@ def test_the_mask_is_causal_and_separates_questions(make):
     numbers = row.segments.numpy()
     seen = mask & (numbers[None] > 0)
     assert (numbers[None] == numbers[:, None])[seen].all()
+
+
+def test_rows_of_written_documents_ask_what_is_shown_and_what_is_not(make, tokenizer):
+    text = "".join(f"The stall of {place} sells {number} kinds of rope. " for number, place in enumerate(PLACES, 40))
+    questions = [
+        Question(f"How many sorts are sold by {place}?", str(number), text.index(f"sells {number}") + len("sells "))
+        for number, place in enumerate(PLACES, 40)
+    ]
+    document = Block(text, (*questions, Question("Who owns the stalls?", NOT_FOUND, -1)))
+    maker = make(everyday=[document], everyday_share=1.0, absent=0.4, chunks=(1, 3))
+    answers = [answer for _ in range(20) for answer in answer_texts(maker.row(), tokenizer)]
+    assert NOT_FOUND in answers
+    assert set(answers) - {NOT_FOUND} <= {question.answer for question in questions}

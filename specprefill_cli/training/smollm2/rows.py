@@ -32,6 +32,7 @@ class Mixture:
     thinned: of rows whose document is thinned to the draft's choice; the others show it whole
     compact: of thinned rows whose gaps are shortened, as `--positions compact` does; the others keep their positions
     absent: of questions in a row that the shown text does not answer
+    everyday_share: of rows whose document is a written one of an everyday kind, where there are any
     single_topic: of documents whose parts share a topic; written: of their parts that bring written questions
     questions: most of a row; chunks: fewest and most of a thinned document
     tokens: of a row at most
@@ -40,6 +41,7 @@ class Mixture:
     thinned: float = 0.55
     compact: float = 0.6
     absent: float = 0.18
+    everyday_share: float = 0.5
     single_topic: float = 0.75
     written: float = 0.8
     questions: int = 6
@@ -108,12 +110,14 @@ class ChatRowMaker:
         block_maker: BlockMaker,
         mixture: Mixture,
         rank_chunks: ChunkRanking,
+        everyday: Sequence[Block] = (),
     ) -> None:
         self.tokenizer = tokenizer
         self.material = material
         self.block_maker = block_maker
         self.mixture = mixture
         self.rank_chunks = rank_chunks
+        self.everyday = everyday
         self.rng: random.Random = block_maker.rng
         self.prefix = self.ids(template.prefix)
         self.before = self.ids(template.before_question)
@@ -126,7 +130,10 @@ class ChatRowMaker:
     def row(self) -> ChatRow:
         """The next row; documents without a question that fits are drawn again."""
         while True:
-            made = self.thinned_row() if self.rng.random() < self.mixture.thinned else self.whole_row()
+            if self.everyday and self.rng.random() < self.mixture.everyday_share:
+                made = self.everyday_row(self.rng.choice(self.everyday))
+            else:
+                made = self.thinned_row() if self.rng.random() < self.mixture.thinned else self.whole_row()
             if made is not None:
                 return made
 
@@ -157,6 +164,12 @@ class ChatRowMaker:
         rest = [question for question in questions if abs(question.start - near.start) < 400]
         shown = self.shown(document.text, asked)
         return self.with_questions(shown, Block(document.text, (*asked, *rest)), foreign or [])
+
+    def everyday_row(self, document: Block) -> ChatRow | None:
+        """A written document of which the draft's choice for one to three questions is shown."""
+        answered = [question for question in document.questions if question.start >= 0]
+        asked = self.rng.sample(answered, min(self.rng.randint(1, 3), len(answered)))
+        return self.with_questions(self.shown(document.text, asked), document, []) if asked else None
 
     def topic(self) -> Scattered:
         kind = SingleTopic if self.rng.random() < self.mixture.single_topic else Scattered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
@@ -18,8 +19,9 @@ from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import names_in
 from specprefill_cli.training.smollm2.chooser import DraftRanking
 from specprefill_cli.training.smollm2.rows import ChatRow, ChatRowMaker, Mixture
-from specprefill_cli.training.synthesis import FactBook
+from specprefill_cli.training.synthesis import Block, FactBook
 from specprefill_cli.training.topics import Material
+from specprefill_cli.training.written import written_documents
 
 # One context in so many is held out, by a hash of its text.
 HELD_OUT = 30
@@ -35,10 +37,12 @@ class ChatRowSource:
     """Loads what a process needs to make rows.
 
     data: folder with pretrain/, qa/ and dev/; model: folder of the target; characters_per_file: of each text file
+    everyday: file of written documents with questions; None: rows without them
     """
 
     data: Path
     model: Path
+    everyday: Path | None = None
     characters_per_file: int = 4_000_000
     mixture: Mixture = field(default_factory=Mixture)
 
@@ -53,13 +57,17 @@ class ChatRowSource:
         training = [group for group in groups if not held_out(group) and used(group)]
         measured = [group for group in groups if held_out(group) and group.source.startswith("squad")]
 
-        def maker(contexts: list[ContextQuestions], texts: list[str], stream: int) -> ChatRowMaker:
+        everyday = [] if self.everyday is None else written_documents(self.everyday)
+
+        def maker(
+            contexts: list[ContextQuestions], texts: list[str], stream: int, everyday: Sequence[Block] = ()
+        ) -> ChatRowMaker:
             material = Material(texts, contexts, FactBook())
             recipe = Recipe(written=0.85, renamed=0.15, noisy=0.1, cloze=0.2)
             blocks = BlockMaker(material, names_in(texts), recipe, random.Random(stream))
-            return ChatRowMaker(tokenizer, template, material, blocks, self.mixture, ranking)
+            return ChatRowMaker(tokenizer, template, material, blocks, self.mixture, ranking, everyday)
 
-        return maker(training, passages[:-HELD_OUT_PASSAGES], seed), maker(
+        return maker(training, passages[:-HELD_OUT_PASSAGES], seed, everyday), maker(
             measured, passages[-HELD_OUT_PASSAGES:], held_out_seed
         )
 

@@ -1,0 +1,211 @@
+"""Teaches the sentence encoder to find the chunk of a document that answers a question.
+
+all-MiniLM-L6-v2 learned to compare whole sentences. Here it learns what the scorer `embedding` asks of it: of the vectors of a
+document's chunks, encoded late (arXiv 2409.04701), the answer's chunk shall be nearest to the question's vector. Documents are
+neighbouring contexts of a question set, or whole written documents; the other chunks of the document are the negatives.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specprefill_cli.models.encoder import STRETCH, WORDS, Encoder, divide, load_encoder, packed
+from specprefill_cli.training.blocks import joined
+from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups
+from specprefill_cli.training.synthesis import Block, Question
+
+# Multiple of the cosines whose softmax is trained, and tokens of a chunk; chunks of the target's tokenizer differ in length.
+SHARPNESS, CHUNK_TOKENS = 20.0, (28, 38)
+CHARACTERS = (3_000, 9_000)
+QUESTIONS = 12
+CLIP = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningSettings:
+    """How the encoder is trained: documents of an update, highest learning rate, updates, and those of the warm-up."""
+
+    documents: int = 4
+    rate: float = 5e-5
+    updates: int = 300
+    warmup: int = 20
+    measure_every: int = 25
+    written: float = 0.4
+    seed: int = 1
+
+    def rate_at(self, update: int) -> float:
+        """The learning rate of an update: it rises, then falls linearly to zero."""
+        return self.rate * min((update + 1) / self.warmup, 1 - update / self.updates)
+
+
+def neighbouring_contexts(groups: Sequence[ContextQuestions], rng: random.Random) -> Block:
+    """A document of consecutive contexts of one set, with some of their questions."""
+    size, place = rng.uniform(*CHARACTERS), rng.randrange(len(groups))
+    source, contexts, characters = groups[place].source, [], 0
+    while characters < size and place < len(groups) and groups[place].source == source:
+        group = groups[place]
+        contexts.append(Block(group.context, tuple(Question(*question) for question in group.questions)))
+        characters += len(group.context)
+        place += 1
+    return some_questions(joined(contexts, "\n\n"), rng)
+
+
+def some_questions(document: Block, rng: random.Random) -> Block:
+    """The document with at most `QUESTIONS` of those questions that it answers."""
+    answered = answerable(document)
+    return replace(answered, questions=tuple(rng.sample(answered.questions, min(QUESTIONS, len(answered.questions)))))
+
+
+def answerable(document: Block) -> Block:
+    """The document with those questions that it answers."""
+    return replace(document, questions=tuple(question for question in document.questions if question.start >= 0))
+
+
+def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int) -> tuple[Tensor, Tensor]:
+    """Importance [questions, chunks] as the scorer gives it, neighbours added, and which chunks hold the answer (bool)."""
+    encoding = encoder.tokenizer.encode(document.text, add_special_tokens=False)
+    first = np.array([start for start, _ in encoding.offsets])
+    ids = torch.tensor(encoding.ids)
+    count = -(-len(ids) // chunk_tokens)
+    chunks = torch.arange(len(ids)) // chunk_tokens
+    stretches = divide(len(ids))
+    rows = torch.stack([ids[stretch.start : stretch.end] for stretch in stretches])
+    states = encoder.states(encoder.framed(rows))[:, 1:-1]
+    core = torch.cat([row[s.core[0] - s.start : s.core[1] - s.start] for s, row in zip(stretches, states, strict=True)])
+    vectors = F.normalize(torch.zeros(count, core.shape[1]).index_add(0, chunks, core), dim=-1)
+    asked = torch.stack([question_vector(encoder, question.text) for question in document.questions])
+    probabilities = (SHARPNESS * asked @ vectors.T).softmax(-1)
+    padded = F.pad(probabilities, (1, 1))
+    smoothed = (probabilities + 0.5 * (padded[:, :-2] + padded[:, 2:])) / 2
+    answers = torch.zeros(len(asked), count, dtype=torch.bool)
+    for row, question in enumerate(document.questions):
+        place = int(np.searchsorted(first, question.start, side="right")) - 1
+        end = int(np.searchsorted(first, question.start + len(question.answer)))
+        answers[row, chunks[place : max(end, place + 1)]] = True
+    return smoothed, answers
+
+
+def question_vector(encoder: Encoder, question: str) -> Tensor:
+    """The unit vector [width] of a question, with its gradient."""
+    ids = encoder.tokenizer.encode(question, add_special_tokens=False).ids[: STRETCH - 2]
+    return F.normalize(encoder.states(encoder.framed(torch.tensor([ids]))).mean(1), dim=-1)[0]
+
+
+def loss_of(encoder: Encoder, document: Block, chunk_tokens: int) -> Tensor:
+    """Mean over questions of the negative log importance of the answer's chunks."""
+    probabilities, answers = question_probabilities(encoder, document, chunk_tokens)
+    share = (probabilities * answers).sum(1) / answers.sum(1)
+    return -share.clamp(min=1e-9).log().mean()
+
+
+@torch.no_grad()
+def recall(encoder: Encoder, documents: Sequence[Block], ratio: float) -> float:
+    """Percentage of questions whose answer lies in the best `ratio` of a document's chunks."""
+    kept = []
+    for document in documents:
+        probabilities, answers = question_probabilities(encoder, document, 32)
+        best = probabilities.topk(max(1, round(ratio * probabilities.shape[1])), 1).indices
+        chosen = torch.zeros_like(answers).scatter(1, best, True)
+        kept += [bool((chosen | ~needed).all()) for chosen, needed in zip(chosen, answers, strict=True)]
+    return 100 * sum(kept) / max(1, len(kept))
+
+
+def recalls(encoder: Encoder, documents: Sequence[Block]) -> list[float]:
+    """Percentage of questions whose answer lies in the best 5 % and 10 % of a document's chunks."""
+    return [round(recall(encoder, documents, ratio), 1) for ratio in (0.05, 0.1)]
+
+
+def training_documents(
+    groups: Sequence[ContextQuestions], written: Sequence[Block], settings: TuningSettings
+) -> Iterator[Block]:
+    """Documents without end."""
+    rng = random.Random(settings.seed)
+    while True:
+        if written and rng.random() < settings.written:
+            yield some_questions(rng.choice(written), rng)
+        elif (document := neighbouring_contexts(groups, rng)).questions:
+            yield document
+
+
+def tune_encoder(
+    data: Path,
+    written: Sequence[Block],
+    held_out: Sequence[Block],
+    settings: TuningSettings,
+    out: Path,
+    layers: Sequence[int] | None = None,
+) -> None:
+    """Train on question sets and written documents, measure on held-out ones, and write the packed encoder to `out`.
+
+    layers: of the bundled encoder to begin with, in order; None: all
+    """
+    torch.set_num_threads(1)
+    out.mkdir(parents=True, exist_ok=True)
+    groups, _ = question_groups(data, dev_grams(data))
+    rng = random.Random(settings.seed + 1)
+    measured = {
+        "written": [answerable(document) for document in held_out],
+        "sets": [neighbouring_contexts(groups, rng) for _ in range(25)],
+    }
+    weights = {
+        name: tensor.float().clone() for name, tensor in selected_layers(load_encoder("cpu").weights, layers).items()
+    }
+    # The table of words ships in 4 bits, so that small changes to it would be lost.
+    trained = {name: tensor.requires_grad_() for name, tensor in weights.items() if name != WORDS}
+    encoder = Encoder(weights=weights, tokenizer=load_encoder("cpu").tokenizer)
+    optimizer = torch.optim.AdamW(list(trained.values()), lr=settings.rate, weight_decay=0.01)
+    stream = training_documents(groups, written, settings)
+    lengths = random.Random(settings.seed)
+    began = time.monotonic()
+
+    def report(update: int, **values: float | list[float]) -> None:
+        line = json.dumps({"update": update, **values, "seconds": round(time.monotonic() - began)})
+        print(line, flush=True)
+        with (out / "log.jsonl").open("a", encoding="utf-8") as log:
+            log.write(line + "\n")
+
+    for update in range(settings.updates + 1):
+        if update % settings.measure_every == 0 or update == settings.updates:
+            report(update, **{name: recalls(encoder, documents) for name, documents in measured.items()})
+            with torch.no_grad():
+                save_file(
+                    packed({name: tensor.detach() for name, tensor in weights.items()}), out / "encoder.safetensors"
+                )
+        if update == settings.updates:
+            break
+        total = 0.0
+        for _ in range(settings.documents):
+            loss = loss_of(encoder, next(stream), lengths.randint(*CHUNK_TOKENS)) / settings.documents
+            loss.backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(list(trained.values()), CLIP)
+        for group in optimizer.param_groups:
+            group["lr"] = settings.rate_at(update)
+        optimizer.step()
+        optimizer.zero_grad()
+        if update % 5 == 0:
+            report(update, loss=round(total, 4))
+
+
+def selected_layers(weights: dict[str, Tensor], layers: Sequence[int] | None) -> dict[str, Tensor]:
+    """Weights of an encoder with only these layers, numbered anew."""
+    if layers is None:
+        return weights
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("layers.")}
+    for new, old in enumerate(layers):
+        prefix = f"layers.{old}."
+        kept |= {
+            f"layers.{new}.{name.removeprefix(prefix)}": t for name, t in weights.items() if name.startswith(prefix)
+        }
+    return kept

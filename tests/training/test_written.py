@@ -1,0 +1,68 @@
+"""Written documents with questions, and what the encoder and the adapter are taught with them."""
+
+import random
+
+import pytest
+import torch
+
+from specprefill_cli.models.encoder import Encoder, load_encoder
+from specprefill_cli.training.encoder_tuning import (
+    loss_of,
+    neighbouring_contexts,
+    question_probabilities,
+    recall,
+    some_questions,
+)
+from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question
+from specprefill_cli.training.written import written_documents
+from tests.helpers.written_questions import harbour_groups
+
+TEXT = (
+    "The club meets in the old boathouse on Fridays. " * 12
+    + "Members return their keys to Odile Marchand. "
+    + "Boats are washed after each outing and dried on the racks. " * 12
+)
+QUESTION = Question("Who gets the keys back?", "Odile Marchand", TEXT.index("Odile"))
+
+
+def test_answers_stand_where_the_file_says():
+    documents = written_documents()
+    assert len(documents) >= 60
+    for document in documents:
+        for question in document.questions:
+            if question.start < 0:
+                assert question.answer == NOT_FOUND
+            else:
+                assert document.text[question.start :].startswith(question.answer)
+
+
+def test_the_answers_chunk_is_told_and_found():
+    document = Block(TEXT, (QUESTION,))
+    probabilities, answers = question_probabilities(load_encoder("cpu"), document, 16)
+    assert answers.sum() in (1, 2)
+    assert probabilities.sum().item() == pytest.approx(1.0, abs=0.05)
+    assert recall(load_encoder("cpu"), [document], 0.1) == 100.0
+
+
+def test_a_step_down_the_gradient_lowers_the_loss():
+    weights = {name: tensor.float().clone().requires_grad_() for name, tensor in load_encoder("cpu").weights.items()}
+    encoder, document = Encoder(weights=weights, tokenizer=load_encoder("cpu").tokenizer), Block(TEXT, (QUESTION,))
+    loss = loss_of(encoder, document, 16)
+    loss.backward()
+    with torch.no_grad():
+        for tensor in weights.values():
+            tensor -= 1e-3 * tensor.grad
+        assert loss_of(encoder, document, 16) < loss
+
+
+def test_documents_of_neighbouring_contexts_keep_their_answers_in_place():
+    places = ["Oslo", "Bergen", "Kalmar", "Turku"]
+    passages = [
+        f"The harbour of {place} was opened by the council in {1800 + number}. " + "It lies north of the town. " * 30
+        for number, place in enumerate(places)
+    ]
+    groups = harbour_groups(places, passages)
+    document = neighbouring_contexts(groups, random.Random(2))
+    assert document.questions
+    for question in some_questions(document, random.Random(1)).questions:
+        assert document.text[question.start :].startswith(question.answer)
