@@ -166,7 +166,7 @@ class HybridMode(DraftKvMode):
         # Layers up to the exact ones hold the target's own values whatever the draft says.
         layer_errors = mapped.inspection.errors[kv_map.exact_layers + 1 :]
         errors = chunk_scores(layer_errors.mean(0), request.chunk_size)
-        selection = select_scored(request, mapped.scores)
+        selection = select_scored(request, replace(mapped.scores, whole_sentences=False))
         chunks = torch.where(errors < USELESS_ERROR, ACCEPT, DROP)
         chunks[selection.chunks] = RECOMPUTE
         risk = remaining_risk(mapped.risks, chunks)

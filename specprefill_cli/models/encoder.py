@@ -1,4 +1,4 @@
-"""The sentence encoder that ships with the package: all-MiniLM-L6-v2, a BERT of six layers, in plain torch.
+"""The sentence encoder that ships with the package: all-MiniLM-L6-v2, a BERT of six layers, tuned to find answers' chunks.
 
 Chunks of a document are encoded late (arXiv 2409.04701): the encoder reads overlapping stretches of text, and a chunk's vector
 is the mean of its tokens' final states, so that it knows what surrounds it.

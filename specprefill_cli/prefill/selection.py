@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specprefill_cli.documents.sentences import sentence_ranges
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.positions import answer_room
@@ -19,6 +22,8 @@ from specprefill_cli.record import Fate
 
 # Chunks larger than usual are too coarse where they keep more than this multiple of the keep ratio.
 USUAL_CHUNK, COARSE = 32, 1.25
+# Tokens of a sentence that a chunk is widened by at most, and characters around a chunk in which its sentences are looked for.
+LONGEST_REST, SENTENCE_REACH = 48, 400
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
 AUTO_CONTEXT_SHARE = 0.25
 
@@ -86,11 +91,13 @@ def select(
     auto_budget: AutoBudget | None = None,
     neighbours: float = 0.0,
     limit: int | None = None,
+    widen: Callable[[int, int], tuple[int, int]] | None = None,
 ) -> Selection:
     """Keep the most important chunks of a document.
 
     importance: [n] scores of the document's tokens; keep: share of all prompt tokens, or None for `auto_budget`
     neighbours: weight of a chunk's two neighbours in its rank; limit: document tokens kept at most
+    widen: the range of tokens [start, end) that is kept for a chunk's; None: the chunk's own
     """
     start, end = document
     if end == start:
@@ -104,11 +111,55 @@ def select(
         count = chunk_budget(keep, prompt_tokens, end - start, chunk_size)
     if limit is not None:
         count = min(count, max(1, limit // chunk_size))
-    selected = torch.zeros(len(scores), dtype=torch.bool)
-    selected[rank(scores)[:count]] = True
-    plan = Plan(prompt_tokens, document, selected_spans(selected, chunk_size, document))
+    if widen is None:
+        selected = torch.zeros(len(scores), dtype=torch.bool)
+        selected[rank(scores)[:count]] = True
+        chunks, spans = selected.nonzero()[:, 0], selected_spans(selected, chunk_size, document)
+    else:
+        kept, chunks = widened_tokens(rank(scores), count * chunk_size, end - start, chunk_size, widen)
+        spans = selected_spans(kept, 1, document)
+    plan = Plan(prompt_tokens, document, spans)
     warning = selection_warning(plan, importance, keep, chunk_size)
-    return Selection(plan=plan, chunks=selected.nonzero()[:, 0], warnings=(warning,) if warning else ())
+    return Selection(plan=plan, chunks=chunks, warnings=(warning,) if warning else ())
+
+
+def widened_tokens(
+    ranked: Tensor, budget: int, tokens: int, chunk_size: int, widen: Callable[[int, int], tuple[int, int]]
+) -> tuple[Tensor, Tensor]:
+    """Which document tokens [tokens] are kept (bool), and the chunks [k] that they are kept for, in document order.
+
+    Chunks are taken in order of rank, each widened where that fits the budget of tokens, until the next one does not fit.
+    """
+    kept, taken, room = torch.zeros(tokens, dtype=torch.bool), [], budget
+    for chunk in ranked.tolist():
+        own = chunk * chunk_size, min((chunk + 1) * chunk_size, tokens)
+        for low, high in (widen(*own), own):
+            added = high - low - int(kept[low:high].sum())
+            if added <= room:
+                kept[low:high] = True
+                break
+        else:
+            break
+        room -= added
+        taken.append(chunk)
+    return kept, torch.tensor(sorted(taken), dtype=torch.long)
+
+
+def whole_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> tuple[int, int]:
+    """The range of document tokens [start, end), with the rest of the sentences that its two ends cut.
+
+    An end stays where more than `LONGEST_REST` tokens are missing. offsets: [n, 2] characters of the document's tokens in `text`
+    """
+    low, high = int(offsets[start, 0]), int(offsets[end - 1, 1])
+    # Tokens begin or end with the blank between sentences.
+    own = text[low:high]
+    low, high = low + len(own) - len(own.lstrip()), high - (len(own) - len(own.rstrip()))
+    sentences = list(sentence_ranges(text, max(0, low - SENTENCE_REACH), min(len(text), high + SENTENCE_REACH)))
+    first = max((begin for begin, _ in sentences if begin <= low), default=low)
+    last = min((stop for _, stop in sentences if stop >= high), default=high)
+    begin = int(np.searchsorted(offsets[:, 0], first, side="right")) - 1
+    stop = int(np.searchsorted(offsets[:, 0], last))
+    return begin if start - begin <= LONGEST_REST else start, stop if stop - end <= LONGEST_REST else end
 
 
 def selection_warning(plan: Plan, importance: Tensor, keep: float | None, chunk_size: int) -> str | None:
@@ -152,6 +203,9 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
         auto_budget=scores.auto_budget,
         neighbours=scores.neighbours,
         limit=limit,
+        widen=partial(whole_sentences, request.document_text, request.prompt.offsets)
+        if scores.whole_sentences
+        else None,
     )
     if limit is None or request.keep is None or request.keep * length <= room:
         return selection

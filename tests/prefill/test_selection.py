@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import re
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -17,6 +19,7 @@ from specprefill_cli.prefill.selection import (
     chunks_for_mass,
     select,
     selected_spans,
+    whole_sentences,
     with_neighbours,
 )
 from specprefill_cli.record import Fate
@@ -157,3 +160,44 @@ def test_warns_when_chunks_are_too_coarse_for_the_keep_ratio():
     )
     assert select(torch.rand(2_000), keep=0.2, chunk_size=100, prompt_tokens=2_020, document=(10, 2_010)).warnings == ()
     assert select(torch.rand(200), keep=0.2, chunk_size=32, prompt_tokens=220, document=(10, 210)).warnings == ()
+
+
+class TestWholeSentences:
+    TEXT = "The lease began in May. The deposit is nine hundred pounds and is returned within ten days. Pets may stay."
+    OFFSETS = np.array([match.span() for match in re.finditer(r"\S+ ?", TEXT)])
+
+    def kept(self, start, end, text=TEXT, offsets=OFFSETS):
+        low, high = whole_sentences(text, offsets, start, end)
+        return text[offsets[low, 0] : offsets[high - 1, 1]].strip()
+
+    def test_both_cut_sentences_are_completed(self):
+        assert self.kept(8, 11) == "The deposit is nine hundred pounds and is returned within ten days."
+        assert self.kept(3, 7).startswith("The lease")
+        assert self.kept(3, 7).endswith("ten days.")
+
+    def test_a_range_that_cuts_no_sentence_stays(self):
+        assert whole_sentences(self.TEXT, self.OFFSETS, 5, 17) == (5, 17)
+        assert whole_sentences(self.TEXT, self.OFFSETS, 0, len(self.OFFSETS)) == (0, len(self.OFFSETS))
+
+    def test_blanks_belong_to_the_tokens_before_or_behind(self):
+        offsets = np.array([match.span() for match in re.finditer(r" ?\S+", self.TEXT)])
+        assert whole_sentences(self.TEXT, offsets, 5, 17) == (5, 17)
+        assert whole_sentences(self.TEXT, offsets, 6, 16) == (5, 17)
+
+    def test_an_end_far_from_its_sentence_stays(self):
+        text = "Start " + "a " * 900 + "end."
+        offsets = np.array([match.span() for match in re.finditer(r"\S+ ?", text)])
+        assert whole_sentences(text, offsets, 450, 482) == (450, 482)
+
+    def test_widened_chunks_share_the_budget_of_chunks(self):
+        importance = torch.zeros(320)
+        importance[64:96], importance[192:224] = 2.0, 1.0
+
+        def select_two(widen):
+            selection = select(importance, keep=0.2, chunk_size=32, prompt_tokens=320, document=(0, 320), widen=widen)
+            return [(span.start, span.end) for span in selection.plan.spans if span.fate == Fate.RECOMPUTE]
+
+        assert select_two(None) == [(64, 96), (192, 224)]
+        assert select_two(lambda start, end: (start, end)) == select_two(None)
+        # The first widened chunk leaves no room for a whole second one.
+        assert select_two(lambda start, end: (start - 10, end + 10)) == [(54, 106)]

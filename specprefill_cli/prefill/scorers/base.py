@@ -36,6 +36,7 @@ class Scores:
 
     auto_budget: what `--keep auto` keeps of them
     neighbours: weight of a chunk's two neighbours in its rank
+    whole_sentences: whether a kept chunk brings the rest of the sentences that it cuts, within the same budget of tokens
     spread_limit: `spread` of chunks above which the evidence is spread over the document; None where it is unknown
     draft_state: the draft's cache of the whole prompt, where the scorer ran the draft and decoding needs it
     reused: work of earlier questions that it rests on, in words
@@ -44,6 +45,7 @@ class Scores:
     importance: Tensor
     auto_budget: AutoBudget = AutoBudget()
     neighbours: float = 0.0
+    whole_sentences: bool = False
     spread_limit: float | None = None
     draft_state: PrefillState | None = None
     reused: tuple[str, ...] = ()

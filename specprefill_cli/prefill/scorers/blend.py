@@ -18,7 +18,7 @@ from specprefill_cli.prefill.scoring_heads import blend
 from specprefill_cli.prefill.words import coverage
 
 # Weight of the heads with BM25, against 1 for the encoder, where a place holds all of the question's words.
-HEADS_WEIGHT = 3.0
+HEADS_WEIGHT = 2.0
 # Coverage of a question above which the encoder is not asked: halves TTFT on a CPU, and keeps as many answers.
 ENOUGH_COVERAGE = 0.6
 # With it, questions in a document's words keep a tenth of some 4,000 tokens, others a sixth.
@@ -32,7 +32,7 @@ class BlendScorer(HeadsScorer):
 
     def score(self, request: PrefillRequest) -> Scores:
         known = has_vectors(request) and question_coverage(request) < ENOUGH_COVERAGE
-        scores = super().score(request)
+        scores = replace(super().score(request), whole_sentences=True)
         return replace(scores, reused=(*scores.reused, VECTORS)) if known else scores
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scorer, Scores
 
 # Document tokens of a piece that has a vector, whatever --chunk-size is: longer ones say less about where the answer is.
 PIECE = 32
-# Cosines of MiniLM lie close together: their softmax is taken at this multiple.
-SHARPNESS = 15.0
+# Cosines lie close together: their softmax is taken at the multiple that the encoder was trained with.
+SHARPNESS = 20.0
 VECTORS = "document embeddings"
 
 
@@ -31,7 +31,9 @@ class EmbeddingScorer(Scorer):
         with request.clock.phase("scoring"):
             cached = has_vectors(request)
             importance = embedding_importance(request)
-        return Scores(importance=importance, neighbours=NEIGHBOURS, reused=(VECTORS,) if cached else ())
+        return Scores(
+            importance=importance, neighbours=NEIGHBOURS, whole_sentences=True, reused=(VECTORS,) if cached else ()
+        )
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         return embedding_flops(request)

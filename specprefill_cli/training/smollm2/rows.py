@@ -6,6 +6,7 @@ import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from specprefill_cli.prefill.positions import GAP_SHARE, shorten_gaps
+from specprefill_cli.prefill.selection import whole_sentences, widened_tokens
 from specprefill_cli.training.blocks import BlockMaker, joined
 from specprefill_cli.training.positions import CHUNK
 from specprefill_cli.training.questions import PromptFormat, unambiguous
@@ -32,6 +34,7 @@ class Mixture:
     thinned: of rows whose document is thinned to the draft's choice; the others show it whole
     compact: of thinned rows whose gaps are shortened, as `--positions compact` does; the others keep their positions
     absent: of questions in a row that the shown text does not answer
+    sentences: of thinned rows whose chunks bring the rest of the sentences that they cut
     everyday_share: of rows whose document is a written one of an everyday kind, where there are any
     single_topic: of documents whose parts share a topic; written: of their parts that bring written questions
     questions: most of a row; chunks: fewest and most of a thinned document
@@ -41,6 +44,7 @@ class Mixture:
     thinned: float = 0.55
     compact: float = 0.6
     absent: float = 0.18
+    sentences: float = 0.75
     everyday_share: float = 0.5
     single_topic: float = 0.75
     written: float = 0.8
@@ -198,10 +202,12 @@ class ChatRowMaker:
         chosen: dict[int, None] = {}
         for place in range(max(map(len, rankings))):
             for ranking in rankings:
-                if place < len(ranking) and len(chosen) < count:
+                if place < len(ranking):
                     chosen[ranking[place]] = None
-        kept = (np.array(sorted(chosen))[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
-        kept = kept[kept < len(ids)]
+        in_sentences = self.rng.random() < self.mixture.sentences
+        widen = partial(whole_sentences, text, offsets) if in_sentences else lambda start, end: (start, end)
+        shown, _ = widened_tokens(torch.tensor(list(chosen)), count * CHUNK, len(ids), CHUNK, widen)
+        kept = shown.nonzero()[:, 0].numpy()
         positions, end = self.thinned_positions(kept, len(ids))
         return Shown(text=text, ids=ids, offsets=offsets, kept=kept, positions=positions, end=end)
 
