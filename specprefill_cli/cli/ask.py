@@ -43,12 +43,12 @@ def ask(
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", "-v", help="Show all figures, not the most important ones alone.", rich_help_panel=OUTPUT
+            "--verbose", "-v", help="Show all figures, not only the most important ones.", rich_help_panel=OUTPUT
         ),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Answer a question about documents: the answer on standard output, passages and figures on standard error.
+    """Answer a question about documents. The answer goes to standard output, passages and figures to standard error.
 
     Examples:
       specprefill ask report.pdf "What is the notice period?"

@@ -26,13 +26,13 @@ def doctor(
     *,
     given: Given,
     tokens: Annotated[
-        int, typer.Option(min=1, help="Length of the prompt for which memory is counted.", rich_help_panel=MODELS)
+        int, typer.Option(min=1, help="Prompt length to count memory for.", rich_help_panel=MODELS)
     ] = DEFAULT_TOKENS,
     json: Json = False,
 ) -> None:
-    """Check versions, devices, memory for a pair, folders, and what ships with the package. Downloads nothing.
+    """Check versions, devices, memory for a pair, folders and the bundled files. Download nothing.
 
-    Exit code 1 when something that is needed is broken; `limited` and `no` are for your information.
+    Exit with 1 if something necessary is broken. `limited` and `no` are information only.
 
     Examples:
       specprefill doctor

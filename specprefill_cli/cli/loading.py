@@ -121,7 +121,7 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
     if ref.conversion is None or ref.conversion.done:
         return
     if ref.kind is Kind.PACKAGED:
-        notes.line(f"{target}: converting {smollm2.PACKAGE}'s file once, so that it loads in a second from now on")
+        notes.line(f"{target}: converting {smollm2.PACKAGE}'s file once; later runs load it in a second")
     with notes.bar("parts", 100) as update:
         ref.source(update)
 

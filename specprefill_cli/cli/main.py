@@ -69,8 +69,8 @@ def command_line(only: str | None = None) -> typer.Typer:
         name="specprefill",
         cls=PipeGroup,
         callback=common,
-        help="Answers questions about long documents. A small draft model finds what matters; the large target model reads "
-        "only that, so that the first token comes several times sooner.",
+        help="Answer questions about long documents. A small draft model finds the parts that matter. The large target model "
+        "reads only these, and the first token comes several times sooner.",
         epilog='Example: specprefill ask report.pdf "What is the notice period?"',
         no_args_is_help=True,
         pretty_exceptions_enable=False,

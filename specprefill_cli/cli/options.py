@@ -26,13 +26,13 @@ Html = Annotated[
     Path | None,
     typer.Option(
         "--html",
-        help="Also write a page to this file: the document by importance and fate, the answer's source, the times.",
+        help="Also write an HTML page to this file: importance and fate of each chunk, sources, times.",
         rich_help_panel=OUTPUT,
         show_default="none",
     ),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No table, no progress and no warnings.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--quiet", "-q", help="Print no table, no progress and no warnings.", rich_help_panel=OUTPUT)
 ]
 # Both are required; `checked_arguments` says so with an example.
 Documents = Annotated[
@@ -47,9 +47,7 @@ NO_SERVER = Parameter(
     "no_server",
     Parameter.KEYWORD_ONLY,
     default=False,
-    annotation=Annotated[
-        bool, typer.Option("--no-server", help="Load the models here, even where a server is running.")
-    ],
+    annotation=Annotated[bool, typer.Option("--no-server", help="Load the models here even if a server is running.")],
 )
 # Settings given on the command line, by name, as they were written there.
 Given = Mapping[str, Any]

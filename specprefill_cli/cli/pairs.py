@@ -82,7 +82,7 @@ def show(name: Name, json: Json = False) -> None:
 def use(name: Name) -> None:
     """Set up a pair: check memory and disk, download its models, and make it the pair of all commands.
 
-    What is there already is not downloaded again; `specprefill pairs use tiny` goes back to the bundled pair.
+    Files on this machine are not downloaded again. `specprefill pairs use tiny` goes back to the bundled pair.
 
     Example:
       specprefill pairs use qwen2.5-1.5b
@@ -102,7 +102,7 @@ def use(name: Name) -> None:
     with notes.progress("counting the memory that the pair needs"):
         checks = list(pair_fits(settings, DEFAULT_TOKENS))
     if any_broken(checks):
-        notes.warn(f"{name} does not fit this machine, so that the pair in use stays")
+        notes.warn(f"{name} does not fit this machine; the pair in use stays")
     else:
         check_disk(name, sum(missing_bytes(model) for model, allowed in models.items() if allowed))
         for model, allowed in models.items():

@@ -40,7 +40,7 @@ def passages(
         int | None,
         typer.Option(
             min=1,
-            help="The best N passages of one to three sentences, instead of --keep.",
+            help="Print the best N passages of one to three sentences, instead of a share (--keep).",
             show_default="none",
             rich_help_panel=OUTPUT,
         ),
@@ -50,7 +50,7 @@ def passages(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Print the passages that matter for a question, in document order. Only the draft runs; nothing is answered.
+    """Print the passages that matter for a question, in document order. Run only the draft.
 
     Examples:
       specprefill passages report.pdf "What is the fee?" --top 3

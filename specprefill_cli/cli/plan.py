@@ -40,10 +40,10 @@ def plan(
     html: Html = None,
     quiet: Quiet = False,
 ) -> None:
-    """Show what `select` would keep of the documents, and what that should cost. The target's weights are not loaded.
+    """Show the chunks that `select` would keep, and estimate the time. Load no weights of the target.
 
-    The strip shows each page's chunks by importance, and which are kept; the table estimates the time to first token
-    for several keep ratios, by counted operations.
+    The strip shows importance and fate of each page's chunks. The table estimates the time to first token for several
+    keep ratios from counted operations.
 
     Examples:
       specprefill plan report.pdf "What is the notice period?" --keep 0.2

@@ -57,7 +57,7 @@ class RowOptions:
 def check_workers(settings: Settings, workers: int | None, ray: str | None) -> None:
     """Raises UsageError for options that exclude each other."""
     if (workers or ray) and in_run():
-        raise UsageError("--workers and --ray start processes, as torchrun did already; leave them or torchrun out")
+        raise UsageError("--workers and --ray start processes, and torchrun did already; leave out one of them")
     if (workers or ray) and is_endpoint(settings.target):
         raise UsageError("--workers and --ray start processes, and one is enough for an endpoint; give --concurrency N")
     if ray is not None and not ADDRESS.fullmatch(ray):

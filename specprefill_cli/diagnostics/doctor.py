@@ -203,7 +203,7 @@ def memory(name: str, needed: int, placement: Placement) -> Check:
     detail = f"needs {format_bytes(needed)} on {device} and room for activations, {format_bytes(free)} are free"
     in_main_memory = (placement.max_memory or {}).get("cpu", 0)
     if free < needed <= free + in_main_memory:
-        return Check(name, State.LIMITED, f"{detail}: the rest stays in main memory, which is slow; use a smaller pair")
+        return Check(name, State.LIMITED, f"{detail}: the rest stays in slow main memory; use a smaller pair")
     if needed > free:
         return Check(name, State.BROKEN, f"{detail}: use a smaller pair, --dtype bfloat16, or more --devices")
     return Check(name, State.OK, detail)

@@ -61,7 +61,7 @@ def check_draft_kv(same_tokenizer: bool, target: ModelOutline) -> Check:
     """Whether mapped KV can stand for the target's own."""
     if rotation_depends_on_length(target.config):
         detail = (
-            f"{target.name}'s rotary embedding depends on the length of the prompt, which mapped keys cannot follow"
+            f"{target.name}'s rotary embedding depends on the length of the prompt, and mapped keys cannot follow it"
         )
         return Check("draft-kv", State.NO, detail)
     return check_shared_tokenizer("draft-kv", same_tokenizer)
@@ -93,7 +93,7 @@ def check_windows(role: str, outline: ModelOutline) -> Check:
 
 def check_rotary(outline: ModelOutline) -> Check:
     """Report `longrope` and `dynamic`, whose factors depend on the number of tokens read at once."""
-    detail = f"{outline.name}: it depends on the length of the prompt, which is read in one pass"
+    detail = f"{outline.name}: it depends on the length of the prompt; one pass reads all of it"
     return Check("rotary embedding", State.LIMITED, detail)
 
 

@@ -104,7 +104,7 @@ def open_pdf(file: SourceFile) -> PdfReader:
         locked = reader.is_encrypted and not reader.decrypt("")
         file.page_count = 0 if locked else len(reader.pages)
     except DependencyError as error:
-        raise file.error(f"reading this PDF needs what is not installed ({error})", "install it") from error
+        raise file.error(f"reading this PDF needs a package that is not installed ({error})", "install it") from error
     except Exception as error:
         truncated = b"%%EOF" not in file.data[-2048:]
         cause = "truncated (its end is missing)" if truncated else f"damaged ({first_line(error)})"

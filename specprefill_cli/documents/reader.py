@@ -64,7 +64,7 @@ class SourceFile:
         """Add the text of the next page. Raises DocumentError beyond the limits, Abandoned once `stop` is set."""
         self.check(len(text))
         if len(self.texts) == self.limits.max_pages:
-            raise self.error(f"more than {self.limits.max_pages:,} pages, which is the limit", "split it")
+            raise self.error(f"more than the limit of {self.limits.max_pages:,} pages", "split it")
         self.texts.append(text)
         self.characters += len(text)
         if self.page_count:

@@ -211,13 +211,13 @@ def find_map(request: PrefillRequest, mode: str) -> KvMap:
         raise SpecprefillError(f"--mode {mode} needs a scorer that runs the draft, not --scorer {request.scorer}")
     if not pair.same_tokenizer:
         raise SpecprefillError(
-            f"--mode {mode}: {request.draft.name} and {pair.target.name} have different tokenizers, so that one's KV "
-            "cannot stand for the other's; use --mode select"
+            f"--mode {mode}: {request.draft.name} and {pair.target.name} have different tokenizers, and draft KV "
+            "needs one; use --mode select"
         )
     if rotation_depends_on_length(pair.target.config):
         raise SpecprefillError(
-            f"--mode {mode}: {pair.target.name} rotates its keys by the length of the prompt, so that mapped KV would not "
-            "fit; use --mode select"
+            f"--mode {mode}: {pair.target.name} rotates its keys by the length of the prompt, and mapped KV would not fit; "
+            "use --mode select"
         )
     calibration = pair_calibration(pair)
     kv_map = (

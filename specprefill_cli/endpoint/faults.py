@@ -84,8 +84,8 @@ def cut_off(ref: EndpointRef, cause: str) -> EndpointError:
 def no_chat(ref: EndpointRef, cause: str) -> EndpointError:
     """The error for a reply that is no streamed chat completion."""
     return EndpointError(
-        f"{ref.url}: answers with something other than a streamed chat completion ({cause}); check the address, which for "
-        "most servers ends with /v1"
+        f"{ref.url}: the reply is no streamed chat completion ({cause}); check the address: for most servers it ends "
+        "with /v1"
     )
 
 

@@ -23,5 +23,5 @@ def check_possible(settings: Settings) -> None:
     asked += [f"{SETTINGS[name].flag} {getattr(settings, name)}" for name in names]
     if asked:
         raise UsageError(
-            f"{', '.join(asked)}: not with an endpoint, which takes text alone; leave out, or give a --target with weights here"
+            f"{', '.join(asked)}: an endpoint takes text only; leave it out, or give a --target with weights here"
         )

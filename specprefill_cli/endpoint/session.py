@@ -136,6 +136,6 @@ class EndpointSession(Session):
     def score(self, request: PrefillRequest) -> Scores:
         """Refuse dry runs, whose times rest on the target's sizes. Raises UsageError."""
         raise UsageError(
-            f"{self.pair.target.name}: the sizes of its model, on which the times of a plan rest, are unknown; ask, or give a "
-            "--target with weights here"
+            f"{self.pair.target.name}: a plan's times need the sizes of its model; ask, or give a --target with "
+            "weights here"
         )

@@ -75,7 +75,7 @@ class EndpointStream(TextStream):
         )
         if counted and counted < DOUBTFUL * self.prefilled.plan.kept_tokens:
             warnings.append(
-                "the endpoint counts so few tokens that it may have cut the prompt; give its model a longer context"
+                "the endpoint counts too few tokens and may have cut the prompt; give its model a longer context"
             )
         return warnings + self.end_warnings("its longest" if length_stop else None)
 

@@ -116,7 +116,7 @@ class Ticket:
         if request.task != ANSWER:
             return Encoded(session=session, collection=documents, prompt=None)
         if loads_draft(settings) and session.pair.draft is None:
-            raise UsageError("this question needs the draft, which was not loaded; start with a --mode that uses it")
+            raise UsageError("this question needs the draft, but it is not loaded; start with a --mode that uses it")
         check_proposer(settings, session.pair)
         prompt = session.encode(documents, request.question, settings)
         return Encoded(session=session, collection=documents, prompt=prompt)

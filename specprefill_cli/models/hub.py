@@ -119,7 +119,7 @@ def download(name: str, patterns: Sequence[str], local_files_only: bool = False)
     except Exception as error:
         # The library's client raises errors of its own, which have no common base.
         raise SpecprefillError(
-            f"{name}: cannot be downloaded ({first_line(error)}); run the command again, which keeps what has arrived"
+            f"{name}: cannot be downloaded ({first_line(error)}); run the command again; it keeps the files that arrived"
         ) from error
     return Path(folder)
 

@@ -77,8 +77,8 @@ class LoadedModel:
         if on_cpu == len(places):
             return [f"{self.name}: no part of it fits the GPUs as they are; all of it runs on the CPU"]
         return [
-            f"{self.name}: {on_cpu} of {len(places)} parts do not fit the GPUs; every pass brings them from main memory, which "
-            "is slow: use more GPUs, or a smaller pair"
+            f"{self.name}: {on_cpu} of {len(places)} parts do not fit the GPUs; every pass copies them slowly from main "
+            "memory: use more GPUs, or a smaller pair"
         ]
 
     @property
@@ -113,7 +113,7 @@ class LoadedPair:
     def loaded_target(self) -> LoadedModel:
         """The target with its weights. Raises SpecprefillError where only its outline was loaded."""
         if not isinstance(self.target, LoadedModel):
-            raise SpecprefillError(f"{self.target.name}: its weights are not loaded, so that nothing can be prefilled")
+            raise SpecprefillError(f"{self.target.name}: its weights are not loaded; it cannot prefill")
         return self.target
 
     @property

@@ -107,8 +107,8 @@ def place_of_rank(devices: str, ranks: Ranks) -> Placement:
 
     if devices != "auto" and (devices != "cpu" or torch.cuda.is_available()):
         raise UsageError(
-            f"--devices {devices}: with tensor parallel each rank takes the GPU of its number; leave it out, and set "
-            "CUDA_VISIBLE_DEVICES to choose"
+            f"--devices {devices}: with tensor parallelism each rank takes the GPU of its number; leave it out, and "
+            "choose GPUs with CUDA_VISIBLE_DEVICES"
         )
     return Placement({"": f"cuda:{ranks.local}"} if torch.cuda.is_available() else None, shards=ranks.size)
 

@@ -40,7 +40,7 @@ def confidence_lines(answer: Record) -> list[str]:
     if answer.confidence is None and not answer.answer.lower().startswith(NOT_FOUND):
         return []
     if answer.confidence is None:
-        return ["not found by the target; the passages may hold the answer all the same"]
+        return ["the target found no answer; the passages may still hold it"]
     return [f"unsure ({answer.confidence:.0%} of answers like this one are right); check the passages"]
 
 

@@ -190,7 +190,5 @@ def choose_token(folder: Path, host: str, token_file: Path | None, tell: Callabl
         token, path, is_new = stored_token(folder)
         tell(f"token: {token} (kept in {path}, and not shown again)" if is_new else f"token: in {path}")
     if not is_loopback(host):
-        tell(
-            f"{host}: whoever reaches it and has the token can ask questions, and reads answers unencrypted on the way"
-        )
+        tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
     return token

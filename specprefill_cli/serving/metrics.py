@@ -38,7 +38,7 @@ class Metrics:
         )
         self.gaps = Histogram(
             "specprefill_inter_token_seconds",
-            "Between two pieces of an answer, which are mostly tokens.",
+            "Between two pieces of an answer (mostly tokens).",
             buckets=(0.001, 0.0025, 0.005, *SECONDS),
             registry=self.registry,
         )

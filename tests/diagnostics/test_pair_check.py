@@ -64,7 +64,7 @@ def test_windows_and_contexts_are_reported(tokenizer):
 def test_longrope_is_reported(tokenizer):
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0], "long_factor": [1.0]}
     checks = states(outline(tokenizer), outline(tokenizer, "phi3", rope_parameters=rope))
-    assert "read in one pass" in checks["rotary embedding"].detail
+    assert "one pass reads all of it" in checks["rotary embedding"].detail
     assert checks["draft-kv"].state is State.NO
     assert "rotary embedding depends on the length" in checks["draft-kv"].detail
 

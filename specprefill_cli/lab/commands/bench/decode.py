@@ -34,7 +34,7 @@ def decode(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tokens a second, speculative against plain decoding: medians of rounds measured in turns.
+    """Measure tokens a second with speculative and plain decoding: medians of rounds measured in turns.
 
     Example:
       specprefill bench decode --speculate auto,4 --repeat 5 --json
