@@ -62,7 +62,7 @@ def passages(
     names, question = checked_arguments("passages", documents, question)
     notes = Notes(quiet)
     retrieval: Retrieval = ask_draft(context, PASSAGES, names, None, question, settings, notes, top)
-    from specprefill_cli.reporting.evidence import passage_place
+    from specprefill_cli.reporting.evidence import by_page
     from specprefill_cli.reporting.safe import printable
 
     for warning in retrieval.warnings:
@@ -70,5 +70,8 @@ def passages(
     if json:
         print_json(asdict(retrieval))
         return
-    texts = [f"[{passage_place(passage)}]\n{' '.join(passage.text.split())}" for passage in retrieval.passages]
+    texts = [
+        f"[{place}]\n" + "\n\n".join(" ".join(passage.text.split()) for passage in together)
+        for place, together in by_page(retrieval.passages)
+    ]
     print(printable("\n\n".join(texts)), flush=True)

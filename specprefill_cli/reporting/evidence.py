@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from rich.console import Group
 from rich.padding import Padding
@@ -25,12 +26,22 @@ def evidence(answer: Record) -> Group:
 
 
 def passages_view(answer: Record) -> Group:
-    """The passages, each below its document and page, with the words of question and answer in bold."""
+    """The passages below their documents and pages, with the words of question and answer in bold."""
     lines: list[Text | Padding] = []
-    for passage in answer.passages:
-        lines.append(plain(passage_place(passage), style="cyan"))
-        lines.append(Padding(highlighted(passage.text, answer.question, answer.answer), (0, 0, 0, 2), expand=False))
+    for place, passages in by_page(answer.passages):
+        lines.append(plain(place, style="cyan"))
+        for number, passage in enumerate(passages):
+            if number:
+                lines.append(plain("  ...", style="dim"))
+            lines.append(Padding(highlighted(passage.text, answer.question, answer.answer), (0, 0, 0, 2), expand=False))
     return Group(*lines)
+
+
+def by_page(passages: Iterable[Passage]) -> Iterator[tuple[str, list[Passage]]]:
+    """Neighbouring passages of one page together, with their document and page in words."""
+    for _, group in groupby(passages, lambda passage: (passage.number, passage.page)):
+        together = list(group)
+        yield passage_place(together[0]), together
 
 
 def confidence_lines(answer: Record) -> list[str]:
