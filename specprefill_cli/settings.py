@@ -197,7 +197,7 @@ class Settings:
     speculate: str | int = _decoding(
         AUTO, "Tokens to propose at once for the target to verify", minimum=1, words=(OFF, AUTO)
     )
-    proposer: str = _decoding(AUTO, "Source of the proposed tokens")
+    proposer: str = _decoding(AUTO, "Source of the proposed tokens", choices=(AUTO, "draft", "lookup"))
     strict: bool = setting(
         DOCUMENTS, False, "Fail, not only warn, if a file of a folder or glob cannot be read", per_question=False
     )

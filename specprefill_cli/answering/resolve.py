@@ -12,19 +12,18 @@ from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.encoder import encoder_flops
 from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.refs import Kind, ModelRef
-from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup, runs_draft
-from specprefill_cli.prefill.positions import COMPACT
+from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup
 from specprefill_cli.prefill.prefix_cache import TOKENS
-from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.blend import BlendScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import LexicalScorer
-from specprefill_cli.record import BASELINE, ORIGINAL
+from specprefill_cli.record import BASELINE, COMPACT, ORIGINAL
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import Collection
     from specprefill_cli.models.memory import PeakMemory
     from specprefill_cli.prefill.calibration import CalibratedPair
     from specprefill_cli.prefill.phases import PhaseClock

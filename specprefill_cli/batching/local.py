@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 
 from specprefill_cli.batching.loop import BatchEnded, Outcome
 from specprefill_cli.batching.rows import Row, row_settings
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.question import is_device_failure
 from specprefill_cli.engine.request import Done, Event, Failed, QueueFull, Request

@@ -16,8 +16,7 @@ from filelock import lock_descriptor
 from specprefill_cli.batching.rows import BadRow, Row, key_of
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import is_device, write_pieces
-from specprefill_cli.record import SCHEMA
-from specprefill_cli.reporting.jsonl import line
+from specprefill_cli.record import SCHEMA, line
 
 # The beginning of every row.
 BEGINNING = line({"schema": SCHEMA}).removesuffix("}").encode("ascii")

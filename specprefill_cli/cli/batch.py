@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from specprefill_cli.cli.choices import concurrency_of
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import document_reader
-from specprefill_cli.cli.options import OUTPUT, Quiet, with_settings
+from specprefill_cli.cli.options import OUTPUT, Quiet, concurrency_of, with_settings
 from specprefill_cli.cli.row_engines import RowOptions, check_workers, open_row_engine
 from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
 from specprefill_cli.files import same_file
@@ -117,10 +116,9 @@ def batch(
     check_workers(settings, workers, ray)
     notes = Notes(quiet)
     at_once = rows_at_once(concurrency, settings, notes)
-    from specprefill_cli.batching.lines import lines_of
     from specprefill_cli.batching.loop import Count, run_rows
     from specprefill_cli.batching.output import Finished, RowWriter, open_output
-    from specprefill_cli.batching.rows import keys_in
+    from specprefill_cli.batching.rows import keys_in, lines_of
 
     count, finished = Count(), Finished()
     with ExitStack() as stack:

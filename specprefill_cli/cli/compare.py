@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from specprefill_cli.cli.arguments import names_document
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.inputs import document_reader, read_inputs, write_page
+from specprefill_cli.cli.inputs import document_reader, names_document, read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import MODE_LIST, Given, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, UsageError
@@ -98,8 +97,7 @@ def check_session_input(names: Sequence[str], to_file: bool) -> None:
 
 def run_session(repl: Repl, notes: Notes) -> None:
     """Answer the lines that are typed, or read from a pipe."""
-    from specprefill_cli.cli.prompt_line import open_history, prompted_lines
-    from specprefill_cli.cli.repl import run_repl
+    from specprefill_cli.cli.repl import open_history, prompted_lines, run_repl
 
     # Ctrl-C ends an answer; SIGTERM ends the session.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))

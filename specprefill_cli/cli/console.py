@@ -179,8 +179,7 @@ class Notes:
 
 def print_json(values: Mapping[str, Any]) -> None:
     """One JSON object on standard output, with its schema."""
-    from specprefill_cli.record import SCHEMA
-    from specprefill_cli.reporting.jsonl import line
+    from specprefill_cli.record import SCHEMA, line
 
     print(line({"schema": SCHEMA, **values}), flush=True)
 

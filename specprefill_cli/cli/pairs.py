@@ -10,20 +10,18 @@ from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.choices import complete
 from specprefill_cli.cli.config import store
 from specprefill_cli.cli.console import Notes, console, plain_table, print_json
 from specprefill_cli.cli.doctor import show_checks
 from specprefill_cli.cli.loading import prepare_target
-from specprefill_cli.cli.options import Given, Json, with_settings
+from specprefill_cli.cli.options import Given, Json, complete, with_settings
 from specprefill_cli.cli.sources import merge_settings, read_config
-from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, format_bytes, pair_fits
-from specprefill_cli.diagnostics.finding import Check, State, any_broken
+from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, Check, State, any_broken, format_bytes, pair_fits
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.gguf import agreed_tokenizer
 from specprefill_cli.models.hub import ALL_FILES, SMALL_FILES, download, is_here, may_download, missing_bytes
 from specprefill_cli.models.pairs import PAIRS, chosen_pair, find_pair
 from specprefill_cli.models.refs import ModelRef
+from specprefill_cli.models.tokenizers import agreed_tokenizer
 from specprefill_cli.settings import Settings, config_path, prompt_folder
 
 app = typer.Typer(invoke_without_command=True)
@@ -127,7 +125,7 @@ def check_disk(name: str, needed: int) -> None:
 
 def forget_models() -> None:
     """Remove a draft and a target from the config file: they would replace those of the pair that stands there."""
-    from specprefill_cli.cli.config_file import unset_value
+    from specprefill_cli.cli.sources import unset_value
 
     file = config_path()
     for role in {"draft", "target"} & set(read_config(file)):
@@ -190,8 +188,7 @@ def examine(settings: Settings) -> list[Check]:
 def try_out(settings: Settings) -> Check:
     """Load the pair and prefill a short document in `full` and `select`."""
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.documents.collection import Collection
-    from specprefill_cli.documents.document import one_page_document
+    from specprefill_cli.documents.document import Collection, one_page_document
     from specprefill_cli.reporting.table import seconds
 
     collection = Collection((one_page_document("check", LOAD_DOCUMENT, "text/plain"),))

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, print_json
-from specprefill_cli.cli.draft_side import ask_draft
+from specprefill_cli.cli.inputs import checked_arguments
+from specprefill_cli.cli.loading import ask_draft
 from specprefill_cli.cli.options import Documents, Json, Question, Quiet, with_settings
 from specprefill_cli.engine.request import PASSAGES
 from specprefill_cli.record import Retrieval

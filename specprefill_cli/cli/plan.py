@@ -9,17 +9,16 @@ import typer
 from rich.console import Group
 from rich.styled import Styled
 
-from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.draft_side import ask_draft
-from specprefill_cli.cli.inputs import read_inputs, write_page
+from specprefill_cli.cli.inputs import checked_arguments, read_inputs, write_page
+from specprefill_cli.cli.loading import ask_draft
 from specprefill_cli.cli.options import Documents, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.engine.request import PLAN
 from specprefill_cli.record import DryRun
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import Collection
 
 
 @with_settings(

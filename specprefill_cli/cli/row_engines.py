@@ -15,16 +15,15 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import document_reader
 from specprefill_cli.cli.loading import open_ready_session, prepare_target, running_server
 from specprefill_cli.distributed.launch import in_run
-from specprefill_cli.documents.sources import STANDARD_INPUT
+from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models.memory import keep_freed_memory
+from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.models.refs import is_endpoint
-from specprefill_cli.models.threads import bound_spinning
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.loop import RowEngine
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import Collection
     from specprefill_cli.prefill.disk_cache import DiskCache
 
 # Rows that a server is sent at a time: it answers as many at once as pay.

@@ -11,10 +11,9 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
-from specprefill_cli.documents.deadline import Abandoned, check_stop
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.paragraphs import join_lines
-from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
+from specprefill_cli.documents.reader import Abandoned, FormatReader, Pages, SourceFile, check_stop
 from specprefill_cli.errors import first_line
 
 if TYPE_CHECKING:

@@ -19,8 +19,13 @@ from torch import Tensor
 from specprefill_cli.draft_kv.gate import DraftKvVerdict, Gate, stored_verdicts
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
-from specprefill_cli.models.calibration import calibration_folder, pair_options, weights_fingerprint
-from specprefill_cli.prefill.calibration import check_identity, read_description
+from specprefill_cli.prefill.calibration import (
+    calibration_folder,
+    check_identity,
+    pair_options,
+    read_description,
+    weights_fingerprint,
+)
 from specprefill_cli.prefill.registry import SCORERS
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from specprefill_cli.answering.cells import stream_cells
 from specprefill_cli.answering.stream import TextStream
-from specprefill_cli.endpoint.choosing import Choice
+from specprefill_cli.endpoint.choosing import SELECT, Choice
 from specprefill_cli.endpoint.client import Reply
-from specprefill_cli.endpoint.options import SELECT
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.prefill.phases import UPSTREAM
 from specprefill_cli.prefill.registry import SCORERS

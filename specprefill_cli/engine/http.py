@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specprefill_cli.documents.sources import STANDARD_INPUT
+from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, Provisional, Request, Started
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
 from specprefill_cli.record import Cell, DryRun, Record, Retrieval, decoded

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents import read_collection
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.engine.priority import due
-from specprefill_cli.engine.question import Ticket, is_device_failure, largest_pass_bytes, without_target
+from specprefill_cli.documents.document import Collection
+from specprefill_cli.engine.question import Ticket, due, is_device_failure, largest_pass_bytes, without_target
 from specprefill_cli.engine.request import (
     ANSWER,
     LAST,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.speculation import check_proposer
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import (
     ANSWER,
     PASSAGES,
@@ -38,10 +38,9 @@ from specprefill_cli.errors import UsageError, first_line
 from specprefill_cli.models.loading import LoadedModel, ModelOutline
 from specprefill_cli.models.memory_plan import SMALLEST, pass_bytes, token_bytes
 from specprefill_cli.models.passes import Pass
-from specprefill_cli.prefill.auto_mode import runs_draft
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.prefix_cache import cached_tokens
-from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.settings import AUTO, Settings
 
@@ -246,3 +245,17 @@ def is_device_failure(error: BaseException) -> bool:
     kind, text = type(error).__name__, str(error)
     failed = kind == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
     return bool(failed) and "out of memory" not in text.lower()
+
+
+def due(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:
+    """The running answers whose next passes run now.
+
+    A confirmation runs where nothing else does, one at a time, so that only one holds the KV of a whole prompt.
+
+    prefilling: whether a question waits for its first token
+    """
+    urgent = [ticket for ticket in running if not ticket.confirming]
+    if urgent or prefilling:
+        return urgent
+    # One that has begun goes on before others begin.
+    return sorted(running, key=lambda ticket: not ticket.bytes)[:1]

@@ -21,9 +21,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specprefill_cli.errors import UsageError, first_line
 from specprefill_cli.models.attention_plan import SINKS
 from specprefill_cli.models.cache import layer_tensors, restore_state
-from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.tokenizers import encode_text, fingerprint
+from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.prefill.prefix_cache import CachedPrefix, token_hash
 
 SUFFIX = ".specprefill.safetensors"

@@ -10,8 +10,8 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from specprefill_cli.documents.errors import one_line
 from specprefill_cli.documents.sentences import FUNCTION_WORDS
+from specprefill_cli.errors import one_line
 from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.record import LIKELY, NOT_FOUND, Passage, Record
 from specprefill_cli.reporting.safe import plain

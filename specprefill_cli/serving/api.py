@@ -17,10 +17,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from specprefill_cli import __version__
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import PASSAGES, PLAN, Done, Event, Piece, Provisional
 from specprefill_cli.serving.backend import (
     Backend,
+    Submission,
     event_stream,
     first_payload,
     text_pieces,
@@ -29,9 +30,8 @@ from specprefill_cli.serving.backend import (
     with_errors,
 )
 from specprefill_cli.serving.body import AskBody, ask_body, json_body, read_all
+from specprefill_cli.serving.control import Identity
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
-from specprefill_cli.serving.identity import Identity
-from specprefill_cli.serving.submission import Submission
 
 # Seconds without a pass while there is work, after which the engine counts as stuck.
 STUCK_SECONDS = 300.0

@@ -21,11 +21,10 @@ from starlette.requests import Request
 from specprefill_cli.batching.rows import OVERRIDES, settings_with
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import clean_characters
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import Document, one_page_document
-from specprefill_cli.documents.errors import DocumentError
+from specprefill_cli.documents.collect import expand_source
+from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
-from specprefill_cli.documents.sources import expand_source
+from specprefill_cli.errors import DocumentError
 from specprefill_cli.serving.guard import BODY_SECONDS, ApiError
 from specprefill_cli.settings import SETTINGS, Settings
 

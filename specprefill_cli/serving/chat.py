@@ -17,13 +17,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from specprefill_cli.documents.cleaning import clean_characters
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine.request import Done, Event, Piece
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import Record
 from specprefill_cli.serving.backend import (
     Backend,
+    Submission,
     event_stream,
     first_payload,
     text_pieces,
@@ -32,7 +32,6 @@ from specprefill_cli.serving.backend import (
 )
 from specprefill_cli.serving.body import json_body, overridden
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
-from specprefill_cli.serving.submission import Submission
 
 ROLES = ("system", "developer", "user", "assistant")
 # Fields that ask for something else than text, with the values that ask for nothing.

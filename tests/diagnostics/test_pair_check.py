@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from specprefill_cli.diagnostics.finding import State
+from specprefill_cli.diagnostics.doctor import State
 from specprefill_cli.diagnostics.pair_check import check_pair
 from specprefill_cli.models.memory_plan import cache_bytes, parameters, projections, weight_bytes
 from specprefill_cli.models.outline import ModelOutline, load_outline

@@ -14,8 +14,7 @@ from fpdf.enums import EncryptionMethod
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from specprefill_cli.documents import DocumentError, Limits, pdf, read_document
-from specprefill_cli.documents.deadline import Abandoned
-from specprefill_cli.documents.reader import SourceFile
+from specprefill_cli.documents.reader import Abandoned, SourceFile
 from specprefill_cli.documents.registry import read_pages
 
 TEXTS = ["Alpha starts here.", "Beta is the second page.", "Gamma ends it."]

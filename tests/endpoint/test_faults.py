@@ -5,8 +5,7 @@ import socket
 
 import pytest
 
-from specprefill_cli.endpoint.client import ATTEMPTS, Client, open_client
-from specprefill_cli.endpoint.faults import EndpointError
+from specprefill_cli.endpoint.client import ATTEMPTS, Client, EndpointError, open_client
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.refs import parse_endpoint
 from specprefill_cli.settings import Settings

@@ -7,10 +7,10 @@ from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.documents.sentences import sentence_ranges
 from specprefill_cli.endpoint.choosing import SHORTEST
-from specprefill_cli.endpoint.faults import EndpointError
+from specprefill_cli.endpoint.client import EndpointError
 from specprefill_cli.endpoint.session import open_endpoint
 from specprefill_cli.errors import UsageError
-from specprefill_cli.reporting.jsonl import line
+from specprefill_cli.record import line
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.upstream import error, piece, says, streamed

@@ -5,11 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
-from specprefill_cli.models import pass_costs
-from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.pass_costs import fixed_cost, measure_passes
+from specprefill_cli.documents.document import Collection, one_page_document
+from specprefill_cli.models import cost as cost_module
+from specprefill_cli.models.cost import cost_of, fixed_cost, measure_passes
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.settings import Settings
 
@@ -28,7 +26,7 @@ def clock(monkeypatch):
         state.now += 60 * (len(tokens) not in state.lengths)
         state.lengths.append(len(tokens))
 
-    monkeypatch.setattr(pass_costs, "prefill", fake_prefill)
+    monkeypatch.setattr(cost_module, "prefill", fake_prefill)
     return state
 
 
@@ -51,7 +49,7 @@ def test_fixed_cost_is_that_of_as_many_tokens_as_take_as_long(pair, clock):
 def test_passes_are_measured_once_and_on_gpus_only(pair, clock, monkeypatch):
     measure_passes(pair, 10_000, lambda: clock.now)
     assert pair.target.pass_tokens is pair.draft.pass_tokens is None
-    monkeypatch.setattr(pass_costs, "on_gpu", lambda loaded: loaded is pair.draft)
+    monkeypatch.setattr(cost_module, "on_gpu", lambda loaded: loaded is pair.draft)
     measure_passes(pair, 10_000, lambda: clock.now)
     assert pair.target.pass_tokens is None
     assert pair.draft.pass_tokens > 0
@@ -80,7 +78,7 @@ def test_a_measured_cost_replaces_the_assumed_one_and_decides_for_auto(tiny_sess
 
 def test_warm_up_measures_passes_for_auto_alone(random_session, monkeypatch):
     measured = []
-    monkeypatch.setattr("specprefill_cli.answering.warm_up.measure_passes", lambda *given: measured.append(given))
+    monkeypatch.setattr("specprefill_cli.answering.session.measure_passes", lambda *given: measured.append(given))
     for mode in ("full", "auto"):
         random_session.warm_up(Settings(mode=mode, prefill_chunk=640, speculate="off"))
     assert measured == [(random_session.pair, 640)]

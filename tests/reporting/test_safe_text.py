@@ -7,9 +7,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from specprefill_cli.documents.collection import DocumentPages
-from specprefill_cli.record import Citation, Fate, SpanRecord
-from specprefill_cli.reporting.jsonl import line
+from specprefill_cli.documents.document import DocumentPages
+from specprefill_cli.record import Citation, Fate, SpanRecord, line
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import answer_table
 from tests.helpers.answers import make_answer

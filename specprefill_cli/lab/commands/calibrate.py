@@ -106,8 +106,8 @@ def calibrate(
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.documents import read_collection
     from specprefill_cli.lab.evaluation.datasets import read_items
-    from specprefill_cli.models.calibration import calibration_folder, draft_folder
     from specprefill_cli.models.pairs import chosen_pair
+    from specprefill_cli.prefill.calibration import calibration_folder, draft_folder
 
     refuse_ranks(settings.tensor_parallel, "calibrate")
     notes = Notes(quiet)
@@ -226,7 +226,7 @@ def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path,
     """Fit the maps from the draft's KV to the target's, and write them to the folder."""
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
     from specprefill_cli.lab.calibration.files import save_maps
-    from specprefill_cli.models.calibration import draft_folder
+    from specprefill_cli.prefill.calibration import draft_folder
     from specprefill_cli.prefill.scoring_heads import load_heads
 
     draft = session.pair.loaded_draft

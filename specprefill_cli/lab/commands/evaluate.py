@@ -63,7 +63,7 @@ def evaluate(
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.evaluation.runner import configurations, run
-    from specprefill_cli.reporting.jsonl import line
+    from specprefill_cli.record import line
 
     notes = Notes(quiet)
     items = read_items(questions, limit, distractors, sample_seed)
@@ -112,7 +112,7 @@ def confirm(
     """Confirm the answers of `select`, and print the figures."""
     from specprefill_cli.lab.evaluation.confirming import Confirmed, figures, measure
     from specprefill_cli.lab.tables import CONFIRMATION, show_table
-    from specprefill_cli.reporting.jsonl import line
+    from specprefill_cli.record import line
 
     with ExitStack() as stack:
         out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None

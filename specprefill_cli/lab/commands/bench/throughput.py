@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.choices import concurrency_of, split
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, concurrency_of, split, with_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import write_whole
 from specprefill_cli.lab.commands.bench.session import Shapes, open_measured_session
