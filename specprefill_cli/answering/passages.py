@@ -6,15 +6,15 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.documents.sentences import sentence_ranges
-from specprefill_cli.prefill.bm25 import KEPT_TEXTS, coverage, word_scores
+from specprefill_cli.prefill.bm25 import coverage, word_scores
 from specprefill_cli.prefill.selection import with_neighbours
 from specprefill_cli.record import Passage
 
@@ -30,6 +30,7 @@ NUMBER = (
 MONTH_OR_DAY = (
     r"(?:jan|feb|march|april|may|june|july|aug|sept|oct|nov|dec|mon|tues|wednes|thurs|fri|satur|sun)(?:\w*day)?"
 )
+RANGES: ByteCache[np.ndarray] = ByteCache(2**26, lambda ranges: ranges.nbytes)
 # Questions, and what a sentence with their answer holds.
 KINDS = tuple(
     (re.compile(question, re.IGNORECASE), re.compile(answer))
@@ -77,9 +78,13 @@ class Sentences:
         return float(self.relevance.max(initial=0.0))
 
 
-@lru_cache(KEPT_TEXTS)
 def ranges_of(text: str) -> np.ndarray:
-    """The character ranges [n, 2] of a text's sentences; read-only, because all questions about it share them."""
+    """The character ranges [n, 2] of a text's sentences, kept for the next question about it."""
+    return RANGES.find_or(text, lambda: find_ranges(text))
+
+
+def find_ranges(text: str) -> np.ndarray:
+    """What `ranges_of` returns; read-only, because all questions about the text share it."""
     ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
     ranges.setflags(write=False)
     return ranges

@@ -34,7 +34,6 @@ from specprefill_cli.documents.document import Collection, Document, one_page_do
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cost import measure_passes
 from specprefill_cli.models.loading import load_pair
-from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.pairs import chosen_pair, with_named_pair
 from specprefill_cli.models.placement import choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
@@ -167,15 +166,7 @@ class Session:
 
     def resolved(self, encoded: EncodedQuestion, settings: Settings, identifier: str = "") -> Prepared:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong for one that does not fit the pair."""
-        memory = PeakMemory()
-        request = resolve_request(settings, self.pair, encoded, self.cache)
-        return Prepared(
-            collection=encoded.collection,
-            question=encoded.question,
-            identifier=identifier,
-            resolved=resolve(settings, request, self.cold_choice),
-            memory=memory,
-        )
+        return resolve(settings, self.pair, encoded, identifier, self.cache, self.cold_choice)
 
     def request(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> PrefillRequest:
         """Tokenise a prompt, and resolve the settings of its prefill."""
@@ -226,22 +217,21 @@ class Session:
 
         Raises SpecprefillError for logits that are not numbers.
         """
-        target, resolved = self.pair.loaded_target, prepared.resolved
+        target, decoding = self.pair.loaded_target, prepared.decoding
         if result.logits.isnan().any():
             raise SpecprefillError(
                 f"{target.name}: its logits are not numbers (NaN); use --dtype bfloat16 or float32, or other weights"
             )
-        decoding = resolved.decoding
         sampler = Sampler(decoding.temperature, decoding.top_k, decoding.top_p, decoding.seed)
         with prepared.request.clock.phase("first_token"):
             first = sampler(result.logits)
-        warnings = (*result.warnings, *resolved.warnings)
+        warnings = (*result.warnings, *prepared.warnings)
         warnings += proposer_warnings(decoding, prepared.request, result.answer_position)
         return AnswerStream(
             collection=prepared.collection,
             question=prepared.question,
             identifier=prepared.identifier,
-            resolved=resolved,
+            resolved=prepared,
             prefilled=replace(result, warnings=warnings),
             sampler=sampler,
             first_token=first,

@@ -16,7 +16,7 @@ from specprefill_cli.answering.citations import cite
 from specprefill_cli.answering.confidence import ConfidenceModel, Signals, answer_signals
 from specprefill_cli.answering.confirmation import Confirmation, confirm
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
-from specprefill_cli.answering.resolve import Resolved
+from specprefill_cli.answering.resolve import Prepared
 from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.measures import DecodeSpeed, RoundLog
 from specprefill_cli.decoding.reader import ModelReader
@@ -154,7 +154,7 @@ class AnswerStream(TextStream):
     confirmation: by full prefill, once the answer has ended; None where it is not asked for
     """
 
-    resolved: Resolved
+    resolved: Prepared
     prefilled: PrefillResult
     sampler: Sampler
     first_token: int

@@ -6,7 +6,6 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from specprefill_cli.answering.cells import stream_cells
 from specprefill_cli.answering.stream import TextStream
 from specprefill_cli.endpoint.choosing import SELECT, Choice
 from specprefill_cli.endpoint.client import Reply
@@ -14,7 +13,7 @@ from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.prefill.phases import UPSTREAM
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.record import Cell, Record, Verdict
+from specprefill_cli.record import Record, Verdict
 from specprefill_cli.settings import Settings
 
 DECODES_ALONE = Verdict("off", "the endpoint decodes by itself")
@@ -40,11 +39,6 @@ class EndpointStream(TextStream):
     @property
     def request(self) -> PrefillRequest:
         return self.prefilled.request
-
-    @property
-    def cells(self) -> list[Cell]:
-        """The documents by fate and importance, for a page."""
-        return stream_cells(self)  # type: ignore[arg-type]
 
     def __iter__(self) -> Generator[str, None, None]:
         """Pieces of text as they arrive. Raises EndpointError where the answer is cut off."""

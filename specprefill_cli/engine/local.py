@@ -296,8 +296,8 @@ class LocalEngine:
         # What was kept of earlier documents, and what torch keeps.
         for cache in (self.session.cache, ticket.request.session.cache if ticket.request.session else None):
             if cache is not None:
-                cache.draft.evict(0)
-                cache.target.evict(0)
+                cache.draft.prefixes.evict(0)
+                cache.target.prefixes.evict(0)
         torch.cuda.empty_cache()
         self.prepare(ticket)
 

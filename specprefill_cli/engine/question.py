@@ -220,7 +220,7 @@ def answer_bytes(prepared: Prepared) -> int:
     What other questions share with it counts once, for the one that computes it.
     """
     request, pair = prepared.request, prepared.request.pair
-    answer = prepared.resolved.decoding.max_new_tokens
+    answer = prepared.decoding.max_new_tokens
     total = (MODES[prepared.mode].new_cache_tokens(request) + answer) * token_bytes(pair.target)
     if pair.draft is not None and (runs_draft(prepared.mode, request.scorer) or request.keep_draft_state):
         draft = request.draft_prompt
@@ -231,7 +231,7 @@ def answer_bytes(prepared: Prepared) -> int:
 
 def confirmation_bytes(prepared: Prepared) -> int:
     """Bytes of the keys and values that an answer holds while full prefill confirms it."""
-    return answer_bytes(replace(prepared, resolved=replace(prepared.resolved, mode=BASELINE)))
+    return answer_bytes(replace(prepared, mode=BASELINE))
 
 
 def largest_pass_bytes(prepared: Prepared) -> int:

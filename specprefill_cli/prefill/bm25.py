@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.documents.sentences import FUNCTION_WORDS
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 # Scripts without spaces between words: each of their characters counts as a word.
 UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-# Texts whose words are kept for the next question: without, twice 6.5 of 356 ms a question about 9,400 tokens (profiled).
-KEPT_TEXTS = 8
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 # Kinds of characters: parts of words, words of their own, and all others.
 OTHER, LETTER, SINGLE = 0, 1, 2
@@ -58,8 +57,9 @@ def rarity(frequency: np.ndarray) -> float:
 
 
 def index_of(text: str, starts: np.ndarray, end: int, normalise: Callable[[str], str]) -> WordIndex:
-    """The words of a text's passages; arguments as in `bm25`."""
-    return word_index(text, np.ascontiguousarray(starts, dtype=np.int64).tobytes(), end, normalise)
+    """The words of a text's passages, kept for the next question about it; arguments as in `bm25`."""
+    first = np.ascontiguousarray(starts, dtype=np.int64)
+    return INDEXES.find_or((text, first.tobytes(), end, normalise), lambda: word_index(text, first, end, normalise))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +81,14 @@ class WordIndex:
         return np.bincount(places, minlength=len(self.lengths)).astype(float)
 
 
-@lru_cache(KEPT_TEXTS)
-def word_index(text: str, starts: bytes, end: int, normalise: Callable[[str], str]) -> WordIndex:
-    """The index of a text, the same for every question about it; arguments as in `bm25`, starts as bytes of int64."""
-    first = np.frombuffer(starts, dtype=np.int64)
+# A word in `numbers` takes some 100 bytes.
+INDEXES: ByteCache[WordIndex] = ByteCache(
+    2**27, lambda index: index.lengths.nbytes + index.passages.nbytes + 100 * len(index.numbers)
+)
+
+
+def word_index(text: str, first: np.ndarray, end: int, normalise: Callable[[str], str]) -> WordIndex:
+    """The index of a text, the same for every question about it; arguments as in `bm25`, first: int64."""
     # The same words come again and again.
     normalised = cache(normalise)
     numbers: dict[str, int] = {}
