@@ -10,7 +10,7 @@ import typer
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.inputs import checked_arguments
 from specprefill_cli.cli.loading import ask_draft
-from specprefill_cli.cli.options import Documents, Json, Question, Quiet, with_settings
+from specprefill_cli.cli.options import OF_TARGET, Documents, Json, Question, Quiet, with_settings
 from specprefill_cli.engine.request import PASSAGES
 from specprefill_cli.record import Retrieval
 from specprefill_cli.settings import OUTPUT, Settings
@@ -20,16 +20,7 @@ from specprefill_cli.settings import OUTPUT, Settings
     "documents",
     "models",
     "prefill",
-    without=(
-        "mode",
-        "positions",
-        "recompute",
-        "recompute_by",
-        "accept_risk",
-        "exact_layers",
-        "tensor_parallel",
-        "quantization",
-    ),
+    without=(*OF_TARGET, "positions"),
     served=True,
 )
 def passages(

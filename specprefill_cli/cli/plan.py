@@ -12,7 +12,7 @@ from rich.styled import Styled
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.inputs import checked_arguments, read_inputs, write_page
 from specprefill_cli.cli.loading import ask_draft
-from specprefill_cli.cli.options import Documents, Html, Json, Question, Quiet, with_settings
+from specprefill_cli.cli.options import OF_TARGET, Documents, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.engine.request import PLAN
 from specprefill_cli.record import DryRun
 from specprefill_cli.settings import Settings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "models",
     "prefill",
     "max_new_tokens",
-    without=("mode", "recompute", "recompute_by", "accept_risk", "exact_layers", "tensor_parallel", "quantization"),
+    without=OF_TARGET,
     served=True,
 )
 def plan(

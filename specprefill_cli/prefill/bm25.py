@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 # Scripts without spaces between words: each of their characters counts as a word.
 UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
-# Kinds of characters: parts of words, words of their own, and all others.
-OTHER, LETTER, SINGLE = 0, 1, 2
-ASCII = 128
 # Different words whose stems are kept.
 KEPT_STEMS = 2**16
 
@@ -92,44 +89,18 @@ def word_index(text: str, first: np.ndarray, end: int, normalise: Callable[[str]
     # The same words come again and again.
     normalised = cache(normalise)
     numbers: dict[str, int] = {}
-    text = text[int(first[0]) : end]
-    words = np.array(
-        [numbers.setdefault(normalised(word), len(numbers)) for word in WORD.findall(text)], dtype=np.int64
-    )
-    passages = np.searchsorted(first, word_starts(text) + int(first[0]), side="right") - 1
+    places, words = [], []
+    for match in WORD.finditer(text, int(first[0]), end):
+        places.append(match.start())
+        words.append(numbers.setdefault(normalised(match.group()), len(numbers)))
+    occurrences = np.array(words, dtype=np.int64)
+    passages = np.searchsorted(first, np.array(places, dtype=np.int64), side="right") - 1
     return WordIndex(
         lengths=np.bincount(passages, minlength=len(first)).astype(float),
-        passages=passages[np.argsort(words, kind="stable")],
+        passages=passages[np.argsort(occurrences, kind="stable")],
         numbers=numbers,
-        edges=np.concatenate([[0], np.bincount(words, minlength=len(numbers)).cumsum()]),
+        edges=np.concatenate([[0], np.bincount(occurrences, minlength=len(numbers)).cumsum()]),
     )
-
-
-def word_starts(text: str) -> np.ndarray:
-    """Where the words of a text begin, as WORD finds them: [n] characters.
-
-    A match object for each would take most of the time that the scores of a long document do.
-    """
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    kinds = ascii_kinds()[np.minimum(codes, ASCII)]
-    beyond = np.flatnonzero(codes >= ASCII)
-    characters, places = np.unique(codes[beyond], return_inverse=True)
-    kinds[beyond] = np.array([kind_of(chr(code)) for code in characters], dtype=np.uint8)[places]
-    before = np.concatenate([np.array([OTHER], dtype=np.uint8), kinds[:-1]])
-    return np.flatnonzero((kinds == SINGLE) | ((kinds == LETTER) & (before != LETTER)))
-
-
-@lru_cache(maxsize=1)
-def ascii_kinds() -> np.ndarray:
-    """The kind of each ASCII character, and OTHER for those beyond."""
-    return np.array([*(kind_of(chr(code)) for code in range(ASCII)), OTHER], dtype=np.uint8)
-
-
-def kind_of(character: str) -> int:
-    """The kind of a character."""
-    if not WORD.match(character):
-        return OTHER
-    return SINGLE if WORD.match(f"a{character}").end() == 1 else LETTER  # type: ignore[union-attr]
 
 
 def word_scores(question: str, text: str, starts: np.ndarray, end: int) -> np.ndarray:
