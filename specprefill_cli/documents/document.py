@@ -1,5 +1,6 @@
 """A document: its text, and the character range of each page; and the collection of documents that a question is about."""
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from itertools import accumulate
 from specprefill_cli.errors import one_line
 
 SEPARATOR = "\n\n"
+# Memory for documents that are kept for further questions.
+KEPT_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,11 @@ class Collection:
     @cached_property
     def text(self) -> str:
         return SEPARATOR.join(document.text for document in self.documents)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the texts: of each document, and of all together."""
+        return 2 * sum(sys.getsizeof(document.text) for document in self.documents)
 
     @property
     def warnings(self) -> list[str]:
