@@ -184,8 +184,6 @@ def test_every_default_is_valid_and_documented(name):
 
 
 def test_choices_match_the_models_package():
-    from specprefill_cli.models.placement import DTYPES
     from specprefill_cli.models.quantization import QUANTIZATIONS
 
-    assert SETTINGS["dtype"].choices == DTYPES
     assert SETTINGS["quantization"].choices == QUANTIZATIONS

@@ -43,7 +43,6 @@ from specprefill_cli.prefill.calibration import (
     calibration_folder,
     draft_folder,
     load_target_calibration,
-    with_calibration,
 )
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.phases import PhaseClock
@@ -89,7 +88,8 @@ def open_session(
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
     with ranks.together(OpenPair(settings, with_draft, calibrated)):
-        pair = with_calibration(load_pair(named, placement, settings, with_draft, target_weights, ranks))
+        loaded = load_pair(named, placement, settings, with_draft, target_weights, ranks)
+        pair = CalibratedPair(pair=loaded.pair, target=loaded.target, draft=loaded.draft, ranks=loaded.ranks)
         if pair.draft is not None and calibrated:
             pair.scoring_heads = load_heads(draft_folder(named.draft), pair.draft)
         # On every rank: the fingerprint of a divided model needs all of them.

@@ -158,7 +158,8 @@ def read_collection(
     for source in sources:
         if source == STANDARD_INPUT:
             if STANDARD_INPUT not in documents:
-                documents[STANDARD_INPUT] = _read_standard_input(stdin, limits)
+                data = read_standard_input(stdin or getattr(sys.stdin, "buffer", None), limits)
+                documents[STANDARD_INPUT] = read_document(data, "stdin", limits)
             continue
         expansion = expand_source(source, KNOWN_SUFFIXES)
         skipped += expansion.others
@@ -176,10 +177,6 @@ def read_collection(
         raise DocumentError(f"{failures[0]}{more}")
     skipped += (f"skipped {failure}" for failure in failures)
     return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)))
-
-
-def _read_standard_input(stdin: BinaryIO | None, limits: Limits) -> Document:
-    return read_document(read_standard_input(stdin or getattr(sys.stdin, "buffer", None), limits), "stdin", limits)
 
 
 def read_standard_input(stream: BinaryIO | None, limits: Limits | None = None) -> bytes:

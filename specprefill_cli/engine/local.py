@@ -85,7 +85,8 @@ class LocalEngine:
         pair = self.session.pair
         # Other ranks are sent one pass after the other.
         self.alone = pair.ranks.size > 1
-        self.most = 1 if self.alone else self.concurrency or automatic_concurrency(pair)
+        most = MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU
+        self.most = 1 if self.alone else self.concurrency or most
         limit = self.memory_bytes
         self.limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache) if limit is None else limit
         self.preparing = ThreadPoolExecutor(PREPARING, "prepare")
@@ -349,8 +350,3 @@ class LocalEngine:
         with self.changed:
             self.closing = True
             self.changed.notify_all()
-
-
-def automatic_concurrency(pair: CalibratedPair) -> int:
-    """Questions at once for `--concurrency auto`."""
-    return MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU

@@ -132,7 +132,10 @@ class Ticket:
         assert encoded.prompt is not None, "the question is to be answered"
         encoded.session.warm_up(self.settings)
         self.prepared = encoded.session.resolved(encoded.prompt, self.settings, self.request.identifier)
-        self.bytes, self.confirming_bytes = answer_bytes(self.prepared), confirmation_bytes(self.prepared)
+        self.bytes, self.confirming_bytes = (
+            answer_bytes(self.prepared),
+            answer_bytes(replace(self.prepared, mode=BASELINE)),
+        )
 
     def prefill(self) -> None:
         """Prefill the question, and choose the first token of its answer."""
@@ -227,11 +230,6 @@ def answer_bytes(prepared: Prepared) -> int:
         cached = cached_tokens(request.draft_prefixes, pair.draft, draft, 1, request.draft_window)
         total += (draft.length - cached + answer) * token_bytes(pair.draft)
     return total
-
-
-def confirmation_bytes(prepared: Prepared) -> int:
-    """Bytes of the keys and values that an answer holds while full prefill confirms it."""
-    return answer_bytes(replace(prepared, mode=BASELINE))
 
 
 def largest_pass_bytes(prepared: Prepared) -> int:

@@ -50,11 +50,6 @@ class CalibratedPair(LoadedPair):
     mode_data: dict[str, Any] = field(default_factory=dict)
 
 
-def with_calibration(pair: LoadedPair) -> CalibratedPair:
-    """The pair, with room for its calibration."""
-    return CalibratedPair(pair=pair.pair, target=pair.target, draft=pair.draft, ranks=pair.ranks)
-
-
 def read_description(
     path: Path, content: str, remedy: str, parse: Callable[[dict[str, Any]], Content]
 ) -> Content | None:

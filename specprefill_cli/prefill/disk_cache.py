@@ -119,7 +119,8 @@ class DiskCache:
         """`encode_text`; the tokens of a long text are read from disk, or written there."""
         if len(text) < LONG_TEXT:
             return encode_text(tokenizer, text)
-        path = self.path({"format": FORMAT, "tokenizer": fingerprint(tokenizer), "text": text_hash(text)})
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        path = self.path({"format": FORMAT, "tokenizer": fingerprint(tokenizer), "text": digest})
         stored = self.load_tensors(path, "tokens", lambda _header: TOKEN_NAMES)
         if stored is not None:
             self.texts_found += 1
@@ -239,11 +240,6 @@ def checksum(tensors: Iterable[Tensor]) -> int:
         whole = len(data) // WORD_BYTES * WORD_BYTES
         value += int(data[:whole].view(np.uint64).sum()) + int(data[whole:].sum())
     return value % 2**64
-
-
-def text_hash(text: str) -> str:
-    """SHA-256 of a text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def revision(model: PreTrainedModel) -> str:

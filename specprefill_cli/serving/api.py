@@ -41,7 +41,9 @@ def application(backend: Backend, paths_allowed: bool) -> ASGIApp:
     """The application for one listening socket. paths_allowed: whether requests may name files, as on the Unix socket."""
     from specprefill_cli.serving.chat import complete, list_models, show_model
 
-    own = partial(with_paths, backend=backend, allowed=paths_allowed)
+    def own(endpoint: Any) -> Any:
+        return with_errors(partial(endpoint, backend=backend, paths_allowed=paths_allowed))
+
     routes = [
         Route("/v1/ask", own(ask), methods=["POST"]),
         Route("/v1/passages", own(partial(without_answer, task=PASSAGES)), methods=["POST"]),
@@ -53,11 +55,6 @@ def application(backend: Backend, paths_allowed: bool) -> ASGIApp:
         Route("/metrics", with_errors(partial(metrics, backend=backend))),
     ]
     return Starlette(routes=routes)
-
-
-def with_paths(endpoint: Any, backend: Backend, allowed: bool) -> Any:
-    """An endpoint that reads documents."""
-    return with_errors(partial(endpoint, backend=backend, paths_allowed=allowed))
 
 
 def health_application(identity: Identity, addresses: tuple[str, ...], told: bool) -> ASGIApp:
