@@ -146,7 +146,7 @@ def test_an_unknown_name_is_reported_with_its_source(tmp_path):
     with pytest.raises(UsageError, match=r"^SPECPREFILL_SCORER: scorer oracle: unknown; use one of auto, "):
         merge_settings({"mode": "full"}, {"SPECPREFILL_SCORER": "oracle"}, file)
     with pytest.raises(UsageError, match=r"^--proposer oracle: unknown; use one of auto, draft, lookup"):
-        merge_settings({"mode": "full", "proposer": "oracle"}, {"SPECPREFILL_PROPOSER": "wizard"}, file)
+        merge_settings({"mode": "full", "proposer": "oracle"}, {"SPECPREFILL_PROPOSER": "draft"}, file)
     assert merge_settings({"mode": "full"}, {}, file).mode == "full"
 
 
