@@ -43,7 +43,7 @@ def load_errors(name: str, offline: bool) -> Iterator[None]:
     except (OSError, ValueError, LookupError, ImportError, RuntimeError, SafetensorError, struct.error) as error:
         remedy = f"check its files{'' if offline else ', its name and the network'}, {ELSEWHERE}"
         if ModelRef(name).kind is Kind.PACKAGED:
-            remedy = f"remove the folder {smollm2.conversion_of(name).folder}; the next run makes it again"
+            remedy = f"remove the folder {smollm2.conversion_of(name).folder}, which is then made again"
         raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy}") from error
 
 
