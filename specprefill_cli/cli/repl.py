@@ -34,7 +34,7 @@ HELP = {
     "/speculate": "[K] tokens proposed at once: off, auto or a number",
     "/documents": "[D...] the documents; with names, read these instead",
     "/sources": "where in the documents the last answers come from",
-    "/plan": "[QUESTION] what would be kept for it, or for the last one",
+    "/plan": "[QUESTION] show the chunks kept for it, or for the last one",
     "/stats": "figures of this session",
     "/save": "FILE the last comparison as a page (.html) or as JSON (.json)",
     "/help": "this list",

@@ -48,7 +48,9 @@ def check_select(draft: ModelOutline) -> Check:
     """Whether a layer of the draft sees the whole prompt, however long."""
     windows = window_layers(draft.config)
     if None in windows:
-        return Check("select", State.OK, "the target reads what the draft selects; their tokenizers may differ")
+        return Check(
+            "select", State.OK, "the target reads the chunks that the draft selects; their tokenizers may differ"
+        )
     longest = max(window for window in windows if window is not None)
     detail = (
         f"only for prompts up to {longest:,} tokens: all of the draft's layers have a window; longer ones need "

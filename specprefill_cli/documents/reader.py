@@ -120,7 +120,7 @@ class SourceFile:
         check_stop(self.stop)
         if self.characters + more > self.limits.max_characters:
             reached = f" (reached on page {len(self.texts) + 1})" if self.texts else ""
-            cause = f"more than {self.limits.max_characters:,} characters of text, which is the limit{reached}"
+            cause = f"more than the limit of {self.limits.max_characters:,} characters of text{reached}"
             raise self.error(cause, "split it into smaller files")
 
     def page_text(self, lines: Iterable[str]) -> str:

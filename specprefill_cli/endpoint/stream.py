@@ -60,7 +60,7 @@ class EndpointStream(TextStream):
         """All warnings: about documents, what was chosen, how tokens are counted, and the answer's end."""
         draft = self.request.draft
         counted = self.reply.prompt_tokens
-        there = f"; the endpoint counts {counted:,} in what was sent" if counted else ""
+        there = f"; the endpoint counts {counted:,} in the sent text" if counted else ""
         warnings = [*self.collection.warnings, *draft.warnings, *self.prefilled.warnings]
         warnings.append(
             f"tokens are counted with {draft.name}'s tokenizer{there}; kept text is sent as prose, without its original "

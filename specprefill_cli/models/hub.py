@@ -24,7 +24,7 @@ SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 ALL_FILES = (*SMALL_FILES, "*.safetensors")
 ADAPTER_FILES = (CONFIG, WEIGHTS)
 NOT_NEEDED = ("original/*", "onnx/*", "consolidated*")
-ELSEWHERE = "give a local folder, or use --pair tiny, which ships with specprefill"
+ELSEWHERE = "give a local folder, or use the bundled --pair tiny"
 
 
 class ModelNotHere(SpecprefillError):

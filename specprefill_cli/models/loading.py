@@ -72,7 +72,7 @@ class LoadedModel:
         if not on_cpu:
             return []
         if on_cpu == len(places):
-            return [f"{self.name}: no part of it fits the GPUs as they are; all of it runs on the CPU"]
+            return [f"{self.name}: no part of it fits the GPUs; all of it runs on the CPU"]
         return [
             f"{self.name}: {on_cpu} of {len(places)} parts do not fit the GPUs; every pass copies them slowly from main "
             "memory: use more GPUs, or a smaller pair"

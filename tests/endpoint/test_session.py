@@ -58,7 +58,7 @@ def test_the_time_to_first_token_has_both_parts(session, handbook):
 def test_the_record_says_how_tokens_are_counted_and_what_may_have_been_cut(session, upstream, handbook):
     upstream.script = lambda _body: says("42", prompt_tokens=321)
     told = session.ask(handbook, QUESTION).finished().warnings
-    assert "tokens are counted with tiny:draft's tokenizer; the endpoint counts 321 in what was sent" in told[-1]
+    assert "tokens are counted with tiny:draft's tokenizer; the endpoint counts 321 in the sent text" in told[-1]
     upstream.script = lambda _body: says("42", prompt_tokens=10)
     assert "may have cut the prompt" in session.ask(handbook, QUESTION).finished().warnings[-1]
 

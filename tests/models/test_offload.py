@@ -66,7 +66,7 @@ def test_cpu_offload_warns_and_disk_offload_is_rejected():
     loaded = LoadedModel("big", model, None, 4_096, frozenset())
     model.hf_device_map = {"": "cpu"}
     check_model(model, "big")
-    assert loaded.warnings == ["big: no part of it fits the GPUs as they are; all of it runs on the CPU"]
+    assert loaded.warnings == ["big: no part of it fits the GPUs; all of it runs on the CPU"]
     model.hf_device_map = {"model.layers.0": 0, "model.layers.1": 1}
     assert loaded.warnings == []
     model.hf_device_map = {"model.layers.0": 0, "model.layers.1": 1, "model.layers.2": "cpu"}
