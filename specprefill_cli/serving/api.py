@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from specprefill_cli import __version__
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import PASSAGES, PLAN, Done, Event, Piece, Provisional
+from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.serving.backend import (
     Backend,
     Submission,
@@ -111,14 +112,14 @@ async def ask(request: Request, backend: Backend, paths_allowed: bool) -> Respon
     """Answer one question: its record, or with `stream` pieces of text and then the record."""
     body, collection = await asked(request, backend, paths_allowed)
     # The server's own user has a command that waits, which would lose the rows of a batch otherwise.
-    submission = backend.submit(
-        collection,
-        body.question,
-        body.settings,
-        body.identifier,
+    question = Question(
+        documents=collection,
+        question=body.question,
+        settings=body.settings,
+        identifier=body.identifier,
         with_cells=body.with_cells,
-        patient=paths_allowed,
     )
+    submission = backend.submit(question, patient=paths_allowed)
     if not body.stream:
         finished = await while_connected(request, whole_answer(submission))
         return AsciiResponse(record(finished, body))
@@ -129,9 +130,8 @@ async def ask(request: Request, backend: Backend, paths_allowed: bool) -> Respon
 async def without_answer(request: Request, backend: Backend, paths_allowed: bool, task: str) -> Response:
     """The passages or the plan of a question, as JSON."""
     body, collection = await asked(request, backend, paths_allowed)
-    submission = backend.submit(
-        collection, body.question, body.settings, task=task, top=body.top, patient=paths_allowed
-    )
+    question = Question(documents=collection, question=body.question, settings=body.settings, task=task, top=body.top)
+    submission = backend.submit(question, patient=paths_allowed)
     finished = await while_connected(request, whole_answer(submission))
     return AsciiResponse(asdict(finished.result))
 

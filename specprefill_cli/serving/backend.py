@@ -15,7 +15,6 @@ from starlette.responses import Response, StreamingResponse
 
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import (
-    ANSWER,
     LAST,
     Cancelled,
     Done,
@@ -33,10 +32,8 @@ if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
-    from specprefill_cli.prompting import Template
     from specprefill_cli.serving.control import Identity
     from specprefill_cli.serving.metrics import Metrics
-    from specprefill_cli.settings import Settings
 
 # Seconds after which a client that was turned away may ask again.
 RETRY_SECONDS = 5
@@ -133,34 +130,14 @@ class Backend:
         """The name of the loaded pair."""
         return self.session.pair.pair.name
 
-    def submit(
-        self,
-        collection: Collection,
-        question: str,
-        settings: Settings,
-        identifier: str = "",
-        template: Template | None = None,
-        task: str = ANSWER,
-        top: int | None = None,
-        with_cells: bool = False,
-        patient: bool = False,
-    ) -> Submission:
-        """Put a question into the queue. Raises ApiError where it is full.
+    def submit(self, request: Request, patient: bool = False) -> Submission:
+        """Put a question about documents that were read into the queue. Raises ApiError where it is full.
 
         patient: whether it waits as long as it takes, behind however many others
         """
-        if self.log_requests:
-            log_line(f"question {question!r} about {[document.name for document in collection.documents]}")
-        request = Request(
-            documents=collection,
-            question=question,
-            settings=settings,
-            identifier=identifier,
-            template=template,
-            task=task,
-            top=top,
-            with_cells=with_cells,
-        )
+        if self.log_requests and not isinstance(request.documents, tuple):
+            names = [document.name for document in request.documents.documents]
+            log_line(f"question {request.question!r} about {names}")
         try:
             if patient:
                 return Submission(self.engine, request)

@@ -29,6 +29,7 @@ from specprefill_cli.endpoint.client import CONNECT_SECONDS, KEY_VARIABLE, TIMEO
 from specprefill_cli.endpoint.evidence_text import evidence_text
 from specprefill_cli.endpoint.session import open_chooser
 from specprefill_cli.engine.request import PASSAGES
+from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import first_line
 from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
@@ -223,7 +224,8 @@ async def thin(values: Mapping[str, Any], own: object, proxy: Proxy) -> dict[str
         raise Untouched("another model")
     question, long, collection = await asyncio.to_thread(documents_in, values, settings)
     try:
-        done = await whole_answer(proxy.backend.submit(collection, question, settings, task=PASSAGES))
+        asked = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
+        done = await whole_answer(proxy.backend.submit(asked))
     except ApiError as error:
         if error.status not in (400, 500):
             raise
