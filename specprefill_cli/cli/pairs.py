@@ -21,7 +21,6 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.hub import ALL_FILES, SMALL_FILES, download, is_here, may_download, missing_bytes
 from specprefill_cli.models.pairs import PAIRS, chosen_pair, find_pair
 from specprefill_cli.models.refs import ModelRef
-from specprefill_cli.models.tokenizers import agreed_tokenizer
 from specprefill_cli.settings import Settings, config_path, prompt_folder
 
 app = typer.Typer(invoke_without_command=True)
@@ -173,6 +172,7 @@ def examine(settings: Settings) -> list[Check]:
     from specprefill_cli.diagnostics.pair_check import check_pair
     from specprefill_cli.models.outline import load_outline
     from specprefill_cli.models.placement import choose_placement
+    from specprefill_cli.models.tokenizers import agreed_tokenizer
     from specprefill_cli.prompting import load_template
 
     pair = chosen_pair(settings)
