@@ -31,7 +31,7 @@ LEVELS = 8
 Value = TypeVar("Value")
 
 
-def line(record: dict[str, Any]) -> str:
+def json_line(record: dict[str, Any]) -> str:
     """Write one line of JSON in ASCII: readable in any locale, and no control character reaches a terminal."""
     return json.dumps(record, allow_nan=False)
 

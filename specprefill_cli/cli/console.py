@@ -179,9 +179,9 @@ class Notes:
 
 def print_json(values: Mapping[str, Any]) -> None:
     """One JSON object on standard output, with its schema."""
-    from specprefill_cli.record import SCHEMA, line
+    from specprefill_cli.record import SCHEMA, json_line
 
-    print(line({"schema": SCHEMA, **values}), flush=True)
+    print(json_line({"schema": SCHEMA, **values}), flush=True)
 
 
 def close_broken_pipe() -> None:

@@ -222,11 +222,11 @@ def paths(argument: str) -> list[str]:
 
 def write_comparison(path: Path, question: str, comparison: Comparison, compared: Sequence[ModeAnswer]) -> None:
     """Write a comparison as JSON to a file that ends with .json, else as a page."""
-    from specprefill_cli.record import line
+    from specprefill_cli.record import json_line
     from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results
 
     if path.suffix == ".json":
-        write_whole(path, line(comparison_record(question, compared, comparison.misfits)) + "\n")
+        write_whole(path, json_line(comparison_record(question, compared, comparison.misfits)) + "\n")
     else:
         write_page(path, question, comparison.collection, comparison_results(compared, comparison.misfits))
 

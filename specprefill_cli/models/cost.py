@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedModel, LoadedPair
 
 # Tokens of the pass that shows what computing takes: a small draft fills a large GPU only with thousands.
-LONGEST = 8_192
+LONGEST_TIMED = 8_192
 # The first pass of a length loads libraries and takes memory.
-TIMES = 2
+RUNS = 2
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def measure_passes(pair: LoadedPair, longest: int, clock: Callable[[], float] = 
         # An outline is on no device.
         if loaded is not None and loaded.pass_tokens is None and on_gpu(loaded):
             measured: Any = loaded
-            measured.pass_tokens = fixed_cost(measured, min(longest, LONGEST, loaded.context), clock)
+            measured.pass_tokens = fixed_cost(measured, min(longest, LONGEST_TIMED, loaded.context), clock)
 
 
 def on_gpu(loaded: Any) -> bool:
@@ -190,7 +190,7 @@ def fixed_cost(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> 
 def pass_seconds(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> float:
     """The shortest of a few passes over so many tokens, in seconds."""
     times = []
-    for _ in range(TIMES):
+    for _ in range(RUNS):
         synchronize(loaded.devices)
         start = clock()
         prefill(loaded.model, torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens), tokens)

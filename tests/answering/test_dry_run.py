@@ -13,7 +13,7 @@ from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.record import line
+from specprefill_cli.record import json_line
 from specprefill_cli.reporting.dry_run_report import plan_facts, plan_record
 from specprefill_cli.settings import Settings
 
@@ -110,7 +110,7 @@ def test_rejects_empty_question_and_too_long_prompt(planner):
 
 def test_record_chunks_cover_the_document(planner):
     run = dry_run(planner, COLLECTION, QUESTION, Settings(keep=0.3))
-    record = json.loads(line(plan_record(run, COLLECTION, 1.5)))
+    record = json.loads(json_line(plan_record(run, COLLECTION, 1.5)))
     assert record["schema"] == 1
     assert record["pair"] == {"draft": "tiny:draft", "target": "tiny:target"}
     assert record["auto"]["mode"] in ("select", "full")

@@ -10,7 +10,7 @@ from specprefill_cli.endpoint.choosing import SHORTEST
 from specprefill_cli.endpoint.client import EndpointError
 from specprefill_cli.endpoint.session import open_endpoint
 from specprefill_cli.errors import UsageError
-from specprefill_cli.record import line
+from specprefill_cli.record import json_line
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.upstream import error, piece, says, streamed
@@ -51,7 +51,7 @@ def test_the_time_to_first_token_has_both_parts(session, handbook):
     assert answer.phases["upstream"] > 0
     assert answer.ttft_seconds == pytest.approx(sum(answer.phases.values()), abs=0.01)
     record = answer.to_json()
-    assert line(record)
+    assert json_line(record)
     assert record["speculation"]["reason"] == "the endpoint decodes by itself"
 
 

@@ -63,7 +63,7 @@ def evaluate(
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.evaluation.runner import configurations, run
-    from specprefill_cli.record import line
+    from specprefill_cli.record import json_line
 
     notes = Notes(quiet)
     items = read_items(questions, limit, distractors, sample_seed)
@@ -94,7 +94,7 @@ def evaluate(
             update(f"asking {len(items):,} questions in {len(cases)} configurations: {number:,} done")
             if out:
                 extra = {"references": item.answers, "keep": case.keep, "scorer": case.scorer}
-                out.write(line(answer.to_json() | extra) + "\n")
+                out.write(json_line(answer.to_json() | extra) + "\n")
 
         outcome = run(session, items, cases, settings, step)
     report(questions, outcome, json, notes)
@@ -112,7 +112,7 @@ def confirm(
     """Confirm the answers of `select`, and print the figures."""
     from specprefill_cli.lab.evaluation.confirming import Confirmed, figures, measure
     from specprefill_cli.lab.tables import CONFIRMATION, show_table
-    from specprefill_cli.record import line
+    from specprefill_cli.record import json_line
 
     with ExitStack() as stack:
         out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None
@@ -121,7 +121,7 @@ def confirm(
         def step(outcome: Confirmed) -> None:
             update(f"asking {len(items):,} questions: {outcome.item}")
             if out:
-                out.write(line(asdict(outcome)) + "\n")
+                out.write(json_line(asdict(outcome)) + "\n")
                 out.flush()
 
         rows = figures(measure(session, items, keeps, settings, step))
