@@ -1,27 +1,16 @@
-"""Cost of a prefill in floating-point operations (FLOPs), and the fixed cost of a pass, measured on a GPU."""
+"""Cost of a prefill in floating-point operations (FLOPs), and the speedup that it promises."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-
-from specprefill_cli.models.adapter import pass_overhead, prefill, synchronize, window_layers
+from specprefill_cli.models.adapter import pass_overhead, window_layers
 from specprefill_cli.models.attention_plan import SINKS, LocalWindow
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-    from specprefill_cli.models.loading import LoadedModel, LoadedPair
-
-# Tokens of the pass that shows what computing takes: a small draft fills a large GPU only with thousands.
-LONGEST_TIMED = 8_192
-# The first pass of a length loads libraries and takes memory.
-RUNS = 2
 
 
 @dataclass(frozen=True)
@@ -156,44 +145,3 @@ class PlacedModel(Protocol):
 def cost_of(loaded: PlacedModel) -> ModelCost:
     """The cost model of a model on its device."""
     return replace(ModelCost.of(loaded.config, loaded.device.partition(":")[0]), pass_tokens=loaded.pass_tokens)
-
-
-def measure_passes(pair: LoadedPair, longest: int, clock: Callable[[], float] = time.perf_counter) -> None:
-    """Measure the fixed cost of each model on a GPU, where that is not known yet, and note it with the model.
-
-    A target that several ranks share keeps the assumed cost. longest: tokens that a pass may have
-    """
-    if pair.ranks.size > 1:
-        return
-    for loaded in (pair.target, pair.draft):
-        # An outline is on no device.
-        if loaded is not None and loaded.pass_tokens is None and on_gpu(loaded):
-            measured: Any = loaded
-            measured.pass_tokens = fixed_cost(measured, min(longest, LONGEST_TIMED, loaded.context), clock)
-
-
-def on_gpu(loaded: Any) -> bool:
-    """Whether a part of a model is on a GPU."""
-    return any(device.type != "cpu" for device in loaded.devices)
-
-
-def fixed_cost(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> float:
-    """Tokens that are computed in the time of a pass over one token, which computes next to nothing.
-
-    tokens: of the pass that tells how fast the model computes
-    """
-    cost = cost_of(loaded)
-    flops_per_second = cost.prefill_flops(tokens) / pass_seconds(loaded, tokens, clock)
-    return pass_seconds(loaded, 1, clock) * flops_per_second / cost.linear_flops(1)
-
-
-def pass_seconds(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> float:
-    """The shortest of a few passes over so many tokens, in seconds."""
-    times = []
-    for _ in range(RUNS):
-        synchronize(loaded.devices)
-        start = clock()
-        prefill(loaded.model, torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens), tokens)
-        synchronize(loaded.devices)
-        times.append(clock() - start)
-    return min(times)
