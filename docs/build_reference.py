@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
-from specprefill_cli.cli.choices import choices_of
 from specprefill_cli.cli.config import as_written
 from specprefill_cli.cli.main import command_line
+from specprefill_cli.cli.options import choices_of
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, TERMINATED, SpecprefillError, UsageError
 from specprefill_cli.settings import ENVIRONMENT_PREFIX, SETTINGS, TYPES_IN_WORDS, Setting, in_words
 

@@ -112,7 +112,7 @@ def variable_fault(values: Mapping[str, str]) -> str | None:
             fault = f"occurs {count} times" if count else "is missing"
             return f"the variable ${variable} {fault}; it must occur once"
     if marked.index(MARKS["document"]) > marked.index(MARKS["question"]):
-        return "$question must come after $document, so that the document can be reused"
+        return "$question must come after $document for the document to be reusable"
     return None
 
 

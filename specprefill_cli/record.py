@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
 from functools import cache
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from specprefill_cli.documents.collection import DocumentPages
+from specprefill_cli.documents.document import DocumentPages
 
 SCHEMA = 1
-# The mode that others are compared with, and where the target computes kept tokens unless said otherwise.
-BASELINE, ORIGINAL = "full", "original"
+# The mode that others are compared with, and where the target computes kept tokens: the first unless said otherwise.
+BASELINE, ORIGINAL, COMPACT = "full", "original", "compact"
 # The mode whose selection a plan and the passages show.
 PLANNED_MODE = "select"
 # How the target says that the documents do not hold the answer.
@@ -28,6 +29,11 @@ LIKELY = 0.6
 LEVELS = 8
 
 Value = TypeVar("Value")
+
+
+def json_line(record: dict[str, Any]) -> str:
+    """Write one line of JSON in ASCII: readable in any locale, and no control character reaches a terminal."""
+    return json.dumps(record, allow_nan=False)
 
 
 class Fate(StrEnum):

@@ -128,7 +128,7 @@ class Settings:
     """How to load, prefill and answer. Raises UsageError for a value out of range."""
 
     pair: str = _models(
-        AUTO, "Named pair of draft and target (see `specprefill pairs`); auto: the best one here for a CPU"
+        AUTO, "Pair of draft and target (`specprefill pairs` lists them); auto: smollm2 if it is installed, else tiny"
     )
     draft: str | None = _models(None, "Hub id or folder of the draft model", unset="the pair's")
     target: str | None = _models(
@@ -142,14 +142,16 @@ class Settings:
     style: str | None = _models(
         None, "Answers in a few words or in sentences", unset="the pair's", choices=(SHORT_STYLE, FULL_STYLE)
     )
-    devices: str = _models(AUTO, "auto, cpu, or a list such as cuda:0,cuda:1")
-    tensor_parallel: int = _models(1, "GPUs (or CPU processes) that share each layer of the target", minimum=1)
+    devices: str = _models(AUTO, "Devices: auto, cpu, or a list such as cuda:0,cuda:1")
+    tensor_parallel: int = _models(
+        1, "Divide each layer of the models among this many GPUs (or CPU processes)", minimum=1
+    )
     dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))
-    quantization: str = _models("none", "Quantization of the target", choices=("none", "int8", "nf4", "fp8"))
-    rope_scaling: str = _models("none", "Longer context of both models: none, yarn:FACTOR or linear:FACTOR")
-    offline: bool = _models(False, "Use only models that are already on this machine")
-    mode: str = _prefill(AUTO, "Prefill mode")
-    scorer: str = _prefill(AUTO, "What scores the document's tokens")
+    quantization: str = _models("none", "Quantize the target's weights", choices=("none", "int8", "nf4", "fp8"))
+    rope_scaling: str = _models("none", "Extend the context of both models: none, yarn:FACTOR or linear:FACTOR")
+    offline: bool = _models(False, "Download nothing: use only models on this machine")
+    mode: str = _prefill(AUTO, "How the target prefills the documents")
+    scorer: str = _prefill(AUTO, "Method that scores the document's tokens")
     keep: float | None = _prefill(
         None, "Keep ratio: share of prompt tokens that the target computes, 0 to 1", above=0, maximum=1, words=(AUTO,)
     )
@@ -159,20 +161,27 @@ class Settings:
         AUTO, "Tokens in a forward pass of prefill; auto fits them to the free memory", minimum=16, words=(AUTO,)
     )
     draft_window: str | int = _prefill(
-        AUTO, "How many tokens back the draft sees while it reads the documents", minimum=1, words=(OFF, AUTO)
+        AUTO, "Previous tokens that a document token sees in the draft", minimum=1, words=(OFF, AUTO)
     )
     positions: str = _prefill(
         AUTO,
-        "Where the target computes kept tokens: at their original positions, or with shorter gaps between them; auto: "
-        "compact where that was found better for the target, or the last one lies beyond its context",
+        "Positions of kept tokens: original, or compact with shorter gaps between them; auto: compact where calibration "
+        "found it better, or where the prompt exceeds the target's context",
         choices=(AUTO, "original", "compact"),
     )
     recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
-    recompute_by: str = _prefill("span", "Recompute all layers of a span, or its lower ones", choices=("span", "layer"))
-    accept_risk: str | float = _prefill(
-        AUTO, "Risk that may remain in accepted draft KV; auto: as calibrated, off: any", minimum=0, words=(OFF, AUTO)
+    recompute_by: str = _prefill(
+        "span", "Recompute all layers of a span, or only its lower ones", choices=("span", "layer")
     )
-    exact_layers: int = _prefill(0, "Lowest target layers that draft KV computes exactly for all tokens", minimum=0)
+    accept_risk: str | float = _prefill(
+        AUTO,
+        "Highest risk allowed in accepted draft KV; auto: as calibrated, off: no limit",
+        minimum=0,
+        words=(OFF, AUTO),
+    )
+    exact_layers: int = _prefill(
+        0, "With draft KV, compute this many of the lowest target layers for all tokens", minimum=0
+    )
     prompt: str | None = _prefill(
         None, "Prompt template: a name, or the path of a .toml file", unset="the pair's", per_question=False
     )
@@ -186,26 +195,24 @@ class Settings:
     # Random number generators take no larger seed.
     seed: int = _decoding(0, "Seed of sampling", minimum=0, maximum=2**63 - 1)
     speculate: str | int = _decoding(
-        AUTO, "Tokens proposed at once for the target to verify", minimum=1, words=(OFF, AUTO)
+        AUTO, "Tokens to propose at once for the target to verify", minimum=1, words=(OFF, AUTO)
     )
-    proposer: str = _decoding(AUTO, "What proposes them")
+    proposer: str = _decoding(AUTO, "Source of the proposed tokens", choices=(AUTO, "draft", "lookup"))
     strict: bool = setting(
-        DOCUMENTS, False, "Fail at a file of a folder or glob that cannot be read, not only warn", per_question=False
+        DOCUMENTS, False, "Fail, not only warn, if a file of a folder or glob cannot be read", per_question=False
     )
     memory_cache: str | float = setting(
         CACHE,
         AUTO,
-        "GiB for documents' KV between questions; auto: a quarter of the free memory, on a CPU at most 2; 0 keeps none",
+        "GiB of document KV to keep between questions; auto: a quarter of the free memory, on a CPU at most 2; 0: none",
         minimum=0,
         words=(AUTO,),
         per_question=False,
     )
     confirm: bool = setting(
-        OUTPUT, False, "Let full prefill confirm the answer, or correct it, once it is there; greedy decoding only"
+        OUTPUT, False, "Confirm or correct the answer by full prefill afterwards; greedy decoding only"
     )
-    passages: str | int = setting(
-        OUTPUT, 3, "Passages of the documents to show under the answer", minimum=1, maximum=100, words=(OFF,)
-    )
+    passages: str | int = setting(OUTPUT, 3, "Passages to show under the answer", minimum=1, maximum=100, words=(OFF,))
 
     def __post_init__(self) -> None:
         for name, known in SETTINGS.items():

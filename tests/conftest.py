@@ -62,7 +62,7 @@ def model(request):
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    from specprefill_cli.models.sources import model_source
+    from specprefill_cli.models.hub import model_source
 
     return transformers.AutoTokenizer.from_pretrained(model_source("tiny:target"))
 

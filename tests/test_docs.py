@@ -1,8 +1,9 @@
-"""The documentation checked against the code: links, paths, commands, JSON keys, and the Python API example."""
+"""The documentation checked against the code: links, paths, commands, JSON keys, sizes, the glossary, and the examples."""
 
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,11 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
     (ROOT / "docs").glob("*.md")
 )
 # A call starts a line, or follows a pipe, an assignment or the start of a command substitution.
-CALL = re.compile(r"(?:^|[\s(])specprefill ([^|<>)]*)")
+CALL = re.compile(r"(?:^|[\s(])specprefill ([^|<>;)]*)")
+# Models, servers, processes and question sets that are not here, what takes long, and names to be replaced.
+NOT_HERE = re.compile(
+    r"qwen|https?:|\./|\bserve\b|--tensor-parallel|--workers|--ray|calibrate|study|bench|squad|scorer mine|[A-Z]{4,}"
+)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
 CODE_PATH = re.compile(r"`((?:specprefill_cli|tests|docs|prompts|sample_docs)/[\w./-]+)`")
 
@@ -27,15 +32,48 @@ def read(page):
 
 def commands(page):
     """Return the arguments of each `specprefill` call in the page's shell blocks and inline code."""
-    lines = [
+    lines = shell_lines(page)
+    inline = re.sub(r"```.*?```", "", read(page), flags=re.DOTALL)
+    lines += [" ".join(code.split()) for code in re.findall(r"`(specprefill [^`]*)`", inline)]
+    return [match[1].strip() for line in lines for match in CALL.finditer(line)]
+
+
+def shell_lines(page):
+    """Return the lines of the page's shell blocks, joined where they go on, without comments."""
+    return [
         line
         for block in re.findall(r"```sh\n(.*?)```", read(page), re.DOTALL)
         for line in block.replace("\\\n", " ").splitlines()
         if not line.lstrip().startswith("#")
     ]
-    inline = re.sub(r"```.*?```", "", read(page), flags=re.DOTALL)
-    lines += [" ".join(code.split()) for code in re.findall(r"`(specprefill [^`]*)`", inline)]
-    return [match[1].strip() for line in lines for match in CALL.finditer(line)]
+
+
+def runnable_calls():
+    """Return the calls in shell blocks that run on this machine with the bundled pair, each once."""
+    calls = [match[1].strip() for page in PAGES for line in shell_lines(page) for match in CALL.finditer(line)]
+    calls = [call.replace("$question", "What is the fee?") for call in calls if not NOT_HERE.search(call)]
+    return list(dict.fromkeys(shlex.join(shlex.split(call, comments=True)) for call in calls))
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """A working directory with the files that the documentation names, and a config file."""
+    handbook = ROOT / "sample_docs" / "harbour-handbook.pdf"
+    for name in ("report.pdf", "text.pdf", "contracts/a.pdf"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(handbook, tmp_path / name)
+    for name in ("notes.md", "docs/lease.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("The lease was signed by Ada Birch. The fee is 42 euros. The audit is in May.\n")
+    row = {"id": "1", "question": "What is the fee?", "answers": ["42 euros"], "documents": ["notes.md"]}
+    (tmp_path / "questions.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({**row, "answers": None}) + "\n")
+    (tmp_path / "sample_docs").mkdir()
+    (tmp_path / "sample_docs" / "questions.jsonl").write_text(json.dumps({**row, "documents": ["../notes.md"]}) + "\n")
+    (tmp_path / "config.toml").write_text("keep = 0.3\n")
+    monkeypatch.setenv("SPECPREFILL_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.chdir(tmp_path)
+    return json.dumps({**row, "answers": None}).encode() + b"\n"
 
 
 def heading_anchors(text):
@@ -69,6 +107,20 @@ def test_commands_and_their_options_exist(page, call):
     assert command.name != "specprefill" or not words or words[0].startswith("--"), call
     options |= {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in words if word.startswith("--")} <= options
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shown", runnable_calls())
+def test_commands_that_can_run_here_succeed(shown, call, desk):
+    words = shlex.split(shown)
+    lines = {"batch": desk, "compare": b"What is the fee?\n"}
+    code, out, err = call(*words, stdin=lines.get(words[0], b"The fee is 42 euros.\n"))
+    assert code == 0, err
+    assert out or err or words[:2] == ["config", "unset"]
+
+
+def test_most_commands_of_the_readme_and_of_pipes_are_known_to_run():
+    assert len(runnable_calls()) > 35
 
 
 def test_pages_contain_shell_commands():
@@ -105,3 +157,13 @@ def test_python_example_runs(monkeypatch, capsys):
     assert measured.startswith("mode select, kept 3%")
     assert "page 8" in citation
     assert refusal.startswith("refused: ")
+
+
+def test_the_pages_are_at_most_90_kib():
+    pages = [page for page in PAGES if page.parent.name == "docs" and page.name != "reference.md"]
+    assert sum(page.stat().st_size for page in pages) <= 90 * 1024
+
+
+def test_the_glossary_has_at_most_30_terms():
+    table = read(ROOT / "docs" / "guide.md").split("## Glossary")[1].split("\n## ")[0]
+    assert 10 < len(re.findall(r"^\| (?!term|---)", table, re.MULTILINE)) <= 30

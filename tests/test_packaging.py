@@ -23,10 +23,9 @@ LIGHT = [
         "prefill.phases",
     ),
     *(
-        "cli.choices",
-        "cli.config_file",
+        "cli.options",
+        "cli.sources",
         "files",
-        "diagnostics.finding",
         "diagnostics.doctor",
         "documents.cleaning",
         "engine.http",

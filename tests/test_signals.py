@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from specprefill_cli.batching.lines import Line
 from specprefill_cli.batching.loop import Inbox
+from specprefill_cli.batching.rows import Line
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals go to a process, not to a thread")

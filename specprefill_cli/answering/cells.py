@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specprefill_cli.answering.stream import AnswerStream
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import Collection
     from specprefill_cli.prompting import Prompt
 
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from torch import Tensor
 
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.prefill.bm25 import UNSPACED
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.record import NOT_FOUND, Citation, Fate

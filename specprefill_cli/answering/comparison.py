@@ -15,7 +15,7 @@ from torch import Tensor
 from specprefill_cli.answering.cells import stream_cells
 from specprefill_cli.answering.dry_run import dry_run
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.prefix_cache import document_cache
 from specprefill_cli.record import BASELINE, Cell, DryRun, Record

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specprefill_cli.models.calibration import weights_fingerprint
-from specprefill_cli.prefill.calibration import read_description
+from specprefill_cli.prefill.calibration import read_description, weights_fingerprint
 from specprefill_cli.record import NOT_FOUND
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specprefill_cli.decoding.known_answer import KnownAnswer
-from specprefill_cli.decoding.measures import DecodeSpeed
+from specprefill_cli.decoding.adaptive import FixedPace
+from specprefill_cli.decoding.measures import DecodeSpeed, Round
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
-from specprefill_cli.decoding.speculative import decode
+from specprefill_cli.decoding.speculative import Speculator, decode
+from specprefill_cli.decoding.verification import Proposal
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.adapter import pass_overhead, rotation_depends_on_length
 from specprefill_cli.models.cost import cost_of
@@ -36,8 +37,33 @@ from specprefill_cli.record import BASELINE, UNCONFIRMED, Record
 if TYPE_CHECKING:
     from specprefill_cli.answering.stream import AnswerStream
 
+NAME = "known"
 # A pass of confirmation is so many times the fixed cost of a pass: other answers soon go on, and it costs little more.
 PASS_OVERHEADS = 10
+
+
+class KnownAnswer(Speculator):
+    """Proposes the rest of a known answer; behind a token that differs from it, what others propose.
+
+    others: None where nothing else is proposed
+    """
+
+    def __init__(self, tokens: Sequence[int], others: Speculator | None) -> None:
+        super().__init__(
+            others.proposers if others is not None else (), FixedPace(0) if others is None else others.pace
+        )
+        self.tokens = tuple(tokens)
+
+    def propose(self, answer: Sequence[int], most: int) -> Steps[Proposal]:
+        rest = self.tokens[len(answer) :][: max(most, 0)]
+        if rest and self.tokens[: len(answer)] == tuple(answer):
+            return Proposal(NAME, rest)
+        return (yield from super().propose(answer, most))
+
+    def observe(self, round_: Round) -> None:
+        """Teach the pace nothing about a known answer."""
+        if round_.proposal.proposer != NAME:
+            super().observe(round_)
 
 
 @dataclass(kw_only=True)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specprefill_cli.answering.cells import document_cells, span_records
-from specprefill_cli.answering.session import Session
-from specprefill_cli.answering.warm_up import SHORT_TEXT
+from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.cleaning import clean_question
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.loading import LoadedPair
 from specprefill_cli.models.pass_costs import measure_passes
@@ -17,8 +15,7 @@ from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits, fits_t
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.selection import select_scored, tokens_at
-from specprefill_cli.prefill.spread import spread_warnings
+from specprefill_cli.prefill.selection import select_scored, spread_warnings, tokens_at
 from specprefill_cli.record import PLANNED_MODE, DryRun, Estimate, PassCost
 from specprefill_cli.settings import Settings
 
@@ -33,8 +30,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     settings = settings.varied(mode=PLANNED_MODE)
     # The estimates rest on the draft's time for the whole prompt, so that the draft starts cold.
     session = session.with_cache(None)
-    warm_up = Collection((one_page_document("warm-up", SHORT_TEXT, "text/plain"),))
-    request = session.request(warm_up, "When?", settings)
+    request = session.request(WARM_UP, "When?", settings)
     scorer = SCORERS[request.scorer]
     session.score(request)
     measure_passes(session.pair, request.prefill_chunk)

@@ -10,22 +10,21 @@ from specprefill_cli.decoding.speculation import draft_may_propose
 from specprefill_cli.models.adapter import longrope_threshold
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.encoder import encoder_flops
+from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.refs import Kind, ModelRef
-from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup, runs_draft
-from specprefill_cli.prefill.positions import COMPACT
+from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup
 from specprefill_cli.prefill.prefix_cache import TOKENS
-from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.blend import BlendScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import LexicalScorer
-from specprefill_cli.record import BASELINE, ORIGINAL
+from specprefill_cli.record import BASELINE, COMPACT, ORIGINAL
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.documents.collection import Collection
-    from specprefill_cli.models.memory import PeakMemory
+    from specprefill_cli.documents.document import Collection
     from specprefill_cli.prefill.calibration import CalibratedPair
     from specprefill_cli.prefill.phases import PhaseClock
     from specprefill_cli.prefill.prefix_cache import DocumentCache
@@ -62,40 +61,24 @@ class EncodedQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resolved:
-    """What will be done for one prompt.
+class Prepared:
+    """A question ready for prefill: settings resolved, the clock running.
 
-    mode_reason: why this mode, where `auto` chose it; expected_speedup: over `full`, None where the cost is unknown
+    mode: never `auto`; mode_reason: why this mode, where `auto` chose it
+    expected_speedup: over `full`, None where the cost is unknown
     decoding: the settings, with the longest answer that is possible
     """
 
+    collection: Collection
+    question: str
+    identifier: str
     request: PrefillRequest
     mode: str
     mode_reason: str | None
     decoding: Settings
     warnings: tuple[str, ...]
-    expected_speedup: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A question ready for prefill: settings resolved, the clock running."""
-
-    collection: Collection
-    question: str
-    identifier: str
-    resolved: Resolved
     memory: PeakMemory
-
-    @property
-    def request(self) -> PrefillRequest:
-        """The request that the mode prefills."""
-        return self.resolved.request
-
-    @property
-    def mode(self) -> str:
-        """The mode's name, never `auto`."""
-        return self.resolved.mode
+    expected_speedup: float | None = None
 
 
 def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str) -> str:
@@ -178,23 +161,35 @@ def resolve_request(
     )
 
 
-def resolve(settings: Settings, request: PrefillRequest, cold_choice: bool = False) -> Resolved:
-    """Mode and decoding options of a prompt. Raises PromptTooLong for one that does not fit the pair.
+def resolve(
+    settings: Settings,
+    pair: CalibratedPair,
+    encoded: EncodedQuestion,
+    identifier: str,
+    cache: DocumentCache | None,
+    cold_choice: bool,
+) -> Prepared:
+    """A question with its settings resolved. Raises PromptTooLong for one that does not fit the pair.
 
-    cold_choice: choose the mode as if nothing were cached
+    cache: as in `resolve_request`; cold_choice: choose the mode as if nothing were cached
     """
+    memory = PeakMemory()
+    request = resolve_request(settings, pair, encoded, cache)
     costed = request.cold() if cold_choice else request
     mode, reason = choose_mode(settings.mode, costed)
     if settings.confirm and mode != BASELINE:
         check_confirmable(request)
     max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
-    decoding = settings.varied(max_new_tokens=max_new_tokens)
-    return Resolved(
+    return Prepared(
+        collection=encoded.collection,
+        question=encoded.question,
+        identifier=identifier,
         request=request,
         mode=mode,
         mode_reason=reason,
-        decoding=decoding,
+        decoding=settings.varied(max_new_tokens=max_new_tokens),
         warnings=warnings,
+        memory=memory,
         expected_speedup=expected_speedup(mode, costed),
     )
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from specprefill_cli.answering.passages import as_passage, best_passages, joined
-from specprefill_cli.answering.relevance import Sentences, rank_sentences
+from specprefill_cli.answering.passages import Sentences, as_passage, best_passages, joined, rank_sentences
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.cleaning import clean_question
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.prefill.auto_mode import check_draft_fits
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
-from specprefill_cli.answering.names import check_names
 from specprefill_cli.answering.resolve import (
     EncodedQuestion,
     Prepared,
@@ -17,37 +16,47 @@ from specprefill_cli.answering.resolve import (
     resolve_request,
 )
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.answering.warm_up import warm_up
 from specprefill_cli.decoding.adaptive import SpeculationState
+from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculation import (
+    adapts,
     check_proposer,
+    draft_may_propose,
+    draft_reader,
     proposer_warnings,
 )
 from specprefill_cli.distributed.commands import OpenPair, Score
 from specprefill_cli.distributed.launch import ranks_for
 from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.documents.cleaning import clean_question
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import Document
+from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.calibration import calibration_folder, draft_folder
 from specprefill_cli.models.loading import load_pair
-from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.pairs import chosen_pair, with_named_pair
+from specprefill_cli.models.pass_costs import measure_passes
 from specprefill_cli.models.placement import choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.calibration import CalibratedPair, with_calibration
+from specprefill_cli.prefill.auto_mode import automatic_modes
+from specprefill_cli.prefill.calibration import (
+    CalibratedPair,
+    calibration_folder,
+    draft_folder,
+    load_target_calibration,
+)
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import DocumentCache
-from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.prefill.registry import MODES, check_names
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 from specprefill_cli.prefill.scoring_heads import load_heads
-from specprefill_cli.prefill.target_calibration import load_target_calibration
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
-from specprefill_cli.settings import Settings, prompt_folder
+from specprefill_cli.settings import AUTO, Settings, prompt_folder
+
+# What is read before the first question, and for how much look-ahead.
+WARM_UP = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
+WARM_UP_LOOK_AHEAD = 8
 
 
 def check_settings(settings: Settings) -> Template:
@@ -79,7 +88,8 @@ def open_session(
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
     with ranks.together(OpenPair(settings, with_draft, calibrated)):
-        pair = with_calibration(load_pair(named, placement, settings, with_draft, target_weights, ranks))
+        loaded = load_pair(named, placement, settings, with_draft, target_weights, ranks)
+        pair = CalibratedPair(pair=loaded.pair, target=loaded.target, draft=loaded.draft, ranks=loaded.ranks)
         if pair.draft is not None and calibrated:
             pair.scoring_heads = load_heads(draft_folder(named.draft), pair.draft)
         # On every rank: the fingerprint of a divided model needs all of them.
@@ -156,15 +166,7 @@ class Session:
 
     def resolved(self, encoded: EncodedQuestion, settings: Settings, identifier: str = "") -> Prepared:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong for one that does not fit the pair."""
-        memory = PeakMemory()
-        request = resolve_request(settings, self.pair, encoded, self.cache)
-        return Prepared(
-            collection=encoded.collection,
-            question=encoded.question,
-            identifier=identifier,
-            resolved=resolve(settings, request, self.cold_choice),
-            memory=memory,
-        )
+        return resolve(settings, self.pair, encoded, identifier, self.cache, self.cold_choice)
 
     def request(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> PrefillRequest:
         """Tokenise a prompt, and resolve the settings of its prefill."""
@@ -215,22 +217,21 @@ class Session:
 
         Raises SpecprefillError for logits that are not numbers.
         """
-        target, resolved = self.pair.loaded_target, prepared.resolved
+        target, decoding = self.pair.loaded_target, prepared.decoding
         if result.logits.isnan().any():
             raise SpecprefillError(
                 f"{target.name}: its logits are not numbers (NaN); use --dtype bfloat16 or float32, or other weights"
             )
-        decoding = resolved.decoding
         sampler = Sampler(decoding.temperature, decoding.top_k, decoding.top_p, decoding.seed)
         with prepared.request.clock.phase("first_token"):
             first = sampler(result.logits)
-        warnings = (*result.warnings, *resolved.warnings)
+        warnings = (*result.warnings, *prepared.warnings)
         warnings += proposer_warnings(decoding, prepared.request, result.answer_position)
         return AnswerStream(
             collection=prepared.collection,
             question=prepared.question,
             identifier=prepared.identifier,
-            resolved=resolved,
+            resolved=prepared,
             prefilled=replace(result, warnings=warnings),
             sampler=sampler,
             first_token=first,
@@ -243,5 +244,22 @@ class Session:
         )
 
     def warm_up(self, settings: Settings) -> None:
-        """Run the pair once in this mode on a short prompt, and measure what `auto` and speculation need."""
-        warm_up(self, settings)
+        """Run the pair once in this mode on a short prompt, so that no first question pays for lazy initialisation.
+
+        Measures what `auto` and speculation need: on a GPU the fixed cost of a pass, and the cost of verifying.
+        """
+        if settings.mode in self.warmed:
+            return
+        request = self.with_cache(None).request(WARM_UP, "When?", settings)
+        request = replace(request, look_ahead=min(request.look_ahead, WARM_UP_LOOK_AHEAD), max_new_tokens=0)
+        modes = automatic_modes(request) if settings.mode == AUTO else (settings.mode,)
+        self.warmed |= {settings.mode, *modes}
+        for mode in modes:
+            result = self.run_mode(mode, request)
+        if settings.mode == AUTO:
+            measure_passes(self.pair, request.prefill_chunk)
+        if adapts(settings):
+            pair, position = self.pair, result.answer_position
+            draft = draft_reader(pair, result, position) if draft_may_propose(settings, pair) else None
+            target = ModelReader(pair.loaded_target.model, result.state, position, pair.ranks)
+            self.speculation.costs.measure(target, draft, int(request.prompt.tokens[-1]))

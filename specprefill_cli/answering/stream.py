@@ -15,9 +15,8 @@ from specprefill_cli.answering.cells import span_records
 from specprefill_cli.answering.citations import cite
 from specprefill_cli.answering.confidence import ConfidenceModel, Signals, answer_signals
 from specprefill_cli.answering.confirmation import Confirmation, confirm
-from specprefill_cli.answering.passages import best_passages, trusted_quotes
-from specprefill_cli.answering.relevance import Sentences, rank_sentences
-from specprefill_cli.answering.resolve import Resolved
+from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
+from specprefill_cli.answering.resolve import Prepared
 from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.measures import DecodeSpeed, RoundLog
 from specprefill_cli.decoding.reader import ModelReader
@@ -25,18 +24,16 @@ from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.streaming import Detokenizer
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.adapter import items_of
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.passes import Pass
-from specprefill_cli.prefill.auto_mode import runs_draft
 from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.modes.base import PrefillResult
-from specprefill_cli.prefill.positions import COMPACT
-from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.record import ORIGINAL, SWITCHED_OFF, Citation, Passage, Record
+from specprefill_cli.record import COMPACT, ORIGINAL, SWITCHED_OFF, Citation, Passage, Record
 from specprefill_cli.settings import Settings
 
 
@@ -157,7 +154,7 @@ class AnswerStream(TextStream):
     confirmation: by full prefill, once the answer has ended; None where it is not asked for
     """
 
-    resolved: Resolved
+    resolved: Prepared
     prefilled: PrefillResult
     sampler: Sampler
     first_token: int

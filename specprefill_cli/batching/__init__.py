@@ -1,1 +1,1 @@
-"""Many questions in, one row of output for each. Only `answerer` imports torch."""
+"""Many questions in, one row of output for each. Only `local` imports torch."""

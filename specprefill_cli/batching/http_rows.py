@@ -73,6 +73,7 @@ class HttpRows:
         return cancel
 
     def close(self) -> None:
+        # First those that have not begun: the end of a post would make room for one of them.
+        self.posting.shutdown(wait=False, cancel_futures=True)
         for cancel in [*self.in_flight]:
             cancel()
-        self.posting.shutdown(wait=False, cancel_futures=True)

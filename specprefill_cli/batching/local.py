@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 
 from specprefill_cli.batching.loop import BatchEnded, Outcome
 from specprefill_cli.batching.rows import Row, row_settings
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.documents.document import KEPT_BYTES, Collection
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.question import is_device_failure
 from specprefill_cli.engine.request import Done, Event, Failed, QueueFull, Request
@@ -72,29 +73,30 @@ def device_failed(error: BaseException) -> BatchEnded:
     )
 
 
-def own_or_read(own: Collection | None, read: Reader, limit: int = 8) -> Reader:
+def own_or_read(own: Collection | None, read: Reader) -> Reader:
     """A reader that knows the batch's own documents, for rows that name none.
 
-    It reads each of the latest `limit` lists of documents once, also one that cannot be read.
+    It reads each of the latest lists of documents once, also one that cannot be read.
     """
+    outcomes: ByteCache[Collection | SpecprefillError] = ByteCache(
+        KEPT_BYTES, lambda outcome: outcome.bytes if isinstance(outcome, Collection) else 0
+    )
+    lock = threading.Lock()
 
-    @lru_cache(limit)
-    def outcome(names: tuple[str, ...]) -> Collection | SpecprefillError:
+    def outcome_of(names: tuple[str, ...]) -> Collection | SpecprefillError:
         try:
             return read(names)
         except SpecprefillError as error:
             return error
-
-    lock = threading.Lock()
 
     def remembered(names: tuple[str, ...]) -> Collection:
         if not names:
             assert own is not None, "`parse_line` refuses rows without documents"
             return own
         with lock:
-            collection = outcome(names)
-        if isinstance(collection, SpecprefillError):
-            raise collection
-        return collection
+            outcome = outcomes.find_or(names, lambda: outcome_of(names))
+        if isinstance(outcome, SpecprefillError):
+            raise outcome
+        return outcome
 
     return remembered

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from specprefill_cli.batching.lines import Line, Source
 from specprefill_cli.batching.output import Finished
-from specprefill_cli.batching.rows import BadRow, Row, identity_of, parse_line
+from specprefill_cli.batching.rows import BadRow, Line, Row, Source, identity_of, parse_line
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.record import SCHEMA
 from specprefill_cli.signals import SLICE_SECONDS, deferred_signals

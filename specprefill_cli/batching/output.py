@@ -16,11 +16,10 @@ from filelock import lock_descriptor
 from specprefill_cli.batching.rows import BadRow, Row, key_of
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import is_device, write_pieces
-from specprefill_cli.record import SCHEMA
-from specprefill_cli.reporting.jsonl import line
+from specprefill_cli.record import SCHEMA, json_line
 
 # The beginning of every row.
-BEGINNING = line({"schema": SCHEMA}).removesuffix("}").encode("ascii")
+BEGINNING = json_line({"schema": SCHEMA}).removesuffix("}").encode("ascii")
 # Seconds after which rows are safe from a power cut.
 SYNCED_SECONDS = 1.0
 
@@ -61,7 +60,7 @@ class RowWriter:
 
     def __call__(self, record: dict[str, Any]) -> None:
         try:
-            rest = memoryview(line(record).encode("ascii") + b"\n")
+            rest = memoryview(json_line(record).encode("ascii") + b"\n")
             while rest:
                 rest = rest[self.stream.write(rest) :]
             self.stream.flush()

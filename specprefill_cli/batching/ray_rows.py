@@ -129,8 +129,8 @@ def connect(
             refusals = [refusal for refusal in answers if refusal]
         except ray.exceptions.GetTimeoutError as error:
             raise SpecprefillError(
-                f"--ray: {places} workers were not ready within {OPENING // 60} min; give fewer --workers, or see what they wait "
-                "for with `ray status`"
+                f"--ray: {places} workers were not ready within {OPENING // 60} min; give fewer --workers, or look at "
+                "`ray status`"
             ) from error
         except Exception as error:
             cause = getattr(error, "cause", None) or error

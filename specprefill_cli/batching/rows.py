@@ -1,19 +1,79 @@
-"""Rows of input: JSON objects, or plain questions."""
+"""Rows of input: JSON objects, or plain questions; and the lines that they arrive in."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Container, Mapping, Sequence
+import threading
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
-from specprefill_cli.answering.names import check_names
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.prefill.registry import check_names
 from specprefill_cli.settings import SETTINGS, Settings, parse_setting
 
+# Bytes read from a pipe at a time, if it holds so many.
+PIECE = 2**16
 OVERRIDES = tuple(name for name, setting in SETTINGS.items() if setting.per_question)
 KEYS = ("id", "question", "document", "documents")
+
+
+@dataclass(frozen=True)
+class Line:
+    """The next line of the input has arrived; empty: there is none."""
+
+    text: bytes
+
+
+# Takes what puts a line into the inbox of a loop; the function that it returns asks for one line.
+Source = Callable[[Callable[[Any], None]], Callable[[], None]]
+
+
+def arriving(lines: Iterable[bytes]) -> Source:
+    """A source whose lines are there when they are asked for, or else are all that there is to wait for."""
+
+    def source(put: Callable[[Line], None]) -> Callable[[], None]:
+        iterator = iter(lines)
+        return lambda: put(Line(next(iterator, b"")))
+
+    return source
+
+
+def awaited(lines: Iterable[bytes]) -> Source:
+    """A source whose lines come late, while other events are waited for: a thread reads them."""
+
+    def source(put: Callable[[Line], None]) -> Callable[[], None]:
+        requests = threading.Semaphore(0)
+
+        def read() -> None:
+            for line in lines:
+                requests.acquire()
+                put(Line(line))
+            requests.acquire()
+            put(Line(b""))
+
+        threading.Thread(target=read, name="input", daemon=True).start()
+        return requests.release
+
+    return source
+
+
+def lines_of(stream: BinaryIO) -> Source:
+    """The lines of a file, or of a pipe or terminal whose writer may wait for answers."""
+    if stream.seekable():
+        return arriving(iter(stream.readline, b""))
+    return awaited(lines_of_pipe(stream))
+
+
+def lines_of_pipe(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a pipe, past its buffer: no program could end while a thread waits inside that."""
+    raw, rest = getattr(stream, "raw", stream), b""
+    while piece := raw.read(PIECE):
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+    if rest:
+        yield rest
 
 
 class RowError(SpecprefillError):

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, close_broken_pipe, print_json
-from specprefill_cli.cli.inputs import read_inputs, write_page
+from specprefill_cli.cli.inputs import checked_arguments, read_inputs, write_page
 from specprefill_cli.cli.loading import open_engine, running_server
 from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
-from specprefill_cli.documents.sources import STANDARD_INPUT
+from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
 from specprefill_cli.record import UNCONFIRMED, Record
@@ -22,7 +21,7 @@ from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings, config_path
 
 if TYPE_CHECKING:
-    from specprefill_cli.endpoint.engine import EndpointEngine
+    from specprefill_cli.endpoint.session import EndpointEngine
     from specprefill_cli.engine.http import HttpEngine
     from specprefill_cli.engine.local import LocalEngine
 
@@ -43,12 +42,12 @@ def ask(
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", "-v", help="Show all figures, not the most important ones alone.", rich_help_panel=OUTPUT
+            "--verbose", "-v", help="Show all figures, not only the most important ones.", rich_help_panel=OUTPUT
         ),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Answer a question about documents: the answer on standard output, passages and figures on standard error.
+    """Answer a question about documents. The answer goes to standard output, passages and figures to standard error.
 
     Examples:
       specprefill ask report.pdf "What is the notice period?"

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from specprefill_cli.cli.choices import concurrency_of
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import document_reader
-from specprefill_cli.cli.options import OUTPUT, Quiet, with_settings
+from specprefill_cli.cli.options import OUTPUT, Quiet, concurrency_of, with_settings
 from specprefill_cli.cli.row_engines import RowOptions, check_workers, open_row_engine
 from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
 from specprefill_cli.files import same_file
@@ -37,16 +36,16 @@ def batch(
     ] = "-",
     document: Annotated[
         list[str] | None,
-        typer.Option(help="What rows without documents ask about: a file, folder or glob; may be repeated."),
+        typer.Option(help="File, folder or glob for rows without documents; may be repeated."),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
-            help="Ray actors on this machine, or of the cluster, that each load the models.",
+            help="Answer rows in this many Ray actors, each with its own models.",
             min=1,
             max=1024,
             rich_help_panel=PANEL,
-            show_default="none: this process; with --ray what the cluster has room for",
+            show_default="none: this process; with --ray: as many as fit the cluster",
         ),
     ] = None,
     ray: Annotated[
@@ -59,9 +58,7 @@ def batch(
     ] = None,
     concurrency: Annotated[
         str,
-        typer.Option(
-            help="Rows that a session answers at once: a number, or auto.", rich_help_panel=PANEL, metavar="N|auto"
-        ),
+        typer.Option(help="Rows to answer at once: a number or auto.", rich_help_panel=PANEL, metavar="N|auto"),
     ] = AUTO,
     out: Annotated[
         Path | None, typer.Option(help="Write rows to this file.", rich_help_panel=OUTPUT, show_default=False)
@@ -71,7 +68,7 @@ def batch(
     ] = False,
     retry_failed: Annotated[
         bool,
-        typer.Option("--retry-failed", help="As --resume, but ask the rows that failed again.", rich_help_panel=OUTPUT),
+        typer.Option("--retry-failed", help="As --resume, but ask failed rows again.", rich_help_panel=OUTPUT),
     ] = False,
     unordered: Annotated[
         bool,
@@ -80,7 +77,7 @@ def batch(
     row_timeout: Annotated[
         float | None,
         typer.Option(
-            help="Seconds after which a row fails.",
+            help="Give up a row after this many seconds.",
             min=0.1,
             rich_help_panel=PANEL,
             show_default="none",
@@ -100,11 +97,11 @@ def batch(
     settings: Settings,
     quiet: Quiet = False,
 ) -> None:
-    """Answer many questions, several at a time: a row in, a JSON object out, in order and as they arrive.
+    """Answer many questions, several at a time. Each row of the input becomes one JSON object, in the same order.
 
-    A row is a JSON object with question, and optionally id, documents, mode, keep and other options of decoding and
-    prefill; or a plain question. Questions about the same documents share their text and the draft's cache of them.
-    A row that fails becomes an error row; the exit code is then 3.
+    A row is a plain question, or a JSON object with question and optionally id, documents, mode, keep and other settings
+    of prefill and decoding. Questions about the same documents share the draft's KV cache. A row that fails becomes an
+    error row, and the exit code is 3.
 
     Examples:
       specprefill batch questions.jsonl --out answers.jsonl --resume
@@ -119,10 +116,9 @@ def batch(
     check_workers(settings, workers, ray)
     notes = Notes(quiet)
     at_once = rows_at_once(concurrency, settings, notes)
-    from specprefill_cli.batching.lines import lines_of
     from specprefill_cli.batching.loop import Count, run_rows
     from specprefill_cli.batching.output import Finished, RowWriter, open_output
-    from specprefill_cli.batching.rows import keys_in
+    from specprefill_cli.batching.rows import keys_in, lines_of
 
     count, finished = Count(), Finished()
     with ExitStack() as stack:
@@ -182,7 +178,7 @@ def check_streams(questions: str, names: tuple[str, ...], out: Path | None, resu
     if questions == "-" and "-" in names:
         raise UsageError("standard input cannot be both the questions and a document; give one of them as a file")
     if out is not None and questions != "-" and same_file(out, Path(questions)):
-        raise UsageError(f"--out {out}: these are the questions; give another name")
+        raise UsageError(f"--out {out}: this is the file of questions; give another name")
 
 
 def check_same_input(keys: Sequence[str | int] | None, finished: Finished, out: Path) -> None:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from specprefill_cli.cli.arguments import names_document
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.inputs import document_reader, read_inputs, write_page
+from specprefill_cli.cli.inputs import document_reader, names_document, read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import MODE_LIST, Given, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, UsageError
@@ -31,16 +30,16 @@ def compare(
         list[str],
         typer.Argument(
             metavar="DOCUMENTS... [QUESTION]",
-            help="Files, folders or globs; the last one may be a question, in quotes. Without one, a session begins.",
+            help="Files, folders or globs, then the question in quotes. Without a question, start a session.",
             show_default=False,
         ),
     ],
     question: Annotated[
-        str | None, typer.Option(help="The question, where it could be taken for a document.", show_default="none")
+        str | None, typer.Option(help="The question, if it could be taken for a document.", show_default="none")
     ] = None,
     cold: Annotated[
         bool,
-        typer.Option("--cold", help="With one mode, reuse no work of earlier questions.", rich_help_panel=PREFILL),
+        typer.Option("--cold", help="With one mode, reuse no KV of earlier questions.", rich_help_panel=PREFILL),
     ] = False,
     *,
     settings: Settings,
@@ -50,11 +49,11 @@ def compare(
     html: Html = None,
     quiet: Quiet = False,
 ) -> None:
-    """Answer in each mode with the same loaded pair, and show answers, times and differences side by side.
+    """Answer in each mode with the same models. Show answers, times and differences side by side.
 
-    Every mode starts cold for every question, so that their times can be compared. Without a question it is a session:
-    every line is a question, /help lists its commands. With one mode, a second question about the same documents reuses
-    the models' caches of them; the table says so, and --cold turns it off.
+    Without a question, start a session: every line is a question, and /help lists commands. Several modes start cold for
+    every question, for comparable times. A single mode reuses the KV of earlier questions about the same documents; the
+    table says so, and --cold turns it off.
 
     Examples:
       specprefill compare report.pdf "What is the notice period?"
@@ -98,8 +97,7 @@ def check_session_input(names: Sequence[str], to_file: bool) -> None:
 
 def run_session(repl: Repl, notes: Notes) -> None:
     """Answer the lines that are typed, or read from a pipe."""
-    from specprefill_cli.cli.prompt_line import open_history, prompted_lines
-    from specprefill_cli.cli.repl import run_repl
+    from specprefill_cli.cli.repl import open_history, prompted_lines, run_repl
 
     # Ctrl-C ends an answer; SIGTERM ends the session.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.choices import choices_of, setting_names
 from specprefill_cli.cli.console import Notes, console, plain_table, print_json
-from specprefill_cli.cli.options import Json
+from specprefill_cli.cli.options import Json, choices_of, setting_names
 from specprefill_cli.errors import UsageError
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import AUTO, SETTINGS, config_path
@@ -84,7 +83,7 @@ def set_(name: Name, value: Annotated[str, typer.Argument(help="Its new value.",
 
 def store(name: str, value: str) -> None:
     """Write a setting into the config file, and say where it stands, or what wins over it."""
-    from specprefill_cli.cli.config_file import set_value
+    from specprefill_cli.cli.sources import set_value
 
     file = config_path()
     stored = set_value(file, name, value)
@@ -101,7 +100,7 @@ def unset(name: Name) -> None:
     Example:
       specprefill config unset keep
     """
-    from specprefill_cli.cli.config_file import unset_value
+    from specprefill_cli.cli.sources import unset_value
 
     unset_value(config_path(), name.replace("-", "_"))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console, RenderableType
 from rich.status import Status
@@ -48,6 +49,19 @@ class StandardOutput:
             ) from error
 
 
+class Trimmed:
+    """A stream that drops the spaces at the ends of lines: rich pads every line of a table to its width."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        return self.stream.write(re.sub(r" +(?=\n)", "", text))
+
+
 class PipeConsole(Console):
     """A console that raises BrokenPipeError; rich would exit with 1, and `PipeGroup` exits with 0."""
 
@@ -63,8 +77,10 @@ class NotesConsole(Console):
 
 
 def console(stream: TextIO, piped_width: int = 200, kind: type[Console] = PipeConsole) -> Console:
-    """A rich console on a stream; a pipe gets a width at which table rows stay on one line."""
-    return kind(file=stream, highlight=False, width=None if stream.isatty() else piped_width)
+    """A rich console on a stream; a pipe gets a width at which table rows stay on one line, and no padding."""
+    if stream.isatty():
+        return kind(file=stream, highlight=False)
+    return kind(file=cast(TextIO, Trimmed(stream)), highlight=False, width=piped_width)
 
 
 def plain_table(*header: str) -> Table:
@@ -163,10 +179,9 @@ class Notes:
 
 def print_json(values: Mapping[str, Any]) -> None:
     """One JSON object on standard output, with its schema."""
-    from specprefill_cli.record import SCHEMA
-    from specprefill_cli.reporting.jsonl import line
+    from specprefill_cli.record import SCHEMA, json_line
 
-    print(line({"schema": SCHEMA, **values}), flush=True)
+    print(json_line({"schema": SCHEMA, **values}), flush=True)
 
 
 def close_broken_pipe() -> None:

@@ -1,4 +1,4 @@
-"""`specprefill doctor`: whether everything is in place."""
+"""`specprefill doctor` and `specprefill plugins`: whether everything is in place, and what other packages add."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import typer
 from specprefill_cli.cli.console import Notes, console, plain_table, print_json
 from specprefill_cli.cli.options import Given, Json, with_settings
 from specprefill_cli.cli.sources import merge_settings
-from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, diagnose
-from specprefill_cli.diagnostics.finding import Check, State, any_broken
+from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, Check, State, any_broken, diagnose
 from specprefill_cli.errors import UsageError
+from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import MODELS, Settings
 
@@ -26,13 +26,13 @@ def doctor(
     *,
     given: Given,
     tokens: Annotated[
-        int, typer.Option(min=1, help="Length of the prompt for which memory is counted.", rich_help_panel=MODELS)
+        int, typer.Option(min=1, help="Prompt length to count memory for.", rich_help_panel=MODELS)
     ] = DEFAULT_TOKENS,
     json: Json = False,
 ) -> None:
-    """Check versions, devices, memory for a pair, folders, and what ships with the package. Downloads nothing.
+    """Check versions, devices, memory for a pair, folders and the bundled files. Download nothing.
 
-    Exit code 1 when something that is needed is broken; `limited` and `no` are for your information.
+    Exit with 1 if something necessary is broken. `limited` and `no` are information only.
 
     Examples:
       specprefill doctor
@@ -67,3 +67,29 @@ def show_checks(checks: Sequence[Check], json: bool, **more: Any) -> None:
         console(sys.stdout).print(table)
     if broken:
         raise typer.Exit(1)
+
+
+def plugins(json: Json = False) -> None:
+    """List the modes and scorers that other installed packages add, and whether they can be loaded.
+
+    A package adds them through the entry-point groups `specprefill.modes` and `specprefill.scorers`.
+
+    Examples:
+      specprefill plugins
+
+      specprefill plugins --json | jq -r '.plugins[].name'
+    """
+    rows = [(registry.kind, plugin) for registry in (MODES, SCORERS) for plugin in registry.plugins()]
+    notes = Notes(quiet=False)
+    for _, plugin in rows:
+        if plugin.error is not None:
+            notes.warn(plugin.error)
+    if json:
+        print_json({"plugins": [{"kind": kind, **asdict(plugin)} for kind, plugin in rows]})
+    elif not rows:
+        notes.tell("no installed package adds a mode or a scorer")
+    else:
+        table = plain_table("plugin", "kind", "source", "state")
+        for kind, plugin in rows:
+            table.add_row(plain(plugin.name), kind, plain(plugin.source), "ok" if plugin.error is None else "broken")
+        console(sys.stdout).print(table)

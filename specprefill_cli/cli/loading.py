@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.inputs import read_inputs
 from specprefill_cli.cli.options import Given
+from specprefill_cli.documents.collect import STANDARD_INPUT
+from specprefill_cli.engine.request import Done, Request
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.hub import may_download
 from specprefill_cli.models.pairs import chosen_pair
@@ -18,7 +21,8 @@ from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
-    from specprefill_cli.endpoint.engine import EndpointEngine
+    from specprefill_cli.documents.document import Collection
+    from specprefill_cli.endpoint.session import EndpointEngine
     from specprefill_cli.engine.http import HttpEngine
     from specprefill_cli.engine.local import LocalEngine
 
@@ -74,7 +78,7 @@ def open_engine(context: typer.Context, settings: Settings, given: Given, notes:
     """An engine for one question. Raises SpecprefillError when a model cannot be loaded."""
     session = open_ready_session(context, [settings], given, notes)
     if is_endpoint(settings.target):
-        from specprefill_cli.endpoint.engine import EndpointEngine
+        from specprefill_cli.endpoint.session import EndpointEngine
 
         return EndpointEngine(session)
     from specprefill_cli.engine.local import LocalEngine
@@ -94,7 +98,7 @@ def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine:
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.distributed.ranks import ALONE
     from specprefill_cli.engine.local import LocalEngine
-    from specprefill_cli.prefill.auto_mode import runs_draft
+    from specprefill_cli.prefill.registry import runs_draft
     from specprefill_cli.record import PLANNED_MODE
 
     with_draft = runs_draft(PLANNED_MODE, settings.scorer)
@@ -103,7 +107,7 @@ def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine:
 
 def warn_of_idle_options(given: Given, variants: Sequence[Settings], notes: Notes) -> None:
     """Warn of settings that were given and have no effect in any of the variants, whose `auto` scorer is resolved."""
-    from specprefill_cli.cli.idle_options import idle_options
+    from specprefill_cli.cli.options import idle_options
 
     for warning in idle_options(given, variants):
         notes.warn(warning)
@@ -121,7 +125,7 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
     if ref.conversion is None or ref.conversion.done:
         return
     if ref.kind is Kind.PACKAGED:
-        notes.line(f"{target}: converting {smollm2.PACKAGE}'s file once, so that it loads in a second from now on")
+        notes.line(f"{target}: converting {smollm2.PACKAGE}'s file once; later runs load it in a second")
     with notes.bar("parts", 100) as update:
         ref.source(update)
 
@@ -129,3 +133,36 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
 def seconds_since_start(context: typer.Context) -> float:
     """Time since the program started."""
     return time.perf_counter() - context.obj["started"]
+
+
+def ask_draft(
+    context: typer.Context,
+    task: str,
+    names: Sequence[str],
+    collection: Collection | None,
+    question: str,
+    settings: Settings,
+    notes: Notes,
+    top: int | None = None,
+    started: Callable[[float], None] = lambda _seconds: None,
+) -> Any:
+    """The result of a task of `Request`.
+
+    names: of the documents; collection: the documents, where they were read already
+    started: told the seconds of start-up
+    """
+    # Standard input gives its document only once.
+    read_before = collection is not None and STANDARD_INPUT in names
+    server = None if read_before else running_server(context, settings, notes)
+    engine: HttpEngine | LocalEngine
+    documents: Collection | tuple[str, ...] = tuple(names)
+    if server is not None:
+        engine = server
+    else:
+        documents = read_inputs(names, None, settings, notes) if collection is None else collection
+        with notes.progress("loading the draft, and the target's tokenizer"):
+            engine = open_draft_side(settings, notes)
+    started(seconds_since_start(context))
+    request = Request(documents=documents, question=question, settings=settings, task=task, top=top)
+    with notes.progress("reading the documents with the draft"):
+        return next(event.result for event in engine.ask(request) if isinstance(event, Done))

@@ -1,7 +1,8 @@
-"""Entry point: the commands, and errors as one line with the right exit code."""
+"""Entry point: the commands, how their help looks, and errors as one line with the right exit code."""
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import sys
@@ -15,15 +16,13 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from specprefill_cli import __version__
-from specprefill_cli.cli.arguments import check_dashes
 from specprefill_cli.cli.console import Notes, StandardOutput, close_broken_pipe
-from specprefill_cli.cli.help import tidy
+from specprefill_cli.cli.inputs import check_dashes
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, first_line
-from specprefill_cli.models.memory import keep_freed_memory
-from specprefill_cli.models.threads import bound_spinning
+from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.signals import Termination
 
@@ -38,13 +37,49 @@ PRODUCT = {
     "plan": "plan:plan",
     "serve": "serve:serve",
     "pairs": "pairs:app",
-    "plugins": "plugins:plugins",
+    "plugins": "doctor:plugins",
     "doctor": "doctor:doctor",
     "config": "config:app",
 }
 # Further commands, each a typer app or a function. The lab's are added this way, so that the product does not import it.
 COMMANDS = "specprefill.commands"
 LAB_PANEL = "Measure and calibrate"
+
+
+class Command(TyperCommand):
+    """A command whose help fits any width, and whose usage shows an argument's metavar without more brackets and dots."""
+
+    def __init__(self, *arguments: Any, help: str | None = None, **values: Any) -> None:
+        super().__init__(*arguments, help=unwrapped(help or ""), **values)
+        for param in self.params:
+            # A flag takes no value, so that no type belongs beside it.
+            if isinstance(param, TyperOption) and param.is_flag:
+                param.metavar = ""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [param for param in self.get_params(ctx) if isinstance(param, TyperArgument)]
+        pieces = (
+            piece
+            for param in arguments
+            for piece in ([param.metavar] if param.metavar else param.get_usage_pieces(ctx))
+        )
+        return [str(self.options_metavar), *pieces]
+
+
+def unwrapped(text: str) -> str:
+    """A help text with each paragraph on one line; examples keep their lines."""
+    description, heading, examples = inspect.cleandoc(text).partition("\n\nExample")
+    return "\n\n".join(" ".join(part.split("\n")) for part in description.split("\n\n")) + heading + examples
+
+
+def tidy(app: typer.Typer) -> None:
+    """Let all commands of an app, and of the apps in it, show their help in one way."""
+    for command in app.registered_commands:
+        if not issubclass(command.cls or TyperCommand, Command):
+            command.cls = Command
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            tidy(group.typer_instance)
 
 
 class PipeGroup(TyperGroup):
@@ -69,8 +104,8 @@ def command_line(only: str | None = None) -> typer.Typer:
         name="specprefill",
         cls=PipeGroup,
         callback=common,
-        help="Answers questions about long documents. A small draft model finds what matters; the large target model reads "
-        "only that, so that the first token comes several times sooner.",
+        help="Answer questions about long documents. A small draft model finds the parts that matter. The large target model "
+        "reads only these, and the first token comes several times sooner.",
         epilog='Example: specprefill ask report.pdf "What is the notice period?"',
         no_args_is_help=True,
         pretty_exceptions_enable=False,

@@ -1,38 +1,53 @@
-"""Options of commands: those of settings, made from what `Settings` declares, and a few that are no settings."""
+"""Options of commands: those of settings, with their choices, a few that are no settings, and those without effect."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.choices import choices_of, complete, setting_values
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.sources import merge_settings, unknown_variables
-from specprefill_cli.models.pairs import SMOLLM2, with_named_pair
+from specprefill_cli.errors import UsageError
+from specprefill_cli.models.pairs import PAIRS, SMOLLM2, with_named_pair
 from specprefill_cli.models.smollm2 import install_command
-from specprefill_cli.settings import AUTO, OUTPUT, PREFILL, SETTINGS, Setting, Settings, in_words
+from specprefill_cli.prefill.registry import MODES, REGISTRIES, SCORERS, check_name, runs_draft
+from specprefill_cli.settings import (
+    AUTO,
+    OFF,
+    OUTPUT,
+    PREFILL,
+    SETTINGS,
+    Setting,
+    Settings,
+    flag,
+    in_words,
+    parse_setting,
+)
 
 PAIR = SETTINGS["pair"]
+# Settings that decide nothing where the draft alone runs.
+OF_TARGET = ("mode", "recompute", "recompute_by", "accept_risk", "exact_layers", "tensor_parallel", "quantization")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
 Html = Annotated[
     Path | None,
     typer.Option(
         "--html",
-        help="Also write a page to this file: the document by importance and fate, the answer's source, the times.",
+        help="Also write an HTML page to this file: importance and fate of each chunk, sources, times.",
         rich_help_panel=OUTPUT,
         show_default="none",
     ),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No table, no progress and no warnings.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--quiet", "-q", help="Print no table, no progress and no warnings.", rich_help_panel=OUTPUT)
 ]
 # Both are required; `checked_arguments` says so with an example.
 Documents = Annotated[
@@ -47,12 +62,115 @@ NO_SERVER = Parameter(
     "no_server",
     Parameter.KEYWORD_ONLY,
     default=False,
-    annotation=Annotated[
-        bool, typer.Option("--no-server", help="Load the models here, even where a server is running.")
-    ],
+    annotation=Annotated[bool, typer.Option("--no-server", help="Load the models here even if a server is running.")],
 )
 # Settings given on the command line, by name, as they were written there.
 Given = Mapping[str, Any]
+
+
+def mode_with(attribute: str) -> Callable[[Settings], bool]:
+    """Whether the mode of settings has an attribute of `Mode`, or may have it because it is `auto`."""
+    return lambda settings: settings.mode == AUTO or getattr(MODES[settings.mode], attribute)
+
+
+scores_document = mode_with("uses_draft")
+
+
+def looks_ahead(settings: Settings) -> bool:
+    """Whether the draft may decode before scoring."""
+    return scores_document(settings) and (settings.scorer == AUTO or SCORERS[settings.scorer].looks_ahead)
+
+
+def reads_with_window(settings: Settings) -> bool:
+    """Whether the draft reads with the window of the settings."""
+    windowed = settings.scorer == AUTO or SCORERS[settings.scorer].uses_window
+    return windowed and mode_with("uses_window")(settings) and runs_draft(settings.mode, settings.scorer)
+
+
+def obeys(name: str, settings: Settings) -> bool:
+    """Whether the mode obeys a setting that only some modes have."""
+    return settings.mode != AUTO and name in MODES[settings.mode].own_settings
+
+
+# By what they need: the options, and the settings in which they have an effect.
+NEEDS: Mapping[str, tuple[Sequence[str], Callable[[Settings], bool]]] = {
+    "--mode select or hybrid": (("keep",), mode_with("uses_keep")),
+    "--mode select": (("positions",), mode_with("any_length")),
+    "--mode draft-kv": (("recompute", "recompute_by"), partial(obeys, "recompute")),
+    "--mode draft-kv or hybrid": (("accept_risk", "exact_layers"), partial(obeys, "accept_risk")),
+    "a mode other than full": (("scorer", "chunk_size", "confirm"), scores_document),
+    "a scorer that looks ahead (question, paper)": (("look_ahead",), looks_ahead),
+    "--mode select and a scorer that runs the draft, other than paper": (("draft_window",), reads_with_window),
+    "--temperature above 0": (("top_p", "top_k"), lambda settings: settings.temperature > 0),
+    "--speculate": (("proposer",), lambda settings: settings.speculate != OFF),
+}
+
+
+def idle_options(
+    given: Collection[str], variants: Sequence[Settings], written: Callable[[str], str] = flag
+) -> list[str]:
+    """A warning for each reason why options given by name have no effect in any of the settings they run with.
+
+    written: what the user writes for an option, from its name
+    """
+    return [
+        f"{', '.join(idle)}: no effect without {need}"
+        for need, (options, has_effect) in NEEDS.items()
+        if (idle := [written(name) for name in options if name in given]) and not any(map(has_effect, variants))
+    ]
+
+
+def choices_of(setting: Setting) -> Sequence[str]:
+    """All values that a setting takes; empty where any string or number will do."""
+    # `--draft` and `--target` do without a known pair.
+    names = PAIRS if setting.name == "pair" else REGISTRIES.get(setting.name)
+    return setting.choices if names is None else (AUTO, *names)
+
+
+def split(text: str, option: str) -> list[str]:
+    """The values of a comma-separated list, without repetitions. Raises UsageError where there is none."""
+    parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not parts:
+        raise UsageError(f"{option}: empty; give one value, or several separated by commas")
+    return parts
+
+
+def setting_values(name: str, text: str, option: str) -> list[Any]:
+    """Several values of a setting. Raises UsageError for a wrong value, or a name that is not registered."""
+    values = [parse_setting(name, part, option) for part in split(text, option)]
+    for value in values:
+        check_name(name, value, option)
+    return values
+
+
+def complete(name: str, several: bool = False) -> Callable[[str], list[str]]:
+    """Shell completion of a setting's values; `several`: of the last value in a comma-separated list."""
+
+    def completion(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
+        unused = [value for value in suggestions(name) if value not in before.split(",")]
+        return [before + comma + value for value in unused if value.startswith(last)]
+
+    return completion
+
+
+def suggestions(name: str) -> Sequence[str]:
+    """Values to offer for a setting."""
+    return choices_of(SETTINGS[name]) or SETTINGS[name].words
+
+
+def setting_names(incomplete: str) -> list[str]:
+    """Shell completion of a setting's name."""
+    return [name for name in SETTINGS if name.startswith(incomplete)]
+
+
+def concurrency_of(text: str, option: str) -> int | None:
+    """A number of questions at once; None for `auto`. Raises UsageError for anything else."""
+    if text == AUTO:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{option} {text}: not a whole number of at least 1, or '{AUTO}'")
+    return int(text)
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,14 @@ from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.choices import complete
 from specprefill_cli.cli.config import store
 from specprefill_cli.cli.console import Notes, console, plain_table, print_json
 from specprefill_cli.cli.doctor import show_checks
 from specprefill_cli.cli.loading import prepare_target
-from specprefill_cli.cli.options import Given, Json, with_settings
+from specprefill_cli.cli.options import Given, Json, complete, with_settings
 from specprefill_cli.cli.sources import merge_settings, read_config
-from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, format_bytes, pair_fits
-from specprefill_cli.diagnostics.finding import Check, State, any_broken
+from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, Check, State, any_broken, format_bytes, pair_fits
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.gguf import agreed_tokenizer
 from specprefill_cli.models.hub import ALL_FILES, SMALL_FILES, download, is_here, may_download, missing_bytes
 from specprefill_cli.models.pairs import PAIRS, chosen_pair, find_pair
 from specprefill_cli.models.refs import ModelRef
@@ -82,7 +79,7 @@ def show(name: Name, json: Json = False) -> None:
 def use(name: Name) -> None:
     """Set up a pair: check memory and disk, download its models, and make it the pair of all commands.
 
-    What is there already is not downloaded again; `specprefill pairs use tiny` goes back to the bundled pair.
+    Files on this machine are not downloaded again. `specprefill pairs use tiny` goes back to the bundled pair.
 
     Example:
       specprefill pairs use qwen2.5-1.5b
@@ -102,7 +99,7 @@ def use(name: Name) -> None:
     with notes.progress("counting the memory that the pair needs"):
         checks = list(pair_fits(settings, DEFAULT_TOKENS))
     if any_broken(checks):
-        notes.warn(f"{name} does not fit this machine, so that the pair in use stays")
+        notes.warn(f"{name} does not fit this machine; the pair in use stays")
     else:
         check_disk(name, sum(missing_bytes(model) for model, allowed in models.items() if allowed))
         for model, allowed in models.items():
@@ -127,7 +124,7 @@ def check_disk(name: str, needed: int) -> None:
 
 def forget_models() -> None:
     """Remove a draft and a target from the config file: they would replace those of the pair that stands there."""
-    from specprefill_cli.cli.config_file import unset_value
+    from specprefill_cli.cli.sources import unset_value
 
     file = config_path()
     for role in {"draft", "target"} & set(read_config(file)):
@@ -175,6 +172,7 @@ def examine(settings: Settings) -> list[Check]:
     from specprefill_cli.diagnostics.pair_check import check_pair
     from specprefill_cli.models.outline import load_outline
     from specprefill_cli.models.placement import choose_placement
+    from specprefill_cli.models.tokenizers import agreed_tokenizer
     from specprefill_cli.prompting import load_template
 
     pair = chosen_pair(settings)
@@ -190,8 +188,7 @@ def examine(settings: Settings) -> list[Check]:
 def try_out(settings: Settings) -> Check:
     """Load the pair and prefill a short document in `full` and `select`."""
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.documents.collection import Collection
-    from specprefill_cli.documents.document import one_page_document
+    from specprefill_cli.documents.document import Collection, one_page_document
     from specprefill_cli.reporting.table import seconds
 
     collection = Collection((one_page_document("check", LOAD_DOCUMENT, "text/plain"),))

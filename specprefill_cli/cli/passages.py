@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, print_json
-from specprefill_cli.cli.draft_side import ask_draft
-from specprefill_cli.cli.options import Documents, Json, Question, Quiet, with_settings
+from specprefill_cli.cli.inputs import checked_arguments
+from specprefill_cli.cli.loading import ask_draft
+from specprefill_cli.cli.options import OF_TARGET, Documents, Json, Question, Quiet, with_settings
 from specprefill_cli.engine.request import PASSAGES
 from specprefill_cli.record import Retrieval
 from specprefill_cli.settings import OUTPUT, Settings
@@ -20,16 +20,7 @@ from specprefill_cli.settings import OUTPUT, Settings
     "documents",
     "models",
     "prefill",
-    without=(
-        "mode",
-        "positions",
-        "recompute",
-        "recompute_by",
-        "accept_risk",
-        "exact_layers",
-        "tensor_parallel",
-        "quantization",
-    ),
+    without=(*OF_TARGET, "positions"),
     served=True,
 )
 def passages(
@@ -40,7 +31,7 @@ def passages(
         int | None,
         typer.Option(
             min=1,
-            help="The best N passages of one to three sentences, instead of --keep.",
+            help="Print the best N passages of one to three sentences, instead of a share (--keep).",
             show_default="none",
             rich_help_panel=OUTPUT,
         ),
@@ -50,7 +41,7 @@ def passages(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Print the passages that matter for a question, in document order. Only the draft runs; nothing is answered.
+    """Print the passages that matter for a question, in document order. Run only the draft.
 
     Examples:
       specprefill passages report.pdf "What is the fee?" --top 3
@@ -62,7 +53,7 @@ def passages(
     names, question = checked_arguments("passages", documents, question)
     notes = Notes(quiet)
     retrieval: Retrieval = ask_draft(context, PASSAGES, names, None, question, settings, notes, top)
-    from specprefill_cli.reporting.evidence import passage_place
+    from specprefill_cli.reporting.evidence import by_page
     from specprefill_cli.reporting.safe import printable
 
     for warning in retrieval.warnings:
@@ -70,5 +61,8 @@ def passages(
     if json:
         print_json(asdict(retrieval))
         return
-    texts = [f"[{passage_place(passage)}]\n{' '.join(passage.text.split())}" for passage in retrieval.passages]
+    texts = [
+        f"[{place}]\n" + "\n\n".join(" ".join(passage.text.split()) for passage in together)
+        for place, together in by_page(retrieval.passages)
+    ]
     print(printable("\n\n".join(texts)), flush=True)

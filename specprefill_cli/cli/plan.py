@@ -9,17 +9,16 @@ import typer
 from rich.console import Group
 from rich.styled import Styled
 
-from specprefill_cli.cli.arguments import checked_arguments
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.draft_side import ask_draft
-from specprefill_cli.cli.inputs import read_inputs, write_page
-from specprefill_cli.cli.options import Documents, Html, Json, Question, Quiet, with_settings
+from specprefill_cli.cli.inputs import checked_arguments, read_inputs, write_page
+from specprefill_cli.cli.loading import ask_draft
+from specprefill_cli.cli.options import OF_TARGET, Documents, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.engine.request import PLAN
 from specprefill_cli.record import DryRun
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import Collection
 
 
 @with_settings(
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     "models",
     "prefill",
     "max_new_tokens",
-    without=("mode", "recompute", "recompute_by", "accept_risk", "exact_layers", "tensor_parallel", "quantization"),
+    without=OF_TARGET,
     served=True,
 )
 def plan(
@@ -40,10 +39,10 @@ def plan(
     html: Html = None,
     quiet: Quiet = False,
 ) -> None:
-    """Show what `select` would keep of the documents, and what that should cost. The target's weights are not loaded.
+    """Show the chunks that `select` would keep, and estimate the time. Load no weights of the target.
 
-    The strip shows each page's chunks by importance, and which are kept; the table estimates the time to first token
-    for several keep ratios, by counted operations.
+    The strip shows importance and fate of each page's chunks. The table estimates the time to first token for several
+    keep ratios from counted operations.
 
     Examples:
       specprefill plan report.pdf "What is the notice period?" --keep 0.2

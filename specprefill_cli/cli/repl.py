@@ -1,28 +1,31 @@
-"""The interactive session of `compare`: what each line does."""
+"""The interactive session of `compare`: what each line does, and the prompt at which lines are typed."""
 
 from __future__ import annotations
 
+import os
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 
-from specprefill_cli.cli.choices import setting_values
 from specprefill_cli.cli.console import Notes, plain_table
 from specprefill_cli.cli.inputs import check_no_document, write_page
+from specprefill_cli.cli.options import setting_values, suggestions
 from specprefill_cli.cli.plan import plan_report
-from specprefill_cli.documents.errors import one_line
-from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.errors import SpecprefillError, UsageError, one_line
 from specprefill_cli.files import check_can_write, write_whole
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import AUTO, Settings, parse_setting
 
 if TYPE_CHECKING:
+    from prompt_toolkit.completion import Completer
+    from prompt_toolkit.history import History
+
     from specprefill_cli.answering.comparison import Comparison, ModeAnswer
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import Collection
 
 HELP = {
     "/mode": "[MODES] modes to compare, comma-separated",
@@ -31,13 +34,15 @@ HELP = {
     "/speculate": "[K] tokens proposed at once: off, auto or a number",
     "/documents": "[D...] the documents; with names, read these instead",
     "/sources": "where in the documents the last answers come from",
-    "/plan": "[QUESTION] what would be kept for it, or for the last one",
+    "/plan": "[QUESTION] show the chunks kept for it, or for the last one",
     "/stats": "figures of this session",
     "/save": "FILE the last comparison as a page (.html) or as JSON (.json)",
     "/help": "this list",
     "/exit": "leave; Ctrl-D does too",
 }
 SETTINGS = {"/keep": "keep", "/look-ahead": "look_ahead", "/speculate": "speculate"}
+PROMPT = "specprefill> "
+PATHS = ("/documents", "/save")
 
 
 @dataclass
@@ -114,7 +119,7 @@ class Repl:
     def change(self, name: str, argument: str) -> RenderableType:
         """Change one setting, and warn where that has no effect; without a value, show it."""
         from specprefill_cli.answering.resolve import resolve_scorer
-        from specprefill_cli.cli.idle_options import idle_options
+        from specprefill_cli.cli.options import idle_options
 
         command = "/" + name.replace("_", "-")
         if argument:
@@ -217,11 +222,11 @@ def paths(argument: str) -> list[str]:
 
 def write_comparison(path: Path, question: str, comparison: Comparison, compared: Sequence[ModeAnswer]) -> None:
     """Write a comparison as JSON to a file that ends with .json, else as a page."""
+    from specprefill_cli.record import json_line
     from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results
-    from specprefill_cli.reporting.jsonl import line
 
     if path.suffix == ".json":
-        write_whole(path, line(comparison_record(question, compared, comparison.misfits)) + "\n")
+        write_whole(path, json_line(comparison_record(question, compared, comparison.misfits)) + "\n")
     else:
         write_page(path, question, comparison.collection, comparison_results(compared, comparison.misfits))
 
@@ -237,3 +242,54 @@ def run_repl(repl: Repl, lines: Iterable[str], out: Console, notes: Notes) -> No
             (notes.console if repl.failed else out).print(shown)
         if repl.ended:
             return
+
+
+def prompted_lines(history: History) -> Iterator[str]:
+    """Lines typed at the prompt; Ctrl-C drops a line, Ctrl-D ends the input."""
+    from prompt_toolkit import PromptSession
+
+    session: PromptSession[str] = PromptSession(history=history, completer=completer(), complete_while_typing=False)
+    while True:
+        try:
+            yield session.prompt(PROMPT)
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+
+
+def open_history() -> History:
+    """Earlier lines, in a private file in the user's state folder; in memory where that cannot be written."""
+    import platformdirs
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    path = Path(platformdirs.user_state_dir("specprefill")) / "history"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(path))
+
+
+def completer() -> Completer:
+    """A completer of commands and their arguments."""
+    from prompt_toolkit.completion import Completer, PathCompleter, WordCompleter
+    from prompt_toolkit.document import Document
+
+    commands = WordCompleter(list(HELP), sentence=True)
+    paths = PathCompleter(expanduser=True)
+    arguments: dict[str, Completer] = dict.fromkeys(PATHS, paths)
+    for command, name in {**SETTINGS, "/mode": "mode"}.items():
+        arguments[command] = WordCompleter(list(suggestions(name)))
+
+    class LineCompleter(Completer):
+        def get_completions(self, document: Document, complete_event: Any) -> Iterable[Any]:
+            name, space, rest = document.text_before_cursor.partition(" ")
+            if not space:
+                return commands.get_completions(document, complete_event)
+            if name not in arguments:
+                return ()
+            return arguments[name].get_completions(Document(rest.rpartition(" ")[2]), complete_event)
+
+    return LineCompleter()

@@ -15,16 +15,15 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import document_reader
 from specprefill_cli.cli.loading import open_ready_session, prepare_target, running_server
 from specprefill_cli.distributed.launch import in_run
-from specprefill_cli.documents.sources import STANDARD_INPUT
+from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models.memory import keep_freed_memory
+from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.models.refs import is_endpoint
-from specprefill_cli.models.threads import bound_spinning
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.loop import RowEngine
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import Collection
     from specprefill_cli.prefill.disk_cache import DiskCache
 
 # Rows that a server is sent at a time: it answers as many at once as pay.
@@ -57,7 +56,7 @@ class RowOptions:
 def check_workers(settings: Settings, workers: int | None, ray: str | None) -> None:
     """Raises UsageError for options that exclude each other."""
     if (workers or ray) and in_run():
-        raise UsageError("--workers and --ray start processes, as torchrun did already; leave them or torchrun out")
+        raise UsageError("--workers and --ray start processes, and torchrun did already; leave out one of them")
     if (workers or ray) and is_endpoint(settings.target):
         raise UsageError("--workers and --ray start processes, and one is enough for an endpoint; give --concurrency N")
     if ray is not None and not ADDRESS.fullmatch(ray):

@@ -27,13 +27,13 @@ def serve(
     documents: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[DOCUMENTS...]", help="Read ahead, for questions that bring no documents.", show_default=False
+            metavar="[DOCUMENTS...]", help="Documents to read ahead, for questions that bring none.", show_default=False
         ),
     ] = None,
     http: Annotated[
         str | None,
         typer.Option(
-            help="Also listen on this address, such as 127.0.0.1:8777, for requests that bring the token.",
+            help="Also listen on this address, such as 127.0.0.1:8777. Requests need the token.",
             rich_help_panel=SERVER,
             show_default="none",
         ),
@@ -41,7 +41,7 @@ def serve(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the token of --http; needed for addresses that other machines reach.",
+            help="File with the token for --http; required if other machines reach the address.",
             rich_help_panel=SERVER,
             show_default="one in the runtime folder",
         ),
@@ -49,7 +49,7 @@ def serve(
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Also take requests whose Host header has this name, as proxies and containers send; may be repeated.",
+            help="Also accept this Host header, for proxies and containers; may be repeated.",
             rich_help_panel=SERVER,
             show_default="none",
         ),
@@ -57,18 +57,20 @@ def serve(
     idle: Annotated[
         str | None,
         typer.Option(
-            help="End after so long without work: 90s, 30m or 2h.", rich_help_panel=SERVER, show_default="never"
+            help="Stop after this long without work: 90s, 30m or 2h.", rich_help_panel=SERVER, show_default="never"
         ),
     ] = None,
     queue: Annotated[
-        int, typer.Option(help="HTTP questions that may wait; further ones get 429.", min=0, rich_help_panel=SERVER)
+        int, typer.Option(help="HTTP questions that may wait; more get 429.", min=0, rich_help_panel=SERVER)
     ] = 64,
     queue_seconds: Annotated[
         float,
-        typer.Option(help="Seconds that an HTTP question may wait; then it gets 503.", min=0.1, rich_help_panel=SERVER),
+        typer.Option(
+            help="Seconds that an HTTP question may wait before it gets 503.", min=0.1, rich_help_panel=SERVER
+        ),
     ] = 60.0,
     body_limit: Annotated[
-        int, typer.Option(help="Largest body of a request, in MiB.", min=1, max=1024, rich_help_panel=SERVER)
+        int, typer.Option(help="Largest request body, in MiB.", min=1, max=1024, rich_help_panel=SERVER)
     ] = 32,
     log_requests: Annotated[
         bool,
@@ -77,7 +79,7 @@ def serve(
     upstream: Annotated[
         str | None,
         typer.Option(
-            help="Be a proxy of this OpenAI-compatible server: URL, or URL#MODEL to thin only the requests to one model.",
+            help="Act as a proxy for this OpenAI-compatible server: URL, or URL#MODEL to shorten only requests to one model.",
             rich_help_panel=SERVER,
             show_default="none",
         ),
@@ -85,7 +87,7 @@ def serve(
     shadow: Annotated[
         float,
         typer.Option(
-            help="With --upstream: share of the thinned requests that are also sent whole, to compare the answers.",
+            help="With --upstream: also send this share of shortened requests in full, to compare the answers.",
             min=0,
             max=1,
             rich_help_panel=SERVER,
@@ -102,10 +104,10 @@ def serve(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Keep the models loaded: `ask`, `batch`, `passages` and `plan` then start at once, and other programs can ask too.
+    """Keep the models loaded. `ask`, `batch`, `passages` and `plan` then start at once, and other programs can ask too.
 
-    It listens on a Unix socket of your own, and with --http on an address. Ctrl-C, SIGTERM and --stop end it after the
-    answers in hand.
+    Listen on a Unix socket of your own, and with --http also on an address. Ctrl-C, SIGTERM and --stop finish the running
+    answers first.
 
     Examples:
       specprefill serve &
@@ -116,7 +118,7 @@ def serve(
 
       specprefill serve --status
     """
-    from specprefill_cli.serving.places import HAS_UNIX_SOCKETS
+    from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
 
     if (status or stop) and not HAS_UNIX_SOCKETS:
         raise UsageError("serve: this system has no Unix sockets; ask /healthz, and stop the server with Ctrl-C")
@@ -125,7 +127,7 @@ def serve(
         return
     ref = None if upstream is None else parse_endpoint(upstream, "--upstream", any_model=True)
     if ref is not None and (documents or http is None):
-        raise UsageError("serve --upstream: give --http 127.0.0.1:8777 and no documents, which come in its requests")
+        raise UsageError("serve --upstream: give --http 127.0.0.1:8777, and no documents: requests bring them")
     if not HAS_UNIX_SOCKETS and http is None:
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
     idle_seconds = None if idle is None else duration(idle)

@@ -1,4 +1,4 @@
-"""Where settings come from: defaults < config file < environment < flags, merged once."""
+"""Where settings come from: defaults < config file < environment < flags, merged once; and changing the config file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.cli.choices import check_name
-from specprefill_cli.errors import UsageError
-from specprefill_cli.settings import ENVIRONMENT_PREFIX, SETTINGS, Settings, config_path, flag, parse_setting
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.files import write_whole
+from specprefill_cli.prefill.registry import check_name
+from specprefill_cli.settings import AUTO, ENVIRONMENT_PREFIX, SETTINGS, Settings, config_path, flag, parse_setting
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
 
 # Variables that are no settings.
 OTHER_VARIABLES = tuple(ENVIRONMENT_PREFIX + name for name in ("CONFIG", "CALIBRATION", "MODELS", "SERVER"))
@@ -108,3 +112,55 @@ def parse_config(text: str, path: Path) -> dict[str, Any]:
 def not_toml(path: Path, error: Exception) -> UsageError:
     """What to raise for a config file that cannot be parsed."""
     return UsageError(f"{path}: not valid TOML ({error}); fix or remove the file")
+
+
+def set_value(path: Path, name: str, text: str) -> Any:
+    """Write a setting into the file, in its type, and return its value.
+
+    Raises UsageError, and leaves the file as it is, for an unknown setting, a value out of its range, or a file that
+    cannot be read or would not be valid with it; SpecprefillError for one that cannot be written.
+    """
+    value = parse_setting(name, text, "config set")
+    document = read_document(path)
+    # TOML has no null.
+    document[name] = AUTO if value is None else value
+    changed = document.as_string()
+    parse_config(changed, path)
+    write(path, changed)
+    return value
+
+
+def unset_value(path: Path, name: str) -> None:
+    """Remove a key from the file, even one that is no setting.
+
+    Raises UsageError when it is not there or the file cannot be read, SpecprefillError when it cannot be written.
+    """
+    document = read_document(path)
+    if name not in document:
+        raise UsageError(f"{path}: '{name}' is not set there; `specprefill config show` says where values come from")
+    del document[name]
+    write(path, document.as_string())
+
+
+def read_document(path: Path) -> TOMLDocument:
+    """Raises UsageError for a file that cannot be read, or is not TOML."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path}: this is not a file; set SPECPREFILL_CONFIG to one")
+    try:
+        return tomlkit.parse(read_text(path) if path.exists() else "")
+    except TOMLKitError as error:
+        raise not_toml(path, error) from error
+
+
+def write(path: Path, text: str) -> None:
+    """Write the file, in a new folder where needed. Raises SpecprefillError where that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecprefillError(
+            f"{path.parent}: cannot be created ({error.strerror}); set SPECPREFILL_CONFIG"
+        ) from error
+    write_whole(path, text)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specprefill_cli.diagnostics.finding import Check, State
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.installation import install_command
 from specprefill_cli.settings import Settings, config_path
@@ -20,6 +21,29 @@ if TYPE_CHECKING:
 GIBIBYTE = 2**30
 # Length of the prompt for which memory is counted where the user names none.
 DEFAULT_TOKENS = 8_192
+
+
+class State(StrEnum):
+    """`no`: not possible, and not needed; `broken`: needed, and must be repaired."""
+
+    OK = "ok"
+    LIMITED = "limited"
+    NO = "no"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A finding: what was checked, its state, and one line with the cause and, where there is one, the remedy."""
+
+    name: str
+    state: State
+    detail: str
+
+
+def any_broken(checks: Iterable[Check]) -> bool:
+    """Whether something that is needed is broken."""
+    return any(check.state is State.BROKEN for check in checks)
 
 
 def diagnose(settings: Settings, tokens: int, problem: str | None = None) -> list[Check]:
@@ -113,7 +137,7 @@ def bundled() -> Iterator[Check]:
     """What ships with the package: the pair `tiny`, its tiktoken ranks, the prompts."""
     from safetensors import safe_open
 
-    from specprefill_cli.models.sources import model_source
+    from specprefill_cli.models.hub import model_source
     from specprefill_cli.models.tokenizers import RANKS, count_tokens
     from specprefill_cli.resources import packaged_folder
 
@@ -203,7 +227,7 @@ def memory(name: str, needed: int, placement: Placement) -> Check:
     detail = f"needs {format_bytes(needed)} on {device} and room for activations, {format_bytes(free)} are free"
     in_main_memory = (placement.max_memory or {}).get("cpu", 0)
     if free < needed <= free + in_main_memory:
-        return Check(name, State.LIMITED, f"{detail}: the rest stays in main memory, which is slow; use a smaller pair")
+        return Check(name, State.LIMITED, f"{detail}: the rest stays in slow main memory; use a smaller pair")
     if needed > free:
         return Check(name, State.BROKEN, f"{detail}: use a smaller pair, --dtype bfloat16, or more --devices")
     return Check(name, State.OK, detail)

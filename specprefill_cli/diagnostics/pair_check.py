@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from specprefill_cli.diagnostics.finding import Check, State
+from specprefill_cli.diagnostics.doctor import Check, State
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length, window_layers
+from specprefill_cli.models.hub import model_class
 from specprefill_cli.models.outline import ModelOutline
-from specprefill_cli.models.sources import model_class
 from specprefill_cli.prompting import Template, render
 
 DIFFERENT_TOKENIZERS = "draft and target have different tokenizers, so the target cannot use the draft's KV or tokens"
@@ -48,7 +48,9 @@ def check_select(draft: ModelOutline) -> Check:
     """Whether a layer of the draft sees the whole prompt, however long."""
     windows = window_layers(draft.config)
     if None in windows:
-        return Check("select", State.OK, "the target reads what the draft selects; their tokenizers may differ")
+        return Check(
+            "select", State.OK, "the target reads the chunks that the draft selects; their tokenizers may differ"
+        )
     longest = max(window for window in windows if window is not None)
     detail = (
         f"only for prompts up to {longest:,} tokens: all of the draft's layers have a window; longer ones need "
@@ -61,7 +63,7 @@ def check_draft_kv(same_tokenizer: bool, target: ModelOutline) -> Check:
     """Whether mapped KV can stand for the target's own."""
     if rotation_depends_on_length(target.config):
         detail = (
-            f"{target.name}'s rotary embedding depends on the length of the prompt, which mapped keys cannot follow"
+            f"{target.name}'s rotary embedding depends on the length of the prompt, and mapped keys cannot follow it"
         )
         return Check("draft-kv", State.NO, detail)
     return check_shared_tokenizer("draft-kv", same_tokenizer)
@@ -93,7 +95,7 @@ def check_windows(role: str, outline: ModelOutline) -> Check:
 
 def check_rotary(outline: ModelOutline) -> Check:
     """Report `longrope` and `dynamic`, whose factors depend on the number of tokens read at once."""
-    detail = f"{outline.name}: it depends on the length of the prompt, which is read in one pass"
+    detail = f"{outline.name}: it depends on the length of the prompt; one pass reads all of it"
     return Check("rotary embedding", State.LIMITED, detail)
 
 

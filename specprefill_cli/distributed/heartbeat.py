@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-    from specprefill_cli.distributed.processes import WorkerProcesses
+    from specprefill_cli.distributed.launch import WorkerProcesses
 
 # Seconds between two heartbeats, without one until a rank counts as lost, and until its first one: it imports torch.
 BEAT, SILENCE, STARTING = 0.25, 20.0, 300.0

@@ -1,33 +1,87 @@
-"""How the ranks of a run come together: torchrun started them all, or rank 0 starts the others on its machine."""
+"""How the ranks of a run come together: torchrun started them all, or rank 0 starts the others as its child processes."""
 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from specprefill_cli.distributed.heartbeat import BEAT, Heartbeat, beat_key
-from specprefill_cli.distributed.processes import WorkerProcesses
 from specprefill_cli.distributed.ranks import ALONE, ConnectedRanks, Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError, first_line
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
+# Seconds until processes that do not end are killed, and lines of a failed one's log that are shown.
+CLOSING, SHOWN_LINES = 3, 5
 # The first with which transformers can divide a model's layers.
 OLDEST_TORCH = Version("2.7")
 # Collectives have no time limit: the heartbeat finds a lost rank.
 NO_LIMIT = timedelta(days=30)
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+
+
+class WorkerProcesses:
+    """One process a rank, which joins the run as if torchrun had started it; its output goes to a log file.
+
+    They run in sessions of their own, out of Ctrl-C's reach. When one fails, the launcher ends the others.
+    """
+
+    def __init__(self, size: int, environment: dict[str, str]) -> None:
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
+
+        # The heartbeat reports a dead rank in one line; the launcher would log its own banner as well.
+        logger = logging.getLogger("torch.distributed.elastic")
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
+        self.logs = Path(tempfile.mkdtemp(prefix="specprefill-ranks-"))
+        ranks = {local: str(local + 1) for local in range(size - 1)}
+        handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        self.context = start_processes(
+            name="specprefill",
+            entrypoint=sys.executable,
+            args=dict.fromkeys(ranks, ("-m", "specprefill_cli")),
+            envs={local: {**environment, "RANK": rank, "LOCAL_RANK": rank} for local, rank in ranks.items()},
+            logs_specs=DefaultLogsSpecs(log_dir=str(self.logs), redirects=Std.ALL),
+        )
+        # The launcher takes over the signals that end a process, which are rank 0's here.
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+    def failure(self) -> str | None:
+        """Return the last lines of the log of a rank whose process has ended, and which it was; None while all run."""
+        result = self.context.wait(0)
+        if result is None:
+            return None
+        if not result.failures:
+            return "the processes of the other ranks have ended"
+        # Those that the launcher then ended follow.
+        first = next(iter(result.failures.values()))
+        code = f"signal {-first.exitcode}" if first.exitcode < 0 else f"exit code {first.exitcode}"
+        rank, log = first.local_rank + 1, Path(result.stderrs[first.local_rank])
+        lines = [f"rank {rank} | {line}" for line in log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]]
+        return "\n".join([*lines, f"rank {rank} stopped answering: its process ended with {code}"])
+
+    def close(self, keep_logs: bool = True) -> None:
+        """End all processes."""
+        self.context.close(timeout=CLOSING)
+        if not keep_logs:
+            shutil.rmtree(self.logs, ignore_errors=True)
 
 
 def in_run(environment: Mapping[str, str] = os.environ) -> bool:

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from specprefill_cli.distributed.commands import Command
+from specprefill_cli.distributed.commands import Command, decode, encode, header
 from specprefill_cli.distributed.heartbeat import BEAT, END, Heartbeat
-from specprefill_cli.distributed.messages import decode, encode, header
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.signals import deferred_signals
 

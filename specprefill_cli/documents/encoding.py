@@ -65,7 +65,7 @@ def decode(file: SourceFile, declared: str | None = None) -> str:
     guess = _guess_encoding(data)
     if guess is None:
         raise file.error("the character encoding is not recognised", "convert it first (for example: iconv -t utf-8)")
-    file.warnings.append(f"not UTF-8: read as {guess}, which is a guess; convert it to UTF-8 if characters look wrong")
+    file.warnings.append(f"not UTF-8: read as {guess}, a guess; convert it to UTF-8 if characters look wrong")
     return data.decode(guess, errors="replace")
 
 

@@ -6,9 +6,8 @@ from enum import IntEnum
 from html.parser import HTMLParser
 
 from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
-from specprefill_cli.documents.deadline import check_stop
 from specprefill_cli.documents.encoding import declared_encoding, decode
-from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
+from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile, check_stop
 
 HIDDEN = ("script", "style", "noscript", "template", "title")
 PREFORMATTED = ("pre", "textarea")

@@ -11,10 +11,9 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
-from specprefill_cli.documents.deadline import Abandoned, check_stop
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.paragraphs import join_lines
-from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
+from specprefill_cli.documents.reader import Abandoned, FormatReader, Pages, SourceFile, check_stop
 from specprefill_cli.errors import first_line
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def open_pdf(file: SourceFile) -> PdfReader:
         locked = reader.is_encrypted and not reader.decrypt("")
         file.page_count = 0 if locked else len(reader.pages)
     except DependencyError as error:
-        raise file.error(f"reading this PDF needs what is not installed ({error})", "install it") from error
+        raise file.error(f"reading this PDF needs a package that is not installed ({error})", "install it") from error
     except Exception as error:
         truncated = b"%%EOF" not in file.data[-2048:]
         cause = "truncated (its end is missing)" if truncated else f"damaged ({first_line(error)})"

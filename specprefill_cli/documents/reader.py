@@ -1,13 +1,58 @@
-"""What a reader of one file format is, what it is given, and the limits that it must keep."""
+"""What a reader of one file format is, what it is given, and the limits that it must keep: size, and time.
+
+A reader runs in a daemon thread: `signal.alarm` exists neither on Windows nor outside the main thread, and a child process
+starts slowly. Python cannot kill a thread, so a late reader is asked to stop through an event.
+"""
 
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
-from specprefill_cli.documents.deadline import check_stop
 from specprefill_cli.documents.document import page_ranges
-from specprefill_cli.documents.errors import DocumentError, document_error
+from specprefill_cli.errors import DocumentError, document_error
+from specprefill_cli.signals import SLICE_SECONDS
+
+T = TypeVar("T")
+
+
+class Abandoned(Exception):
+    """Raised inside a parser whose caller has stopped waiting."""
+
+
+def check_stop(stop: threading.Event) -> None:
+    """Raise `Abandoned` once `stop` is set."""
+    if stop.is_set():
+        raise Abandoned
+
+
+def run_with_deadline(work: Callable[[], T], stop: threading.Event, seconds: float) -> T:
+    """Return the result of `work()`, or raise what it raises.
+
+    `stop` is set when nobody waits any more (deadline, Ctrl-C); long work calls `check_stop` now and then.
+    Raises TimeoutError after `seconds` of wall-clock time.
+    """
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # raised again in the caller's thread
+            outcome.set_exception(error)
+
+    deadline = time.monotonic() + seconds
+    threading.Thread(target=run, name="document-reader", daemon=True).start()
+    try:
+        while not outcome.done():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not done after {seconds:g} s")
+            wait((outcome,), timeout=SLICE_SECONDS)
+        return outcome.result()
+    finally:
+        stop.set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +109,7 @@ class SourceFile:
         """Add the text of the next page. Raises DocumentError beyond the limits, Abandoned once `stop` is set."""
         self.check(len(text))
         if len(self.texts) == self.limits.max_pages:
-            raise self.error(f"more than {self.limits.max_pages:,} pages, which is the limit", "split it")
+            raise self.error(f"more than the limit of {self.limits.max_pages:,} pages", "split it")
         self.texts.append(text)
         self.characters += len(text)
         if self.page_count:
@@ -75,7 +120,7 @@ class SourceFile:
         check_stop(self.stop)
         if self.characters + more > self.limits.max_characters:
             reached = f" (reached on page {len(self.texts) + 1})" if self.texts else ""
-            cause = f"more than {self.limits.max_characters:,} characters of text, which is the limit{reached}"
+            cause = f"more than the limit of {self.limits.max_characters:,} characters of text{reached}"
             raise self.error(cause, "split it into smaller files")
 
     def page_text(self, lines: Iterable[str]) -> str:

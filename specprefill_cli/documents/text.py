@@ -1,8 +1,19 @@
-"""Plain text, and Markdown as it is written."""
+"""Plain text, Markdown as it is written, and CSV or TSV with its rows as `a | b`: one page each."""
 
+import csv
+from collections import Counter
+from io import StringIO
+from itertools import islice
+
+from specprefill_cli.documents.archives import row_text
 from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines, normalise_line_ends
 from specprefill_cli.documents.encoding import decode
 from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
+
+# Where two divide the rows equally well, the first wins: a comma may be the decimal mark of the numbers.
+DELIMITERS = "\t;,|"
+# Rows by which the delimiter is judged.
+SAMPLE_ROWS = 50
 
 
 def text_pages(file: SourceFile) -> Pages:
@@ -15,5 +26,29 @@ def markdown_pages(file: SourceFile) -> Pages:
     yield normalise_line_ends(decode(file))
 
 
+def csv_pages(file: SourceFile) -> Pages:
+    """Read every row that is not empty as one line. Raises DocumentError: a field longer than the limits allow."""
+    text = decode(file)
+    # The csv module's own limit of 131,072 characters is no sign of damage: a cell may hold a whole text.
+    csv.field_size_limit(file.limits.max_characters)
+    try:
+        rows = csv.reader(StringIO(text, newline=""), delimiter=likely_delimiter(text))
+        yield file.page_text(filter(None, map(row_text, rows)))
+    except csv.Error as error:
+        raise file.error(f"not a table with delimiters ({error})", "check its quotes") from error
+
+
+def likely_delimiter(text: str) -> str:
+    """Return the delimiter that divides most of the first rows into the same number of cells, two or more; else `,`."""
+
+    def agreement(delimiter: str) -> int:
+        rows = islice(csv.reader(StringIO(text, newline=""), delimiter=delimiter), SAMPLE_ROWS)
+        return max(Counter(len(row) for row in rows if len(row) > 1).values(), default=0)
+
+    best = max(DELIMITERS, key=agreement)
+    return best if agreement(best) else ","
+
+
 TEXT = FormatReader((".txt", ".text", ".rst"), "text/plain", text_pages)
 MARKDOWN = FormatReader((".md", ".markdown"), "text/markdown", markdown_pages)
+CSV = FormatReader((".csv", ".tsv"), "text/csv", csv_pages)

@@ -79,7 +79,7 @@ class RiskLimit:
 
     def substituted(self, mode: str) -> str:
         """Why nothing was accepted, and which mode prefilled instead."""
-        return f"prefilled in mode {mode}: {self.refusal}; --accept-risk off accepts it all the same"
+        return f"prefilled in mode {mode}: {self.refusal}; --accept-risk off accepts it"
 
 
 def signal_of(gate: Gate | None) -> str:

@@ -19,8 +19,13 @@ from torch import Tensor
 from specprefill_cli.draft_kv.gate import DraftKvVerdict, Gate, stored_verdicts
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
-from specprefill_cli.models.calibration import calibration_folder, pair_options, weights_fingerprint
-from specprefill_cli.prefill.calibration import check_identity, read_description
+from specprefill_cli.prefill.calibration import (
+    calibration_folder,
+    check_identity,
+    pair_options,
+    read_description,
+    weights_fingerprint,
+)
 from specprefill_cli.prefill.registry import SCORERS
 
 if TYPE_CHECKING:
@@ -211,13 +216,13 @@ def find_map(request: PrefillRequest, mode: str) -> KvMap:
         raise SpecprefillError(f"--mode {mode} needs a scorer that runs the draft, not --scorer {request.scorer}")
     if not pair.same_tokenizer:
         raise SpecprefillError(
-            f"--mode {mode}: {request.draft.name} and {pair.target.name} have different tokenizers, so that one's KV "
-            "cannot stand for the other's; use --mode select"
+            f"--mode {mode}: {request.draft.name} and {pair.target.name} have different tokenizers, and draft KV "
+            "needs one; use --mode select"
         )
     if rotation_depends_on_length(pair.target.config):
         raise SpecprefillError(
-            f"--mode {mode}: {pair.target.name} rotates its keys by the length of the prompt, so that mapped KV would not "
-            "fit; use --mode select"
+            f"--mode {mode}: {pair.target.name} rotates its keys by the length of the prompt, and mapped KV would not fit; "
+            "use --mode select"
         )
     calibration = pair_calibration(pair)
     kv_map = (

@@ -1,4 +1,4 @@
-"""What of the documents is sent to an endpoint, chosen by the draft."""
+"""What of the documents is sent to an endpoint, chosen by the draft, and what no endpoint can do."""
 
 from __future__ import annotations
 
@@ -7,24 +7,42 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.endpoint.evidence_text import evidence_text, plan_of, whole_sentences
-from specprefill_cli.endpoint.options import SELECT
+from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.auto_mode import check_draft_fits
 from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import shared_scores
-from specprefill_cli.prefill.selection import select_scored
-from specprefill_cli.prefill.spread import spread_warnings
+from specprefill_cli.prefill.selection import select_scored, spread_warnings
 from specprefill_cli.record import BASELINE, Passage
-from specprefill_cli.settings import AUTO, OFF, Settings
+from specprefill_cli.settings import AUTO, OFF, SETTINGS, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
 
+SELECT = "select"
+MODES_THERE = (AUTO, BASELINE, SELECT)
+# Settings of the target's weights, and of how they are run.
+OF_WEIGHTS = ("adapter", "style", "quantization", "rope_scaling", "tensor_parallel")
 # Document tokens up to which `auto` sends everything: choosing would take longer than reading them.
 SHORTEST = 1_024
+
+
+def check_possible(settings: Settings) -> None:
+    """Raises UsageError that names the settings which need the target's weights here."""
+    asked = [f"--mode {settings.mode}"] if settings.mode not in MODES_THERE else []
+    names = [name for name in OF_WEIGHTS if getattr(settings, name) != SETTINGS[name].default]
+    asked += ["--confirm"] if settings.confirm else []
+    names += ["positions"] if settings.positions != AUTO else []
+    names += ["speculate"] if settings.speculate not in (AUTO, OFF) else []
+    names += ["proposer"] if settings.proposer != AUTO else []
+    asked += [f"{SETTINGS[name].flag} {getattr(settings, name)}" for name in names]
+    if asked:
+        raise UsageError(
+            f"{', '.join(asked)}: an endpoint takes text only; leave it out, or give a --target with weights here"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from specprefill_cli.answering.relevance import Sentences, ranges_of
+from specprefill_cli.answering.passages import Sentences, ranges_of
 from specprefill_cli.answering.retrieval import kept_passages
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.errors import one_line
+from specprefill_cli.documents.document import Collection
+from specprefill_cli.errors import one_line
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.selection import fate_spans
 from specprefill_cli.prompting import Template

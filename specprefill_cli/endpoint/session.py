@@ -1,39 +1,63 @@
-"""A session whose target is behind an endpoint: the draft chooses here, the server answers."""
+"""A session, and an engine, whose target is behind an endpoint: the draft chooses here, the server answers."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from specprefill_cli.answering.names import check_names
-from specprefill_cli.answering.session import Session
-from specprefill_cli.answering.warm_up import SHORT_TEXT
+from transformers import LlamaConfig
+
+from specprefill_cli.answering.cells import stream_cells
+from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.cleaning import clean_question
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import Document, one_page_document
-from specprefill_cli.endpoint.choosing import choose
+from specprefill_cli.documents.document import Collection, Document
+from specprefill_cli.endpoint.choosing import check_possible, choose
 from specprefill_cli.endpoint.client import Client, open_client
 from specprefill_cli.endpoint.evidence_text import chat_messages
-from specprefill_cli.endpoint.options import check_possible
-from specprefill_cli.endpoint.outline import endpoint_outline
 from specprefill_cli.endpoint.stream import EndpointStream
+from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Request, Started
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models.calibration import draft_folder
-from specprefill_cli.models.loading import load_model
+from specprefill_cli.models.loading import LoadedModel, load_model
 from specprefill_cli.models.memory import PeakMemory
+from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import choose_placement, draft_placement
 from specprefill_cli.models.refs import BUNDLED, parse_endpoint
-from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.calibration import CalibratedPair, draft_folder
+from specprefill_cli.prefill.registry import check_names
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, load_template
 from specprefill_cli.settings import Settings, prompt_folder
 
+if TYPE_CHECKING:
+    from specprefill_cli.answering.session import Session
+
+# No prompt is too long here: the server knows its model's context, and says when it is exceeded.
+NO_LIMIT = 2**40
 CHOOSER = f"{BUNDLED}draft"
+
+
+@dataclass
+class EndpointOutline(ModelOutline):
+    """A target of which only its name is known.
+
+    Its prompt is counted in the draft's tokens. Where `auto` of a setting depends on its size, it is taken for a model of
+    7 billion parameters, which is what transformers' own configuration of Llama describes.
+    """
+
+    @property
+    def context(self) -> int:
+        return NO_LIMIT
+
+
+def endpoint_outline(name: str, draft: LoadedModel) -> EndpointOutline:
+    """The outline of a target for one draft."""
+    return EndpointOutline(name, LlamaConfig(), draft.tokenizer, draft.device.partition(":")[0])
 
 
 def open_endpoint(settings: Settings) -> EndpointSession:
@@ -129,13 +153,32 @@ class EndpointSession(Session):
         with self.lock:
             if settings.scorer in self.warmed:
                 return
-            document = Collection((one_page_document("warm-up", SHORT_TEXT, "text/plain"),))
-            choose(replace(self, cache=None), document, "When?", settings.varied(mode="select"))
+            choose(replace(self, cache=None), WARM_UP, "When?", settings.varied(mode="select"))
             self.warmed.add(settings.scorer)
 
     def score(self, request: PrefillRequest) -> Scores:
         """Refuse dry runs, whose times rest on the target's sizes. Raises UsageError."""
         raise UsageError(
-            f"{self.pair.target.name}: the sizes of its model, on which the times of a plan rest, are unknown; ask, or give a "
-            "--target with weights here"
+            f"{self.pair.target.name}: a plan's times need the sizes of its model; ask, or give a --target with "
+            "weights here"
         )
+
+
+@dataclass(frozen=True)
+class EndpointEngine:
+    """Answers one request at a time, in the calling thread. session: of `open_endpoint`."""
+
+    session: Session
+
+    def ask(self, request: Request) -> Iterator[Event]:
+        """The events of a question about documents that were read; Ctrl-C ends the answer, which is complete up to there.
+
+        Raises what `EndpointSession.ask` raises, and EndpointError where the answer is cut off.
+        """
+        assert request.task == ANSWER, "plans and passages need a target with weights here"
+        assert not isinstance(request.documents, tuple), "the documents were read"
+        stream = self.session.ask(request.documents, request.question, request.settings, request.identifier)
+        yield Started()
+        for text in stream:
+            yield Piece(text)
+        yield Done(stream.result(), stream_cells(stream) if request.with_cells else None)

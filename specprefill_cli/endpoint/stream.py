@@ -6,16 +6,14 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from specprefill_cli.answering.cells import stream_cells
 from specprefill_cli.answering.stream import TextStream
-from specprefill_cli.endpoint.choosing import Choice
+from specprefill_cli.endpoint.choosing import SELECT, Choice
 from specprefill_cli.endpoint.client import Reply
-from specprefill_cli.endpoint.options import SELECT
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.prefill.phases import UPSTREAM
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.record import Cell, Record, Verdict
+from specprefill_cli.record import Record, Verdict
 from specprefill_cli.settings import Settings
 
 DECODES_ALONE = Verdict("off", "the endpoint decodes by itself")
@@ -42,11 +40,6 @@ class EndpointStream(TextStream):
     def request(self) -> PrefillRequest:
         return self.prefilled.request
 
-    @property
-    def cells(self) -> list[Cell]:
-        """The documents by fate and importance, for a page."""
-        return stream_cells(self)  # type: ignore[arg-type]
-
     def __iter__(self) -> Generator[str, None, None]:
         """Pieces of text as they arrive. Raises EndpointError where the answer is cut off."""
         began = time.perf_counter()
@@ -67,7 +60,7 @@ class EndpointStream(TextStream):
         """All warnings: about documents, what was chosen, how tokens are counted, and the answer's end."""
         draft = self.request.draft
         counted = self.reply.prompt_tokens
-        there = f"; the endpoint counts {counted:,} in what was sent" if counted else ""
+        there = f"; the endpoint counts {counted:,} in the sent text" if counted else ""
         warnings = [*self.collection.warnings, *draft.warnings, *self.prefilled.warnings]
         warnings.append(
             f"tokens are counted with {draft.name}'s tokenizer{there}; kept text is sent as prose, without its original "
@@ -75,7 +68,7 @@ class EndpointStream(TextStream):
         )
         if counted and counted < DOUBTFUL * self.prefilled.plan.kept_tokens:
             warnings.append(
-                "the endpoint counts so few tokens that it may have cut the prompt; give its model a longer context"
+                "the endpoint counts too few tokens and may have cut the prompt; give its model a longer context"
             )
         return warnings + self.end_warnings("its longest" if length_stop else None)
 

@@ -9,20 +9,20 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specprefill_cli.documents.sources import STANDARD_INPUT
-from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, Provisional, Request, Started
+from specprefill_cli.documents.collect import STANDARD_INPUT
+from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, Provisional, Request, Started
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
 from specprefill_cli.record import Cell, DryRun, Record, Retrieval, decoded
 from specprefill_cli.settings import AUTO, SETTINGS, Settings
 
 # Seconds to connect, and to answer at least with headers; an answer may take any time.
 CONNECTING = 5.0
-PATHS = {ANSWER: "/v1/ask", PASSAGES: "/v1/passages"}
-PLAN_PATH = "/v1/plan"
+PATHS = {ANSWER: "/v1/ask", PASSAGES: "/v1/passages", PLAN: "/v1/plan"}
 
 
 class ServerEnded(SpecprefillError):
@@ -60,66 +60,57 @@ class HttpEngine:
 
         Raises SpecprefillError where the server refuses it, or ends.
         """
+        if request.task != ANSWER:
+            kind: Any = Retrieval if request.task == PASSAGES else DryRun
+            with self.posted(request) as response:
+                yield Done(decoded(kind, json.loads(response.read())))
+            return
+        with self.posted(request, stream=True) as response:
+            yield Started()
+            for name, values in server_sent(response):
+                if name == "piece":
+                    yield Piece(values["text"])
+                elif name == "error":
+                    raise refusal(values)
+                elif name == "provisional":
+                    yield Provisional(self.done(values).result)
+                else:
+                    yield self.done(values)
+                    return
+            raise ServerEnded
+
+    def record(self, request: Request, connected: Callable[[UnixConnection], None]) -> dict[str, Any]:
+        """The JSON of an answer, without its pieces. connected: told of the connection, whose end cancels the request."""
+        with self.posted(request, connected) as response:
+            return json.loads(response.read())
+
+    @contextmanager
+    def posted(
+        self, request: Request, connected: Callable[[UnixConnection], None] = lambda _: None, stream: bool = False
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Post a request, and let the block read the response. Raises as `ask`."""
         connection = UnixConnection(self.path)
         try:
-            yield from self.events(request, connection)
+            connection.connect()
+            connected(connection)
+            body = json.dumps({**body_of(request), "stream": stream}).encode("ascii")
+            connection.request("POST", PATHS[request.task], body, {"Content-Type": "application/json"})
+            assert connection.sock is not None
+            connection.sock.settimeout(None)
+            response = connection.getresponse()
+            if response.status != http.HTTPStatus.OK:
+                raise refusal(json.loads(response.read()))
+            yield response
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ServerEnded from error
         finally:
             connection.close()
-
-    def events(self, request: Request, connection: UnixConnection) -> Iterator[Event]:
-        """Post a request, and read what comes."""
-        streams = request.task == ANSWER
-        body = json.dumps({**body_of(request), "stream": streams}).encode("ascii")
-        connection.request("POST", PATHS.get(request.task, PLAN_PATH), body, {"Content-Type": "application/json"})
-        assert connection.sock is not None
-        connection.sock.settimeout(None)
-        response = connection.getresponse()
-        if response.status != http.HTTPStatus.OK:
-            raise refusal(json.loads(response.read()))
-        if not streams:
-            kind: Any = Retrieval if request.task == PASSAGES else DryRun
-            yield Done(decoded(kind, json.loads(response.read())))
-            return
-        yield Started()
-        for name, values in server_sent(response):
-            if name == "piece":
-                yield Piece(values["text"])
-            elif name == "error":
-                raise refusal(values)
-            elif name == "provisional":
-                yield Provisional(self.done(values).result)
-            else:
-                yield self.done(values)
-                return
-        raise ServerEnded
 
     def done(self, values: dict[str, Any]) -> Done:
         """The end of an answer."""
         cells = values.pop("cells", None)
         record = Record.from_json({**values, "startup_seconds": self.startup_seconds})
         return Done(record, None if cells is None else [decoded(Cell, cell) for cell in cells])
-
-    def record(self, request: Request, connected: Callable[[UnixConnection], None]) -> dict[str, Any]:
-        """The JSON of an answer, without its pieces. connected: told of the connection, whose end cancels the request."""
-        connection = UnixConnection(self.path)
-        try:
-            connection.connect()
-            connected(connection)
-            body = json.dumps(body_of(request)).encode("ascii")
-            connection.request("POST", PATHS[ANSWER], body, {"Content-Type": "application/json"})
-            assert connection.sock is not None
-            connection.sock.settimeout(None)
-            response = connection.getresponse()
-            values = json.loads(response.read())
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise ServerEnded from error
-        finally:
-            connection.close()
-        if response.status != http.HTTPStatus.OK:
-            raise refusal(values)
-        return values
 
 
 def body_of(request: Request) -> dict[str, Any]:

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents import read_collection
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.engine.priority import due
-from specprefill_cli.engine.question import Ticket, is_device_failure, largest_pass_bytes, without_target
+from specprefill_cli.documents.document import Collection
+from specprefill_cli.engine.question import Ticket, due, is_device_failure, largest_pass_bytes, without_target
 from specprefill_cli.engine.request import (
     ANSWER,
     LAST,
@@ -86,7 +85,8 @@ class LocalEngine:
         pair = self.session.pair
         # Other ranks are sent one pass after the other.
         self.alone = pair.ranks.size > 1
-        self.most = 1 if self.alone else self.concurrency or automatic_concurrency(pair)
+        most = MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU
+        self.most = 1 if self.alone else self.concurrency or most
         limit = self.memory_bytes
         self.limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache) if limit is None else limit
         self.preparing = ThreadPoolExecutor(PREPARING, "prepare")
@@ -297,8 +297,8 @@ class LocalEngine:
         # What was kept of earlier documents, and what torch keeps.
         for cache in (self.session.cache, ticket.request.session.cache if ticket.request.session else None):
             if cache is not None:
-                cache.draft.evict(0)
-                cache.target.evict(0)
+                cache.draft.prefixes.evict(0)
+                cache.target.prefixes.evict(0)
         torch.cuda.empty_cache()
         self.prepare(ticket)
 
@@ -350,8 +350,3 @@ class LocalEngine:
         with self.changed:
             self.closing = True
             self.changed.notify_all()
-
-
-def automatic_concurrency(pair: CalibratedPair) -> int:
-    """Questions at once for `--concurrency auto`."""
-    return MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.speculation import check_proposer
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import (
     ANSWER,
     PASSAGES,
@@ -38,10 +38,9 @@ from specprefill_cli.errors import UsageError, first_line
 from specprefill_cli.models.loading import LoadedModel, ModelOutline
 from specprefill_cli.models.memory_plan import SMALLEST, pass_bytes, token_bytes
 from specprefill_cli.models.passes import Pass
-from specprefill_cli.prefill.auto_mode import runs_draft
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.prefix_cache import cached_tokens
-from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.settings import AUTO, Settings
 
@@ -116,7 +115,7 @@ class Ticket:
         if request.task != ANSWER:
             return Encoded(session=session, collection=documents, prompt=None)
         if loads_draft(settings) and session.pair.draft is None:
-            raise UsageError("this question needs the draft, which was not loaded; start with a --mode that uses it")
+            raise UsageError("this question needs the draft, but it is not loaded; start with a --mode that uses it")
         check_proposer(settings, session.pair)
         prompt = session.encode(documents, request.question, settings)
         return Encoded(session=session, collection=documents, prompt=prompt)
@@ -133,7 +132,10 @@ class Ticket:
         assert encoded.prompt is not None, "the question is to be answered"
         encoded.session.warm_up(self.settings)
         self.prepared = encoded.session.resolved(encoded.prompt, self.settings, self.request.identifier)
-        self.bytes, self.confirming_bytes = answer_bytes(self.prepared), confirmation_bytes(self.prepared)
+        self.bytes, self.confirming_bytes = (
+            answer_bytes(self.prepared),
+            answer_bytes(replace(self.prepared, mode=BASELINE)),
+        )
 
     def prefill(self) -> None:
         """Prefill the question, and choose the first token of its answer."""
@@ -221,18 +223,13 @@ def answer_bytes(prepared: Prepared) -> int:
     What other questions share with it counts once, for the one that computes it.
     """
     request, pair = prepared.request, prepared.request.pair
-    answer = prepared.resolved.decoding.max_new_tokens
+    answer = prepared.decoding.max_new_tokens
     total = (MODES[prepared.mode].new_cache_tokens(request) + answer) * token_bytes(pair.target)
     if pair.draft is not None and (runs_draft(prepared.mode, request.scorer) or request.keep_draft_state):
         draft = request.draft_prompt
         cached = cached_tokens(request.draft_prefixes, pair.draft, draft, 1, request.draft_window)
         total += (draft.length - cached + answer) * token_bytes(pair.draft)
     return total
-
-
-def confirmation_bytes(prepared: Prepared) -> int:
-    """Bytes of the keys and values that an answer holds while full prefill confirms it."""
-    return answer_bytes(replace(prepared, resolved=replace(prepared.resolved, mode=BASELINE)))
 
 
 def largest_pass_bytes(prepared: Prepared) -> int:
@@ -246,3 +243,17 @@ def is_device_failure(error: BaseException) -> bool:
     kind, text = type(error).__name__, str(error)
     failed = kind == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
     return bool(failed) and "out of memory" not in text.lower()
+
+
+def due(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:
+    """The running answers whose next passes run now.
+
+    A confirmation runs where nothing else does, one at a time, so that only one holds the KV of a whole prompt.
+
+    prefilling: whether a question waits for its first token
+    """
+    urgent = [ticket for ticket in running if not ticket.confirming]
+    if urgent or prefilling:
+        return urgent
+    # One that has begun goes on before others begin.
+    return sorted(running, key=lambda ticket: not ticket.bytes)[:1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import Collection
     from specprefill_cli.prompting import Template
     from specprefill_cli.record import Record
     from specprefill_cli.settings import Settings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.prefill.auto_mode import choose_mode
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.modes.base import PrefillResult

@@ -1,7 +1,8 @@
-"""Attention by position: the function that loaded models run instead of transformers' own."""
+"""Attention by position: the function that loaded models run instead of transformers' own; and a trial of flash attention."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -13,11 +14,14 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Heads, Mask, Segment
-from specprefill_cli.models.flash_trial import flash_works
 from specprefill_cli.models.masks import PackedContext, PositionContext, join_blocks, key_bands, query_blocks
 from specprefill_cli.models.varlen_attention import attend_varlen, takes_varlen
 
 ATTENTION = "specprefill"
+# Queries and keys of the trial, query heads and key-value heads.
+TRIAL_QUERIES, TRIAL_KEYS, TRIAL_HEADS, TRIAL_GROUPS = 5, 9, 4, 2
+# Largest difference that rounding to half precision explains; another alignment gives about 1.
+TRIAL_TOLERANCE = 0.05
 
 
 class LayerReached(Exception):
@@ -173,3 +177,31 @@ def no_mask(*_: object, **__: object) -> None:
 
 AttentionInterface.register(ATTENTION, attend)
 AttentionMaskInterface.register(ATTENTION, no_mask)
+
+
+def flash_works(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
+    """Whether flash attention takes grouped heads and a lower-right causal bias on a CUDA device, and computes it."""
+    query, key, value = trial_states(device, dtype, head_size)
+    # Not as causal: torch refuses that flag for fewer queries than keys, and the lower-right bias does not set it.
+    described = torch.backends.cuda.SDPAParams(query, key, value, None, 0.0, False, True)
+    accepted = torch.backends.cuda.can_use_flash_attention(described)
+    return accepted and is_lower_right(F.scaled_dot_product_attention, device, dtype, head_size)
+
+
+def is_lower_right(attend: Callable[..., Tensor], device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
+    """Whether an attention function lets the last query see all keys, and each one before it one key less."""
+    query, key, value = trial_states(device, dtype, head_size)
+    output = attend(query, key, value, attn_mask=causal_lower_right(TRIAL_QUERIES, TRIAL_KEYS), enable_gqa=True)
+    visible = torch.ones(TRIAL_QUERIES, TRIAL_KEYS, dtype=torch.bool, device=device).tril(TRIAL_KEYS - TRIAL_QUERIES)
+    keys, values = (states.float().repeat_interleave(TRIAL_HEADS // TRIAL_GROUPS, 1) for states in (key, value))
+    scores = (query.float() @ keys.transpose(2, 3)) * head_size**-0.5
+    expected = scores.masked_fill(~visible, -torch.inf).softmax(-1) @ values
+    return bool((output.float() - expected).abs().max() < TRIAL_TOLERANCE)
+
+
+def trial_states(device: torch.device, dtype: torch.dtype, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Random queries [1, TRIAL_HEADS, TRIAL_QUERIES, d], keys and values [1, TRIAL_GROUPS, TRIAL_KEYS, d]."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((TRIAL_HEADS, TRIAL_QUERIES), (TRIAL_GROUPS, TRIAL_KEYS), (TRIAL_GROUPS, TRIAL_KEYS))
+    query, key, value = (torch.randn(1, *shape, head_size, generator=generator).to(device, dtype) for shape in shapes)
+    return query, key, value

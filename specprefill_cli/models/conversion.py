@@ -140,8 +140,7 @@ def write_model(file: Path, folder: Path, adapter: Path | None, step: Step) -> N
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    from specprefill_cli.models.gguf_tokenizer import build_tokenizer, tokenizer_config
-    from specprefill_cli.models.gguf_weights import llama_config, read_gguf, weights
+    from specprefill_cli.models.gguf import build_tokenizer, llama_config, read_gguf, tokenizer_config, weights
 
     step(CHECKED, f"reading {file.name}")
     reader = read_gguf(file)

@@ -27,10 +27,8 @@ NORM_EPSILON = 1e-12
 # Tokens of a stretch with its two special ones, those that neighbouring stretches share, and stretches of one pass.
 STRETCH, OVERLAP = 256, 32
 CPU_BATCH, GPU_BATCH = 4, 64
-# The table of word vectors, and the suffix of the name of a matrix's scales.
-WORDS, SCALE = "words", ".scale"
-# Columns of a 4-bit matrix that share a scale; a smaller scale stands for zeros.
-GROUP, SMALLEST = 32, 1e-6
+# The suffix of the name of a matrix's scales, and columns of a 4-bit matrix that share a scale.
+SCALE, GROUP = ".scale", 32
 
 
 @dataclass(frozen=True)
@@ -154,30 +152,12 @@ def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
     )
 
 
-def packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as they ship: vectors in float16, matrices in int8 with a scale for each row, the table of words in 4 bits."""
-    result = {}
-    for name, tensor in tensors.items():
-        if tensor.ndim == 1:
-            result[name] = tensor.half()
-        elif name == WORDS:
-            result[name], result[f"{name}{SCALE}"] = nibbles(tensor)
-        else:
-            scale = tensor.float().abs().amax(1, keepdim=True).clamp(min=SMALLEST) / 127
-            result[name], result[f"{name}{SCALE}"] = (tensor.float() / scale).round().to(torch.int8), scale
-    return result
-
-
-def nibbles(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix [rows, columns] as pairs of 4-bit numbers [rows, columns / 2], and a scale for each `GROUP` columns."""
-    groups = tensor.float().unflatten(1, (-1, GROUP))
-    scale = groups.abs().amax(-1, keepdim=True).clamp(min=SMALLEST) / 7
-    numbers = ((groups / scale).round() + 8).to(torch.uint8).flatten(1)
-    return numbers[:, ::2] * 16 + numbers[:, 1::2], scale.half()
-
-
 def unpacked(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The weights that `packed` made, in a data type."""
+    """The weights in a data type, as `training/encoder.py` packs them.
+
+    Vectors are in float16, matrices in int8 with a scale for each row, the table of words in pairs of 4-bit numbers with a
+    scale for each `GROUP` columns.
+    """
     result = {}
     for name, tensor in tensors.items():
         if name.endswith(SCALE):

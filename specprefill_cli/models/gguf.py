@@ -1,28 +1,194 @@
-"""What transformers leaves to do where it reads a GGUF file itself."""
+"""Llama models in GGUF files: configuration and tokenizer, and weights under transformers' names and in its order."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext, redirect_stderr
-from io import StringIO
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.models.refs import Kind, ModelRef
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers.pre_tokenizers import PreTokenizer
+
+from specprefill_cli.errors import SpecprefillError, first_line
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from gguf import GGUFReader
+
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_1")
+# GGUF's names of a model's tensors and of a layer's, and those of transformers.
+TENSORS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+LAYER_TENSORS = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+CONTROL, USER_DEFINED = 3, 4
 
 
-def quiet_reader(name: str) -> AbstractContextManager[Any]:
-    """Keep the progress bar of transformers' GGUF reader, which has no switch, off the terminal."""
-    return redirect_stderr(StringIO()) if ModelRef(name).kind is Kind.FILE else nullcontext()
+def read_gguf(path: Path) -> GGUFReader:
+    """Open a file: metadata and where its tensors are. Raises SpecprefillError for one that is damaged or cannot be read."""
+    from gguf import GGUFReader
+
+    try:
+        return GGUFReader(path)
+    except (OSError, ValueError, LookupError, ArithmeticError, MemoryError) as error:
+        raise SpecprefillError(
+            f"{path}: not a whole GGUF file ({first_line(error)}); download or install it again"
+        ) from error
 
 
-def agreed_tokenizer(
-    target: str, own: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
-) -> PreTrainedTokenizerBase:
-    """The tokenizer of a target: its own, but for a GGUF file the draft's, where it has the ids that the file lists.
+def value(reader: GGUFReader, key: str, default: Any = None) -> Any:
+    """A value of the metadata. Raises SpecprefillError for one that is missing and has no default."""
+    field = reader.fields.get(key)
+    if field is not None:
+        return field.contents()
+    if default is None:
+        raise SpecprefillError(f"{file_name(reader)}: lacks {key}; download or export the file again")
+    return default
 
-    The one that transformers makes from the file may split text otherwise and add tokens, so that no draft would share it.
+
+def file_name(reader: GGUFReader) -> str:
+    """The path of an open file."""
+    return str(reader.data.filename)
+
+
+def llama_config(reader: GGUFReader) -> dict[str, Any]:
+    """The configuration of the model, as transformers stores it. Raises SpecprefillError for another architecture."""
+    architecture = value(reader, "general.architecture")
+    if architecture != "llama" or "llama.expert_count" in reader.fields or "llama.rope.scaling.type" in reader.fields:
+        raise SpecprefillError(
+            f"{file_name(reader)}: only plain llama models can be converted, this is {architecture}; give its checkpoint"
+        )
+    heads, hidden = value(reader, "llama.attention.head_count"), value(reader, "llama.embedding_length")
+    names = {tensor.name for tensor in reader.tensors}
+    # A sum that was stored in float32 is 9.9999997e-06 where 1e-05 was meant.
+    epsilon = float(f"{value(reader, 'llama.attention.layer_norm_rms_epsilon'):.6g}")
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "num_hidden_layers": value(reader, "llama.block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": value(reader, "llama.attention.head_count_kv", heads),
+        "head_dim": value(reader, "llama.rope.dimension_count", hidden // heads),
+        "intermediate_size": value(reader, "llama.feed_forward_length"),
+        "vocab_size": len(reader.fields["tokenizer.ggml.tokens"].data),
+        "max_position_embeddings": value(reader, "llama.context_length"),
+        "rms_norm_eps": epsilon,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": float(value(reader, "llama.rope.freq_base", 10_000.0)),
+        },
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": "output.weight" not in names,
+        "dtype": "bfloat16",
+        "bos_token_id": value(reader, "tokenizer.ggml.bos_token_id"),
+        "eos_token_id": value(reader, "tokenizer.ggml.eos_token_id"),
+        "pad_token_id": value(reader, "tokenizer.ggml.padding_token_id", value(reader, "tokenizer.ggml.eos_token_id")),
+    }
+
+
+def weight_name(name: str) -> str | None:
+    """The name that transformers gives a GGUF tensor; None for an unknown one."""
+    stem, _, kind = name.rpartition(".")
+    if kind != "weight":
+        return None
+    if stem in TENSORS:
+        return f"{TENSORS[stem]}.weight"
+    block, _, rest = stem.partition(".")
+    number, _, part = rest.partition(".")
+    known = block == "blk" and number.isdecimal() and part in LAYER_TENSORS
+    return f"model.layers.{number}.{LAYER_TENSORS[part]}.weight" if known else None
+
+
+def weights(reader: GGUFReader, config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and float32 values of all weights. Raises SpecprefillError for a tensor of an unknown name or type."""
+    from gguf.quants import dequantize
+
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    # All before the first is unpacked, which takes a while.
+    for tensor in reader.tensors:
+        kind = tensor.tensor_type
+        if weight_name(tensor.name) is None or kind.name not in TYPES:
+            raise SpecprefillError(
+                f"{file_name(reader)}: tensor {tensor.name} of type {kind.name} cannot be converted; "
+                f"give a llama file of {', '.join(TYPES)}"
+            )
+    for tensor in reader.tensors:
+        # Unquantised tensors are views of the file, which cannot be written to.
+        array = np.require(dequantize(tensor.data, tensor.tensor_type), np.float32, "W")
+        part = tensor.name.split(".")[-2]
+        yield str(weight_name(tensor.name)), in_halves(array, heads[part]) if part in heads else array
+
+
+def in_halves(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows [heads x size, in] of a query or key projection with the two halves of each rotated pair apart.
+
+    llama.cpp rotates neighbouring rows, transformers the halves of a head.
     """
-    shared = ModelRef(target).kind is Kind.FILE and draft.get_vocab().items() <= own.get_vocab().items()
-    return draft if shared else own
+    rows, columns = weight.shape
+    return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def byte_level() -> PreTokenizer:
+    """Splits text by GPT-2's pattern."""
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def single_digits() -> PreTokenizer:
+    """Splits text by GPT-2's pattern, and every digit off."""
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level()])
+
+
+# By the name of the rules in the file: how text is split before byte pairs are merged.
+SPLITTERS = {"smollm": single_digits, "gpt-2": byte_level}
+# By the names in transformers' configuration: where the file has a token's id.
+ROLES: Mapping[str, str] = {
+    "bos_token": "tokenizer.ggml.bos_token_id",
+    "eos_token": "tokenizer.ggml.eos_token_id",
+    "unk_token": "tokenizer.ggml.unknown_token_id",
+    "pad_token": "tokenizer.ggml.padding_token_id",
+}
+
+
+def build_tokenizer(reader: GGUFReader) -> Tokenizer:
+    """The tokenizer with the file's tokens and merges. Raises SpecprefillError for rules that are not known here."""
+    kind, rules = value(reader, "tokenizer.ggml.model"), value(reader, "tokenizer.ggml.pre")
+    if kind != "gpt2" or rules not in SPLITTERS:
+        raise SpecprefillError(
+            f"{file_name(reader)}: its tokenizer ({kind}, {rules}) cannot be converted; known are gpt2 with "
+            f"{' and '.join(SPLITTERS)}"
+        )
+    tokens = value(reader, "tokenizer.ggml.tokens")
+    merges = [tuple(merge.split(" ")) for merge in value(reader, "tokenizer.ggml.merges")]
+    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = SPLITTERS[rules]()
+    tokenizer.decoder = decoders.ByteLevel()
+    types = value(reader, "tokenizer.ggml.token_type")
+    added = ((token, type_) for token, type_ in zip(tokens, types, strict=True) if type_ in (CONTROL, USER_DEFINED))
+    tokenizer.add_tokens([AddedToken(token, special=type_ == CONTROL, normalized=False) for token, type_ in added])
+    return tokenizer
+
+
+def tokenizer_config(reader: GGUFReader) -> dict[str, Any]:
+    """What transformers stores beside a tokenizer: special tokens by role, the context, and the chat template."""
+    tokens = value(reader, "tokenizer.ggml.tokens")
+    roles = {role: tokens[value(reader, key)] for role, key in ROLES.items() if key in reader.fields}
+    template = value(reader, "tokenizer.chat_template", "")
+    return {
+        # Any other class would replace the rules of splitting by its own.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **roles,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": value(reader, "llama.context_length"),
+        **({"chat_template": template} if template else {}),
+    }

@@ -13,12 +13,11 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.gguf import agreed_tokenizer, quiet_reader
 from specprefill_cli.models.head_division import divide_heads
-from specprefill_cli.models.hub import adapter_folder
+from specprefill_cli.models.hub import adapter_folder, auto_class, load_errors, quiet_library, source_of
 from specprefill_cli.models.lora import merge_adapter, read_adapter
 from specprefill_cli.models.memory_plan import cache_bytes, check_memory, weight_bytes
-from specprefill_cli.models.outline import ModelOutline, load_outline
+from specprefill_cli.models.outline import ModelOutline, check_complete, check_model, load_outline
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import (
     Placement,
@@ -30,9 +29,7 @@ from specprefill_cli.models.placement import (
 )
 from specprefill_cli.models.quantization import NONE, check_quantization, checkpoint_method, quantization_config
 from specprefill_cli.models.rope_scaling import RopeScaling
-from specprefill_cli.models.sources import auto_class, load_errors, quiet_library, source_of
-from specprefill_cli.models.tokenizers import fingerprint
-from specprefill_cli.models.validation import check_complete, check_model
+from specprefill_cli.models.tokenizers import agreed_tokenizer, fingerprint
 from specprefill_cli.settings import Settings
 
 
@@ -75,10 +72,10 @@ class LoadedModel:
         if not on_cpu:
             return []
         if on_cpu == len(places):
-            return [f"{self.name}: no part of it fits the GPUs as they are; all of it runs on the CPU"]
+            return [f"{self.name}: no part of it fits the GPUs; all of it runs on the CPU"]
         return [
-            f"{self.name}: {on_cpu} of {len(places)} parts do not fit the GPUs; every pass brings them from main memory, which "
-            "is slow: use more GPUs, or a smaller pair"
+            f"{self.name}: {on_cpu} of {len(places)} parts do not fit the GPUs; every pass copies them slowly from main "
+            "memory: use more GPUs, or a smaller pair"
         ]
 
     @property
@@ -113,7 +110,7 @@ class LoadedPair:
     def loaded_target(self) -> LoadedModel:
         """The target with its weights. Raises SpecprefillError where only its outline was loaded."""
         if not isinstance(self.target, LoadedModel):
-            raise SpecprefillError(f"{self.target.name}: its weights are not loaded, so that nothing can be prefilled")
+            raise SpecprefillError(f"{self.target.name}: its weights are not loaded; it cannot prefill")
         return self.target
 
     @property
@@ -200,7 +197,7 @@ def load_model(
     placement = placement if reason is None else replace(placement, shards=1)
     chosen = choose_dtype(dtype, placement, outline.config.get_text_config())
     quantized = quantization_config(quantization, outline.config, name, chosen)
-    with load_errors(name, offline), quiet_library(), quiet_reader(name):
+    with load_errors(name, offline), quiet_library(name):
         source = source_of(name, offline)
         check_memory(outline.config, name, placement, chosen)
         if placement.device_map == "auto":

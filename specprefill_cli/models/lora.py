@@ -119,7 +119,7 @@ def linear_weight(layer: Module, adapter: LoraAdapter) -> Tensor:
 
     weight = getattr(layer, "weight", None)
     if not isinstance(layer, Linear) or weight is None:
-        raise adapter.misfit(f"it changes {type(layer).__name__}, which is no plain linear layer")
+        raise adapter.misfit(f"it changes {type(layer).__name__}, no plain linear layer")
     if weight.is_meta or not weight.is_floating_point() or weight.itemsize < 2 or hasattr(weight, "full_tensor"):
         raise SpecprefillError(
             f"adapter {adapter.name}: only whole, unquantised weights in memory can take it; leave out --quantization and "

@@ -11,8 +11,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import ModelCost, cost_of
+from specprefill_cli.models.hub import auto_class
 from specprefill_cli.models.quantization import NONE, SCHEMES, checkpoint_bits, checkpoint_method
-from specprefill_cli.models.sources import auto_class
 from specprefill_cli.settings import AUTO
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ class ModelRef:
         place, conversion = Path(self.name), self.conversion
         if self.kind is Kind.ENDPOINT:
             raise UsageError(
-                f"{self.name}: an endpoint, whose weights are not here; ask, batch, compare and evaluate take one"
+                f"{self.name}: an endpoint has no weights here; only ask, batch, compare and evaluate take one"
             )
         if self.kind is Kind.BUNDLED:
             place = BUNDLED_FOLDER / self.name.removeprefix(BUNDLED)

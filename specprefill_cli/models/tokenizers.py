@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.parallel_encoding import encode_in_pieces
+from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.resources import BUNDLED_FOLDER
 
 if TYPE_CHECKING:
@@ -109,3 +110,14 @@ def check_fast(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
             f"{name}: its tokenizer gives no character offsets (not a 'fast' tokenizer); "
             "use a checkpoint that has a tokenizer.json"
         )
+
+
+def agreed_tokenizer(
+    target: str, own: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a target: its own, but for a GGUF file the draft's, where it has the ids that the file lists.
+
+    The one that transformers makes from the file may split text otherwise and add tokens, so that no draft would share it.
+    """
+    shared = ModelRef(target).kind is Kind.FILE and draft.get_vocab().items() <= own.get_vocab().items()
+    return draft if shared else own

@@ -9,7 +9,7 @@ from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.prefill.positions import answer_room
-from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import BASELINE, ORIGINAL
 from specprefill_cli.settings import AUTO
@@ -25,12 +25,6 @@ def automatic_modes(request: PrefillRequest | None = None) -> tuple[str, ...]:
     """The modes that `auto` chooses from by cost; `full` comes first. request: also those that it may prefer for it."""
     preferred = dict(preferences(request)) if request is not None else ()
     return (BASELINE, *(name for name, mode in MODES.usable() if mode.automatic), *preferred)
-
-
-def runs_draft(mode: str, scorer: str) -> bool:
-    """Whether the draft may run during prefill; either name may be `auto`."""
-    may_score = mode == AUTO or MODES[mode].uses_draft
-    return may_score and (scorer == AUTO or SCORERS[scorer].uses_draft)
 
 
 def choose_mode(mode: str, request: PrefillRequest) -> tuple[str, str | None]:

@@ -1,4 +1,4 @@
-"""Okapi BM25 of a question over passages of a document: what words alone say about where the answer is."""
+"""Okapi BM25 of a question over passages of a document, by English stems: what words alone say about where the answer is."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.documents.sentences import FUNCTION_WORDS
+
+if TYPE_CHECKING:
+    from snowballstemmer.basestemmer import BaseStemmer
+
 # Scripts without spaces between words: each of their characters counts as a word.
 UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-# Texts whose words are kept for the next question: without, twice 6.5 of 356 ms a question about 9,400 tokens (profiled).
-KEPT_TEXTS = 8
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
-# Kinds of characters: parts of words, words of their own, and all others.
-OTHER, LETTER, SINGLE = 0, 1, 2
-ASCII = 128
+# Different words whose stems are kept.
+KEPT_STEMS = 2**16
 
 
 def bm25(
@@ -50,8 +54,9 @@ def rarity(frequency: np.ndarray) -> float:
 
 
 def index_of(text: str, starts: np.ndarray, end: int, normalise: Callable[[str], str]) -> WordIndex:
-    """The words of a text's passages; arguments as in `bm25`."""
-    return word_index(text, np.ascontiguousarray(starts, dtype=np.int64).tobytes(), end, normalise)
+    """The words of a text's passages, kept for the next question about it; arguments as in `bm25`."""
+    first = np.ascontiguousarray(starts, dtype=np.int64)
+    return INDEXES.find_or((text, first.tobytes(), end, normalise), lambda: word_index(text, first, end, normalise))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,48 +78,66 @@ class WordIndex:
         return np.bincount(places, minlength=len(self.lengths)).astype(float)
 
 
-@lru_cache(KEPT_TEXTS)
-def word_index(text: str, starts: bytes, end: int, normalise: Callable[[str], str]) -> WordIndex:
-    """The index of a text, the same for every question about it; arguments as in `bm25`, starts as bytes of int64."""
-    first = np.frombuffer(starts, dtype=np.int64)
+# A word in `numbers` takes some 100 bytes.
+INDEXES: ByteCache[WordIndex] = ByteCache(
+    2**27, lambda index: index.lengths.nbytes + index.passages.nbytes + 100 * len(index.numbers)
+)
+
+
+def word_index(text: str, first: np.ndarray, end: int, normalise: Callable[[str], str]) -> WordIndex:
+    """The index of a text, the same for every question about it; arguments as in `bm25`, first: int64."""
     # The same words come again and again.
     normalised = cache(normalise)
     numbers: dict[str, int] = {}
-    text = text[int(first[0]) : end]
-    words = np.array(
-        [numbers.setdefault(normalised(word), len(numbers)) for word in WORD.findall(text)], dtype=np.int64
-    )
-    passages = np.searchsorted(first, word_starts(text) + int(first[0]), side="right") - 1
+    places, words = [], []
+    for match in WORD.finditer(text, int(first[0]), end):
+        places.append(match.start())
+        words.append(numbers.setdefault(normalised(match.group()), len(numbers)))
+    occurrences = np.array(words, dtype=np.int64)
+    passages = np.searchsorted(first, np.array(places, dtype=np.int64), side="right") - 1
     return WordIndex(
         lengths=np.bincount(passages, minlength=len(first)).astype(float),
-        passages=passages[np.argsort(words, kind="stable")],
+        passages=passages[np.argsort(occurrences, kind="stable")],
         numbers=numbers,
-        edges=np.concatenate([[0], np.bincount(words, minlength=len(numbers)).cumsum()]),
+        edges=np.concatenate([[0], np.bincount(occurrences, minlength=len(numbers)).cumsum()]),
     )
 
 
-def word_starts(text: str) -> np.ndarray:
-    """Where the words of a text begin, as WORD finds them: [n] characters.
+def word_scores(question: str, text: str, starts: np.ndarray, end: int) -> np.ndarray:
+    """BM25 [n] of a text's passages, which begin at characters `starts` [n], by the stems of the question's content words.
 
-    A match object for each would take most of the time that the scores of a long document do.
+    By all its words, as they are, where it has no content word.
     """
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    kinds = ascii_kinds()[np.minimum(codes, ASCII)]
-    beyond = np.flatnonzero(codes >= ASCII)
-    characters, places = np.unique(codes[beyond], return_inverse=True)
-    kinds[beyond] = np.array([kind_of(chr(code)) for code in characters], dtype=np.uint8)[places]
-    before = np.concatenate([np.array([OTHER], dtype=np.uint8), kinds[:-1]])
-    return np.flatnonzero((kinds == SINGLE) | ((kinds == LETTER) & (before != LETTER)))
+    telling = any(map(content_stem, WORD.findall(question)))
+    return bm25(question, text, starts, end, normalise=content_stem if telling else str.lower)
 
 
-@lru_cache(maxsize=1)
-def ascii_kinds() -> np.ndarray:
-    """The kind of each ASCII character, and OTHER for those beyond."""
-    return np.array([*(kind_of(chr(code)) for code in range(ASCII)), OTHER], dtype=np.uint8)
+def coverage(question: str, text: str, starts: np.ndarray, end: int) -> float:
+    """How much of a question one place of a text says in the same words: 0 to 1.
+
+    The share of the question's content words, weighted by their rarity, that stand in one passage and its two neighbours.
+    """
+    index = index_of(text, starts, end, content_stem)
+    total, held = 0.0, np.zeros(len(starts))
+    for word in sorted(set(map(content_stem, WORD.findall(question))) - {""}):
+        frequency = index.frequency(word)
+        weight = rarity(frequency)
+        padded = np.pad(frequency, 1)
+        held += weight * ((padded[:-2] + frequency + padded[2:]) > 0)
+        total += weight
+    return float(held.max(initial=0.0) / total) if total else 0.0
 
 
-def kind_of(character: str) -> int:
-    """The kind of a character."""
-    if not WORD.match(character):
-        return OTHER
-    return SINGLE if WORD.match(f"a{character}").end() == 1 else LETTER  # type: ignore[union-attr]
+@lru_cache(KEPT_STEMS)
+def content_stem(word: str) -> str:
+    """The stem of a word; empty for words that say nothing about a subject."""
+    word = word.lower()
+    return "" if word in FUNCTION_WORDS else stemmer().stemWord(word)
+
+
+@cache
+def stemmer() -> BaseStemmer:
+    """Snowball's English stemmer."""
+    import snowballstemmer
+
+    return snowballstemmer.stemmer("english")

@@ -1,8 +1,11 @@
-"""What calibration stores about a pair: reading its files, and checking that they belong to the models at hand."""
+"""What calibration stores about a pair: in which folder, reading it, and whether it belongs to the models at hand."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +14,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from safetensors import SafetensorError
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.loading import LoadedPair
+from specprefill_cli.models import smollm2
+from specprefill_cli.models.loading import LoadedModel, LoadedPair
+from specprefill_cli.models.pairs import Pair
+from specprefill_cli.models.refs import Kind, ModelRef
+from specprefill_cli.record import COMPACT, ORIGINAL
+from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 
 if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
     from specprefill_cli.prefill.scoring_heads import ScoringHeads
-    from specprefill_cli.prefill.target_calibration import TargetCalibration
 
 # Version 2: maps of draft KV may read the target's embedding.
 SCHEMA = 2
 Content = TypeVar("Content")
+# Values of each weight that its fingerprint covers.
+SAMPLED = 16
+FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
+FILE = "calibration.json"
+REMEDY = "specprefill calibrate, or delete it"
 
 
 @dataclass
@@ -33,11 +48,6 @@ class CalibratedPair(LoadedPair):
     scoring_heads: ScoringHeads | None = None
     target_calibration: TargetCalibration | None = None
     mode_data: dict[str, Any] = field(default_factory=dict)
-
-
-def with_calibration(pair: LoadedPair) -> CalibratedPair:
-    """The pair, with room for its calibration."""
-    return CalibratedPair(pair=pair.pair, target=pair.target, draft=pair.draft, ranks=pair.ranks)
 
 
 def read_description(
@@ -70,3 +80,96 @@ def check_identity(
                 f"{path}: made for another {owner} ({name} '{stored.get(name)}', this one has '{value}'); "
                 f"recreate it with {remedy}"
             )
+
+
+def calibration_folder(pair: Pair) -> Path:
+    """The folder of what is calibrated for a pair: confidence, positions, draft KV. It need not exist."""
+    if ModelRef(pair.draft).kind is Kind.BUNDLED:
+        if ModelRef(pair.target).kind is Kind.BUNDLED:
+            return BUNDLED_FOLDER
+        if pair.target in (smollm2.TARGET, smollm2.BASE, smollm2.HUB_ID):
+            return SMOLLM2_FOLDER
+    return user_folder() / f"{slug(pair.draft)}--{slug(pair.target)}"
+
+
+def draft_folder(draft: str) -> Path:
+    """The folder of a draft's scoring heads, which serve it under any target. It need not exist."""
+    return BUNDLED_FOLDER if ModelRef(draft).kind is Kind.BUNDLED else user_folder() / slug(draft)
+
+
+def user_folder() -> Path:
+    """$SPECPREFILL_CALIBRATION, or `calibration` in the platform's folder for application data."""
+    import platformdirs
+
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    return Path(chosen) if chosen else Path(platformdirs.user_data_dir("specprefill")) / "calibration"
+
+
+def pair_options(pair: Pair) -> str:
+    """The options that name a pair on the command line."""
+    return f"--draft {pair.draft} --target {pair.target}" if pair.name == "custom" else f"--pair {pair.name}"
+
+
+def weights_fingerprint(model: PreTrainedModel) -> str:
+    """A hash of some values of every weight, rounded so that float32, bfloat16 and float16 give the same.
+
+    Other weights may appear under the same folder or hub id.
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        flat = whole_weight(model, name, parameter).detach().flatten()
+        sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).to(torch.float16).float().cpu()
+        digest.update(name.encode() + sample.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def whole_weight(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:
+    """A whole weight, even if it is divided among ranks (all of which must call this) or offloaded by accelerate."""
+    if hasattr(parameter, "full_tensor"):
+        return parameter.full_tensor()
+    if parameter.is_meta:
+        owner, _, own_name = name.rpartition(".")
+        hook: Any = model.get_submodule(owner)._hf_hook
+        return hook.weights_map[own_name]
+    return parameter
+
+
+def slug(name: str) -> str:
+    """A hub id or path as a file name: other characters than letters, digits, dots and dashes become underscores."""
+    return re.sub(r"[^\w.-]+", "_", name).strip("_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetCalibration:
+    """Values of `auto` for one target; None: those that hold for every target.
+
+    target: fingerprint of the weights that it was found on; None: it holds for all weights of the pair
+    positions: `compact`, or `original` while these fit the context
+    auto_mass, auto_tokens: what `--keep auto` keeps, in place of the scoring heads' own
+    evidence: figures of the calibration
+    """
+
+    target: str | None = None
+    positions: str | None = None
+    auto_mass: float | None = None
+    auto_tokens: int | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.positions not in (None, ORIGINAL, COMPACT):
+            raise ValueError(f"positions '{self.positions}': not {ORIGINAL} or {COMPACT}")
+
+
+def load_target_calibration(folder: Path, pair: LoadedPair) -> TargetCalibration | None:
+    """The calibration in a folder; None where there is none for the target's weights. An outline is not checked.
+
+    Raises SpecprefillError when the file is damaged.
+    """
+    stored = read_description(
+        folder / FILE, "a target's calibration", REMEDY, lambda values: TargetCalibration(**values)
+    )
+    if stored is None or stored.target is None or not isinstance(pair.target, LoadedModel):
+        return stored
+    return stored if stored.target == weights_fingerprint(pair.target.model) else None

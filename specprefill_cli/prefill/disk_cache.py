@@ -21,9 +21,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specprefill_cli.errors import UsageError, first_line
 from specprefill_cli.models.attention_plan import SINKS
 from specprefill_cli.models.cache import layer_tensors, restore_state
-from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.tokenizers import encode_text, fingerprint
+from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.prefill.prefix_cache import CachedPrefix, token_hash
 
 SUFFIX = ".specprefill.safetensors"
@@ -67,60 +67,32 @@ class DiskCache:
 
         try:
             with safe_open(self.path(self.identity(loaded, tokens, window)), framework="pt") as file:
-                return json.loads((file.metadata() or {})["specprefill"])["layers"] >= layers
+                return header_of(file)["layers"] >= layers
         except (SafetensorError, OSError, ValueError, KeyError, TypeError):
             return False
 
     def load(self, loaded: LoadedModel, tokens: Tensor, layers: int, window: int | None) -> CachedPrefix | None:
         """The prefix of these tokens in at least `layers` layers; None where there is none, or it is damaged."""
-        from safetensors import SafetensorError, safe_open
-
         identity = self.identity(loaded, tokens, window)
-        path = self.path(identity)
-        try:
-            with safe_open(path, framework="pt") as file:
-                header = json.loads((file.metadata() or {})["specprefill"])
-                if header["identity"] != identity:
-                    raise ValueError("it belongs to another document or model")
-                if header["layers"] < layers:
-                    return None
-                pairs = [
-                    (file.get_tensor(f"{n}.keys"), file.get_tensor(f"{n}.values")) for n in range(header["layers"])
-                ]
-            if checksum(pairs) != header["checksum"]:
-                raise ValueError("its checksum differs")
-            if any(tensor.shape[-2] != len(tokens) for pair in pairs for tensor in pair):
-                raise ValueError("its length differs")
-            state = restore_state(loaded.model, pairs)
-        except FileNotFoundError:
+        stored = self.load_tensors(
+            self.path(identity), "state", lambda header: kv_names(header["layers"], layers), identity
+        )
+        if not stored:
             return None
-        except torch.OutOfMemoryError:
-            raise
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            self.warn(f"{path}: damaged document state ({reason(error)}); it is computed again")
-            # A folder that can only be read serves too.
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-            return None
-        with suppress(OSError):
-            os.utime(path)
-        return CachedPrefix(state=state, tokens=len(tokens), layers=header["layers"])
+        pairs = list(zip(stored[::2], stored[1::2], strict=True))
+        return CachedPrefix(state=restore_state(loaded.model, pairs), tokens=len(tokens), layers=len(pairs))
 
     def save(self, loaded: LoadedModel, tokens: Tensor, prefix: CachedPrefix, window: int | None) -> None:
         """Write a prefix so that its file is complete at any moment; then remove what exceeds the limit."""
-        pairs = [
-            (keys.cpu().contiguous(), values.cpu().contiguous())
-            for keys, values in layer_tensors(prefix.state, prefix.tokens, prefix.layers)
-        ]
-        size = sum(tensor.nbytes for pair in pairs for tensor in pair)
+        pairs = layer_tensors(prefix.state, prefix.tokens, prefix.layers)
+        tensors = [tensor.cpu().contiguous() for pair in pairs for tensor in pair]
+        size = sum(tensor.nbytes for tensor in tensors)
         if size > self.capacity_bytes:
             self.warn(f"{self.folder}: a document state of {size / 2**30:.1f} GiB exceeds --cache-limit; not stored")
             return
         identity = self.identity(loaded, tokens, window)
-        header = {"identity": identity, "layers": prefix.layers, "checksum": checksum(pairs)}
-        tensors = {f"{n}.keys": keys for n, (keys, _) in enumerate(pairs)}
-        tensors |= {f"{n}.values": values for n, (_, values) in enumerate(pairs)}
-        self.write(self.path(identity), tensors, header)
+        header = {"identity": identity, "layers": prefix.layers}
+        self.save_tensors(self.path(identity), kv_names(prefix.layers), tensors, header)
 
     def write(self, path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
         """Write a file whole, then remove what exceeds the limit; a warning where that fails."""
@@ -147,23 +119,24 @@ class DiskCache:
         """`encode_text`; the tokens of a long text are read from disk, or written there."""
         if len(text) < LONG_TEXT:
             return encode_text(tokenizer, text)
-        path = self.path({"format": FORMAT, "tokenizer": fingerprint(tokenizer), "text": text_hash(text)})
-        stored = self.load_tensors(path, TOKEN_NAMES, "tokens")
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        path = self.path({"format": FORMAT, "tokenizer": fingerprint(tokenizer), "text": digest})
+        stored = self.load_tensors(path, "tokens", lambda _header: TOKEN_NAMES)
         if stored is not None:
             self.texts_found += 1
             return stored[0].tolist(), stored[1].numpy()
         ids, offsets = encode_text(tokenizer, text)
-        self.save_tensors(path, TOKEN_NAMES, (torch.tensor(ids), torch.from_numpy(offsets)))
+        self.save_tensors(path, TOKEN_NAMES, (torch.tensor(ids), torch.from_numpy(offsets)), {})
         return ids, offsets
 
     def load_vectors(self, identity: str) -> Tensor | None:
         """A document's embeddings; None where there are none, or they are damaged."""
-        stored = self.load_tensors(self.vectors_path(identity), VECTOR_NAMES, "embeddings")
+        stored = self.load_tensors(self.vectors_path(identity), "embeddings", lambda _header: VECTOR_NAMES)
         return None if stored is None else stored[0]
 
     def save_vectors(self, identity: str, vectors: Tensor) -> None:
         """Write a document's embeddings."""
-        self.save_tensors(self.vectors_path(identity), VECTOR_NAMES, (vectors,))
+        self.save_tensors(self.vectors_path(identity), VECTOR_NAMES, (vectors,), {})
 
     def has_vectors(self, identity: str) -> bool:
         """Whether there is a file of a document's embeddings; whether it is whole, `load_vectors` sees."""
@@ -172,23 +145,34 @@ class DiskCache:
     def vectors_path(self, identity: str) -> Path:
         return self.path({"format": FORMAT, "vectors": identity})
 
-    def save_tensors(self, path: Path, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
+    def save_tensors(self, path: Path, names: Sequence[str], tensors: Sequence[Tensor], header: dict[str, Any]) -> None:
         """Write tensors that `load_tensors` reads."""
-        self.write(path, dict(zip(names, tensors, strict=True)), {"checksum": checksum([tensors])})
+        self.write(path, dict(zip(names, tensors, strict=True)), {**header, "checksum": checksum(tensors)})
 
-    def load_tensors(self, path: Path, names: Sequence[str], content: str) -> list[Tensor] | None:
-        """The tensors of a file by name; content: what they are, in a word. None where there is none, or it is damaged."""
+    def load_tensors(
+        self, path: Path, content: str, names: Callable[[dict[str, Any]], Sequence[str]], identity: object = None
+    ) -> list[Tensor] | None:
+        """The tensors that a file has by `names` of its header; None where there is none, or it is damaged.
+
+        content: what they are, in a word; identity: of the document and the model that the header must name
+        """
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(path, framework="pt") as file:
-                tensors = [file.get_tensor(name) for name in names]
-                if checksum([tensors]) != json.loads((file.metadata() or {})["specprefill"])["checksum"]:
-                    raise ValueError("its checksum differs")
+                header = header_of(file)
+                if header.get("identity") != identity:
+                    raise ValueError("it belongs to another document or model")
+                tensors = [file.get_tensor(name) for name in names(header)]
+            if tensors and checksum(tensors) != header["checksum"]:
+                raise ValueError("its checksum differs")
         except FileNotFoundError:
             return None
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-            self.warn(f"{path}: damaged document {content} ({reason(error)}); they are computed again")
+            self.warn(f"{path}: damaged document {content} ({reason(error)}); it is computed again")
+            # A folder that can only be read serves too.
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
             return None
         with suppress(OSError):
             os.utime(path)
@@ -235,23 +219,27 @@ class DiskCache:
         return self.folder / f"{name[:40]}{SUFFIX}"
 
 
-def checksum(groups: Iterable[Sequence[Tensor]]) -> int:
+def kv_names(layers: int, least: int = 0) -> list[str]:
+    """The names of the keys and values of so many layers in a file; none where `least` are needed and these are fewer."""
+    return [f"{number}.{part}" for number in range(layers) for part in ("keys", "values")] if layers >= least else []
+
+
+def header_of(file: Any) -> dict[str, Any]:
+    """What `DiskCache.write` says about an open file's tensors."""
+    return json.loads((file.metadata() or {})["specprefill"])
+
+
+def checksum(tensors: Iterable[Tensor]) -> int:
     """The sum of all tensors' bytes as 64-bit words: safetensors notices a truncated file, not a changed one.
 
     A CRC takes longer than all else that is done with a file of a long document.
     """
     value = 0
-    for group in groups:
-        for tensor in group:
-            data = tensor.contiguous().view(-1).view(torch.uint8).numpy()
-            whole = len(data) // WORD_BYTES * WORD_BYTES
-            value += int(data[:whole].view(np.uint64).sum()) + int(data[whole:].sum())
+    for tensor in tensors:
+        data = tensor.contiguous().view(-1).view(torch.uint8).numpy()
+        whole = len(data) // WORD_BYTES * WORD_BYTES
+        value += int(data[:whole].view(np.uint64).sum()) + int(data[whole:].sum())
     return value % 2**64
-
-
-def text_hash(text: str) -> str:
-    """SHA-256 of a text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def revision(model: PreTrainedModel) -> str:

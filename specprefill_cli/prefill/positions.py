@@ -11,7 +11,6 @@ from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import ORIGINAL
 
-COMPACT = "compact"
 # Positions that shortened gaps take together, for each kept token: text in which most positions are missing reads badly.
 GAP_SHARE = 1
 

@@ -9,13 +9,15 @@ import hashlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState, branch, new_state, state_bytes
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
@@ -25,12 +27,14 @@ from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prompting import Prompt
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from specprefill_cli.prefill.disk_cache import DiskCache
 
 # Memory for one model's prefixes where no session decides it.
 DEFAULT_BYTES = 2**30
-# Documents whose tokens are kept.
-KEPT_ENCODINGS = 8
+# Memory for the embeddings and the tokens of documents, and what a token takes: an id, as Python's number in a list.
+EMBEDDING_BYTES, ENCODING_BYTES, ID_BYTES = 2**26, 2**28, 40
 DRAFT_PREFIX, TARGET_PREFIX, TOKENS = "draft document KV", "target document KV", "document tokens"
 
 
@@ -54,9 +58,8 @@ class PrefixCache:
         self.store = store
         self.capacity_bytes = capacity_bytes
         self.pending_writes: list[Callable[[], None]] = []
-        # The least recently used one first.
-        self.prefixes: dict[str, CachedPrefix] = {}
-        self.embeddings: dict[str, Tensor] = {}
+        self.prefixes: ByteCache[CachedPrefix] = ByteCache(capacity_bytes, lambda prefix: state_bytes(prefix.state))
+        self.embeddings: ByteCache[Tensor] = ByteCache(EMBEDDING_BYTES, lambda vectors: vectors.nbytes)
         self.name = uuid.uuid4().hex
 
     def open(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> PrefillState | None:
@@ -72,7 +75,7 @@ class PrefixCache:
         if prefix is None or prefix.layers < layers:
             self.make_room(len(tokens))
             return None
-        self.put(key, prefix)
+        self.prefixes.keep(key, prefix)
         return branch(prefix.state, prefix.tokens)
 
     def holds(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> bool:
@@ -87,23 +90,22 @@ class PrefixCache:
         """Keep a state that holds prefix and document, whatever stands behind them, in its lowest `layers` layers."""
         tokens = shared_tokens(prompt)
         prefix = CachedPrefix(state=branch(state, len(tokens)), tokens=len(tokens), layers=layers)
-        self.put(prefix_key(loaded, tokens, window), prefix)
+        self.prefixes.keep(prefix_key(loaded, tokens, window), prefix)
         if self.store is not None:
             # Written after the answer, so that the first token does not wait for the disk.
             self.pending_writes.append(partial(self.store.save, loaded, tokens, prefix, window))
 
     def vectors(self, identity: str, compute: Callable[[], Tensor]) -> Tensor:
         """A document's embeddings, of a hundredth of its KV's size: those kept for its last question, or computed."""
-        known = self.embeddings.pop(identity, None)
-        if known is None and self.store is not None:
-            known = self.store.load_vectors(identity)
+        return self.embeddings.find_or(identity, lambda: self.stored_vectors(identity, compute))
+
+    def stored_vectors(self, identity: str, compute: Callable[[], Tensor]) -> Tensor:
+        """A document's embeddings from disk; computed ones are written there."""
+        known = self.store.load_vectors(identity) if self.store is not None else None
         if known is None:
             known = compute()
             if self.store is not None:
                 self.pending_writes.append(partial(self.store.save_vectors, identity, known))
-        self.embeddings[identity] = known
-        while len(self.embeddings) > KEPT_ENCODINGS:
-            del self.embeddings[next(iter(self.embeddings))]
         return known
 
     def has_vectors(self, identity: str) -> bool:
@@ -119,20 +121,7 @@ class PrefixCache:
         """Evict before a new prefix is computed, so that no more than a cold start's memory is needed."""
         states = [prefix.state for prefix in self.prefixes.values()]
         largest = max((state_bytes(state) / state.length for state in states), default=0.0)
-        self.evict(self.capacity_bytes - largest * tokens)
-
-    def put(self, key: str, prefix: CachedPrefix) -> None:
-        """Add a prefix, or make it the most recently used one, which stays whatever its size; a limit of 0 keeps none."""
-        if not self.capacity_bytes:
-            return
-        self.prefixes.pop(key, None)
-        self.evict(self.capacity_bytes - state_bytes(prefix.state))
-        self.prefixes[key] = prefix
-
-    def evict(self, limit: float) -> None:
-        """Forget the least recently used prefixes until the others take at most `limit` bytes."""
-        while self.prefixes and sum(state_bytes(prefix.state) for prefix in self.prefixes.values()) > limit:
-            del self.prefixes[next(iter(self.prefixes))]
+        self.prefixes.evict(self.capacity_bytes - largest * tokens)
 
 
 def shared_tokens(prompt: Prompt) -> Tensor:
@@ -192,14 +181,21 @@ class DocumentCache:
     encoding: Lock = field(default_factory=Lock, repr=False)
 
     def __post_init__(self) -> None:
+        self.encodings: ByteCache[tuple[list[int], np.ndarray]] = ByteCache(
+            ENCODING_BYTES, lambda encoding: ID_BYTES * len(encoding[0]) + encoding[1].nbytes
+        )
+
+    def encode(self, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
+        """`encode_text`, or what it returned for the same text before."""
         store = self.draft.store
-        self.encode = lru_cache(KEPT_ENCODINGS)(encode_text if store is None else store.encode)
+        encode = encode_text if store is None else store.encode
+        return self.encodings.find_or((tokenizer, text), lambda: encode(tokenizer, text))
 
     @property
     def encodings_reused(self) -> int:
         """How often `encode` was asked for the tokens of a text that it knew."""
         store = self.draft.store
-        return self.encode.cache_info().hits + (store.texts_found if store is not None else 0)
+        return self.encodings.hits + (store.texts_found if store is not None else 0)
 
     def write(self) -> None:
         """Store on disk what is meant to outlive the session."""

@@ -11,9 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.settings import AUTO, Settings, check_choice, flag
 
 if TYPE_CHECKING:
     from specprefill_cli.prefill.modes.base import Mode
@@ -123,3 +124,23 @@ SCORERS: Registry[Scorer] = Registry(
         "random": "specprefill_cli.prefill.scorers.random:RandomScorer",
     },
 )
+# The registries, by the setting that takes their names.
+REGISTRIES: Mapping[str, Registry[Any]] = {"mode": MODES, "scorer": SCORERS}
+
+
+def check_name(setting: str, value: str, label: str) -> None:
+    """Raises UsageError, which begins with `label`, for a mode or scorer that is not registered."""
+    if setting in REGISTRIES:
+        check_choice(value, (AUTO, *REGISTRIES[setting]), label)
+
+
+def check_names(settings: Settings) -> None:
+    """Raises UsageError for a mode or scorer that is not registered; called before anything is loaded."""
+    for name in REGISTRIES:
+        check_name(name, getattr(settings, name), flag(name))
+
+
+def runs_draft(mode: str, scorer: str) -> bool:
+    """Whether the draft may run during prefill; either name may be `auto`."""
+    may_score = mode == AUTO or MODES[mode].uses_draft
+    return may_score and (scorer == AUTO or SCORERS[scorer].uses_draft)

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState, layer_keys
-from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.head_division import HeadShare
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.prefill.calibration import check_identity, read_description
+from specprefill_cli.prefill.calibration import check_identity, read_description, weights_fingerprint
 from specprefill_cli.prefill.importance import check_finite, pool, query_block
 
 FILE = "heads.json"

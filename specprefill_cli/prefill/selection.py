@@ -1,4 +1,4 @@
-"""From token importance to selected chunks: chunk means, budgets, ranks and spans."""
+"""From token importance to selected chunks: chunk means, budgets, ranks and spans; and a warning of spread evidence."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ USUAL_CHUNK, COARSE = 32, 1.25
 LONGEST_REST, SENTENCE_REACH = 48, 400
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
 AUTO_CONTEXT_SHARE = 0.25
+# Fewer chunks are judged as so many: the neighbours of the best chunk are important because it is.
+FEWEST_CHUNKS = 10
+SPREAD = "the evidence is spread over the whole document; raise --keep"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,3 +260,29 @@ def fate_spans(
         )
         for value, low, high in zip(values.tolist(), edges, edges[1:], strict=False)
     )
+
+
+def spread(scores: Tensor, kept: int) -> float | None:
+    """How important the chunks that come next in rank are beside the `kept` best ones: 0 (not at all) to 1 (as much).
+
+    scores: [chunks], not negative. The mean of the next `kept` ones over that of the best; None where a selection drops
+    fewer chunks than it keeps.
+    """
+    kept = max(kept, FEWEST_CHUNKS)
+    ordered = torch.sort(scores, descending=True).values
+    if len(ordered) < 2 * kept:
+        return None
+    best = float(ordered[:kept].mean())
+    return float(ordered[kept : 2 * kept].mean()) / best if best > 0 else None
+
+
+def spread_warnings(request: PrefillRequest, scores: Scores, selection: Selection) -> tuple[str, ...]:
+    """A warning where dropped chunks are nearly as important as kept ones, for scorers whose limit is known."""
+    if scores.spread_limit is None or not len(selection.chunks):
+        return ()
+    ranked = with_neighbours(chunk_scores(scores.importance, request.chunk_size), scores.neighbours)
+    share = spread(ranked, len(selection.chunks))
+    if share is None or share <= scores.spread_limit:
+        return ()
+    fits = request.prompt.length <= answer_room(request)
+    return (f"{SPREAD} or use --mode full" if fits else SPREAD,)

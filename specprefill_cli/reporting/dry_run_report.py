@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.record import PLANNED_MODE, SCHEMA, Cell, DryRun
 from specprefill_cli.reporting.html import PageResult
 from specprefill_cli.reporting.table import seconds

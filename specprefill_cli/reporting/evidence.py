@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from specprefill_cli.documents.errors import one_line
 from specprefill_cli.documents.sentences import FUNCTION_WORDS
+from specprefill_cli.errors import one_line
 from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.record import LIKELY, NOT_FOUND, Passage, Record
 from specprefill_cli.reporting.safe import plain
@@ -25,12 +26,22 @@ def evidence(answer: Record) -> Group:
 
 
 def passages_view(answer: Record) -> Group:
-    """The passages, each below its document and page, with the words of question and answer in bold."""
+    """The passages below their documents and pages, with the words of question and answer in bold."""
     lines: list[Text | Padding] = []
-    for passage in answer.passages:
-        lines.append(plain(passage_place(passage), style="cyan"))
-        lines.append(Padding(highlighted(passage.text, answer.question, answer.answer), (0, 0, 0, 2), expand=False))
+    for place, passages in by_page(answer.passages):
+        lines.append(plain(place, style="cyan"))
+        for number, passage in enumerate(passages):
+            if number:
+                lines.append(plain("  ...", style="dim"))
+            lines.append(Padding(highlighted(passage.text, answer.question, answer.answer), (0, 0, 0, 2), expand=False))
     return Group(*lines)
+
+
+def by_page(passages: Iterable[Passage]) -> Iterator[tuple[str, list[Passage]]]:
+    """Neighbouring passages of one page together, with their document and page in words."""
+    for _, group in groupby(passages, lambda passage: (passage.number, passage.page)):
+        together = list(group)
+        yield passage_place(together[0]), together
 
 
 def confidence_lines(answer: Record) -> list[str]:
@@ -40,7 +51,7 @@ def confidence_lines(answer: Record) -> list[str]:
     if answer.confidence is None and not answer.answer.lower().startswith(NOT_FOUND):
         return []
     if answer.confidence is None:
-        return ["not found by the target; the passages may hold the answer all the same"]
+        return ["the target found no answer; the passages may still hold it"]
     return [f"unsure ({answer.confidence:.0%} of answers like this one are right); check the passages"]
 
 

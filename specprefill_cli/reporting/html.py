@@ -23,7 +23,7 @@ from specprefill_cli.reporting.table import decode_facts, phase_name, prompt_fac
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import Collection
     from specprefill_cli.record import Citation, Passage, Record
 
 # A label of `decode_facts`; the memory of the process holds both models, and is no figure of a mode.

@@ -10,9 +10,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import Document
-from specprefill_cli.documents.errors import one_line
+from specprefill_cli.documents.document import Collection, Document
+from specprefill_cli.errors import one_line
 from specprefill_cli.record import LEVELS, Cell, Fate
 from specprefill_cli.reporting.safe import plain
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specprefill_cli.documents.document import page_ranges
-from specprefill_cli.documents.errors import one_line
+from specprefill_cli.errors import one_line
 from specprefill_cli.record import BASELINE, ORIGINAL, Citation, Fate, Record, SpanRecord
 from specprefill_cli.reporting.safe import plain
 

@@ -17,10 +17,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from specprefill_cli import __version__
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import PASSAGES, PLAN, Done, Event, Piece, Provisional
+from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.serving.backend import (
     Backend,
+    Submission,
     event_stream,
     first_payload,
     text_pieces,
@@ -29,9 +31,8 @@ from specprefill_cli.serving.backend import (
     with_errors,
 )
 from specprefill_cli.serving.body import AskBody, ask_body, json_body, read_all
+from specprefill_cli.serving.control import Identity
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
-from specprefill_cli.serving.identity import Identity
-from specprefill_cli.serving.submission import Submission
 
 # Seconds without a pass while there is work, after which the engine counts as stuck.
 STUCK_SECONDS = 300.0
@@ -41,7 +42,9 @@ def application(backend: Backend, paths_allowed: bool) -> ASGIApp:
     """The application for one listening socket. paths_allowed: whether requests may name files, as on the Unix socket."""
     from specprefill_cli.serving.chat import complete, list_models, show_model
 
-    own = partial(with_paths, backend=backend, allowed=paths_allowed)
+    def own(endpoint: Any) -> Any:
+        return with_errors(partial(endpoint, backend=backend, paths_allowed=paths_allowed))
+
     routes = [
         Route("/v1/ask", own(ask), methods=["POST"]),
         Route("/v1/passages", own(partial(without_answer, task=PASSAGES)), methods=["POST"]),
@@ -53,11 +56,6 @@ def application(backend: Backend, paths_allowed: bool) -> ASGIApp:
         Route("/metrics", with_errors(partial(metrics, backend=backend))),
     ]
     return Starlette(routes=routes)
-
-
-def with_paths(endpoint: Any, backend: Backend, allowed: bool) -> Any:
-    """An endpoint that reads documents."""
-    return with_errors(partial(endpoint, backend=backend, paths_allowed=allowed))
 
 
 def health_application(identity: Identity, addresses: tuple[str, ...], told: bool) -> ASGIApp:
@@ -114,14 +112,14 @@ async def ask(request: Request, backend: Backend, paths_allowed: bool) -> Respon
     """Answer one question: its record, or with `stream` pieces of text and then the record."""
     body, collection = await asked(request, backend, paths_allowed)
     # The server's own user has a command that waits, which would lose the rows of a batch otherwise.
-    submission = backend.submit(
-        collection,
-        body.question,
-        body.settings,
-        body.identifier,
+    question = Question(
+        documents=collection,
+        question=body.question,
+        settings=body.settings,
+        identifier=body.identifier,
         with_cells=body.with_cells,
-        patient=paths_allowed,
     )
+    submission = backend.submit(question, patient=paths_allowed)
     if not body.stream:
         finished = await while_connected(request, whole_answer(submission))
         return AsciiResponse(record(finished, body))
@@ -132,9 +130,8 @@ async def ask(request: Request, backend: Backend, paths_allowed: bool) -> Respon
 async def without_answer(request: Request, backend: Backend, paths_allowed: bool, task: str) -> Response:
     """The passages or the plan of a question, as JSON."""
     body, collection = await asked(request, backend, paths_allowed)
-    submission = backend.submit(
-        collection, body.question, body.settings, task=task, top=body.top, patient=paths_allowed
-    )
+    question = Question(documents=collection, question=body.question, settings=body.settings, task=task, top=body.top)
+    submission = backend.submit(question, patient=paths_allowed)
     finished = await while_connected(request, whole_answer(submission))
     return AsciiResponse(asdict(finished.result))
 

@@ -1,4 +1,4 @@
-"""What the HTTP endpoints share: questions to the engine, limits, and errors as responses."""
+"""What the HTTP endpoints share: questions to the engine and waiting for their events, limits, errors as responses."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
+from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import (
-    ANSWER,
+    LAST,
     Cancelled,
     Done,
     Event,
@@ -25,21 +27,74 @@ from specprefill_cli.engine.request import (
 )
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line
 from specprefill_cli.serving.guard import ApiError, log_line
-from specprefill_cli.serving.submission import QueueTimeout, Submission
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
-    from specprefill_cli.prompting import Template
-    from specprefill_cli.serving.identity import Identity
+    from specprefill_cli.serving.control import Identity
     from specprefill_cli.serving.metrics import Metrics
-    from specprefill_cli.settings import Settings
 
 # Seconds after which a client that was turned away may ask again.
 RETRY_SECONDS = 5
 # Documents that are read at a time, beside the engine's work.
 READERS = 2
+
+
+class QueueTimeout(Exception):
+    """The request has waited longer than it may."""
+
+
+class Submission:
+    """Submits a request, and iterates over its events; leaving the block before the last one cancels it.
+
+    limit: requests that may wait already; patience: seconds that this one may wait; None: any number
+
+    Raises QueueFull; while it is iterated over QueueTimeout.
+    """
+
+    def __init__(
+        self, engine: LocalEngine, request: Request, limit: int | None = None, patience: float | None = None
+    ) -> None:
+        self.engine = engine
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.patience = patience
+        self.ended = False
+        loop = asyncio.get_running_loop()
+
+        def deliver(event: Event) -> None:
+            loop.call_soon_threadsafe(self.events.put_nowait, event)
+
+        self.ticket = engine.submit(request, deliver, limit)
+
+    def cancel(self) -> None:
+        """Interrupt the request, which still has a last event."""
+        self.engine.cancel(self.ticket)
+
+    async def __aenter__(self) -> Submission:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self.ended:
+            self.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while not self.ended:
+            event = await self.next_event()
+            self.ended = isinstance(event, LAST)
+            yield event
+
+    async def next_event(self) -> Event:
+        """The next event. Raises QueueTimeout where the request has not begun in time."""
+        while self.ticket.started is None and self.patience is not None:
+            try:
+                return await asyncio.wait_for(self.events.get(), self.patience)
+            except TimeoutError:
+                if self.ticket.started is None:
+                    raise QueueTimeout from None
+        return await self.events.get()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,34 +130,14 @@ class Backend:
         """The name of the loaded pair."""
         return self.session.pair.pair.name
 
-    def submit(
-        self,
-        collection: Collection,
-        question: str,
-        settings: Settings,
-        identifier: str = "",
-        template: Template | None = None,
-        task: str = ANSWER,
-        top: int | None = None,
-        with_cells: bool = False,
-        patient: bool = False,
-    ) -> Submission:
-        """Put a question into the queue. Raises ApiError where it is full.
+    def submit(self, request: Request, patient: bool = False) -> Submission:
+        """Put a question about documents that were read into the queue. Raises ApiError where it is full.
 
         patient: whether it waits as long as it takes, behind however many others
         """
-        if self.log_requests:
-            log_line(f"question {question!r} about {[document.name for document in collection.documents]}")
-        request = Request(
-            documents=collection,
-            question=question,
-            settings=settings,
-            identifier=identifier,
-            template=template,
-            task=task,
-            top=top,
-            with_cells=with_cells,
-        )
+        if self.log_requests and not isinstance(request.documents, tuple):
+            names = [document.name for document in request.documents.documents]
+            log_line(f"question {request.question!r} about {names}")
         try:
             if patient:
                 return Submission(self.engine, request)

@@ -12,26 +12,25 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
 from starlette.requests import Request
 
 from specprefill_cli.batching.rows import OVERRIDES, settings_with
+from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import clean_characters
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import Document, one_page_document
-from specprefill_cli.documents.errors import DocumentError
+from specprefill_cli.documents.collect import expand_source
+from specprefill_cli.documents.document import KEPT_BYTES, Collection, Document, one_page_document
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
-from specprefill_cli.documents.sources import expand_source
+from specprefill_cli.errors import DocumentError
 from specprefill_cli.serving.guard import BODY_SECONDS, ApiError
 from specprefill_cli.settings import SETTINGS, Settings
 
 PATTERN = re.compile(r"[*?\[]")
-# Latest lists of files whose documents are kept.
-REMEMBERED = 8
+# The documents of the latest lists of files.
+READ: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
 KEYS = ("id", "question", "documents", "stream", "folder", "top", "with_cells")
 SHAPES = '{"text": "...", "name": "..."}, {"base64": "...", "name": "report.pdf"} or, on the socket, {"path": "/..."}'
 
@@ -162,7 +161,9 @@ def read_paths(given: Sequence[Any], folder: str, strict: bool = False) -> Colle
             raise ApiError(400, f"{path}: no file or folder; send its content as base64")
     here = os.path.join(folder, "") if folder else ""
     try:
-        collection = read_unchanged(tuple(paths), strict, stamps_of(paths))
+        # Once for all rows of a batch, as long as the files' stamps are the same.
+        key = (tuple(paths), strict, stamps_of(paths))
+        collection = READ.find_or(key, lambda: read_collection(paths, strict=strict))
     except DocumentError as error:
         text = str(error)
         raise DocumentError(text.replace(here, "").replace(glob.escape(here), "") if here else text) from error
@@ -193,12 +194,6 @@ def stamps_of(paths: Sequence[str]) -> tuple[tuple[str, int, int, int], ...]:
                 status = file.stat()
                 stamps.append((str(file), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
     return tuple(stamps)
-
-
-@lru_cache(REMEMBERED)
-def read_unchanged(paths: tuple[str, ...], strict: bool, _stamps: tuple[tuple[str, int, int, int], ...]) -> Collection:
-    """Read files once for all rows of a batch, as long as their stamps are the same. Raises DocumentError."""
-    return read_collection(paths, strict=strict)
 
 
 async def read_given(given: Any, place: str, number: int, gate: asyncio.Semaphore) -> Document:

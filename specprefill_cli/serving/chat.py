@@ -17,13 +17,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from specprefill_cli.documents.cleaning import clean_characters
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine.request import Done, Event, Piece
+from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import Record
 from specprefill_cli.serving.backend import (
     Backend,
+    Submission,
     event_stream,
     first_payload,
     text_pieces,
@@ -32,7 +33,6 @@ from specprefill_cli.serving.backend import (
 )
 from specprefill_cli.serving.body import json_body, overridden
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
-from specprefill_cli.serving.submission import Submission
 
 ROLES = ("system", "developer", "user", "assistant")
 # Fields that ask for something else than text, with the values that ask for nothing.
@@ -76,7 +76,8 @@ async def complete(request: Request, backend: Backend) -> Response:
     settings = overridden(backend.session.settings, with_own_names(values))
     template = chat_template(chat, backend.session.template)
     collection = Collection((one_page_document(NAME, clean_characters(chat.document), "text/plain"),))
-    submission = backend.submit(collection, chat.question, settings, "", template)
+    question = Question(documents=collection, question=chat.question, settings=settings, template=template)
+    submission = backend.submit(question)
     heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": backend.pair_name}
     if values.get("stream") is not True:
         finished = await while_connected(request, whole_answer(submission))

@@ -1,4 +1,4 @@
-"""Listening sockets, and the lock that lets one server run at a time."""
+"""Listening sockets in a folder that nobody else can enter, and the lock that lets one server run at a time."""
 
 from __future__ import annotations
 
@@ -13,19 +13,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.serving.places import (
-    HAS_UNIX_SOCKETS,
-    HTTP_SOCKET,
-    LOCK,
-    TOKEN,
-    is_private,
-    runtime_folder,
-)
 
+HAS_UNIX_SOCKETS = os.name == "posix"
+HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
+SWITCH = "SPECPREFILL_SERVER"
 BACKLOG = 128
 # The longest path of a Unix socket, which the system's address structure bounds.
 LONGEST_PATH = 103
 TOKEN_BYTES = 32
+
+
+def runtime_folder() -> str:
+    """The folder of this user's server: in $XDG_RUNTIME_DIR, else in the folder for temporary files, named by uid."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return os.path.join(runtime, "specprefill")
+    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"specprefill-{os.getuid()}")
+
+
+def is_private(folder: str) -> bool:
+    """Whether a folder is there, no link, this user's own, and closed to everybody else."""
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +202,5 @@ def choose_token(folder: Path, host: str, token_file: Path | None, tell: Callabl
         token, path, is_new = stored_token(folder)
         tell(f"token: {token} (kept in {path}, and not shown again)" if is_new else f"token: in {path}")
     if not is_loopback(host):
-        tell(
-            f"{host}: whoever reaches it and has the token can ask questions, and reads answers unencrypted on the way"
-        )
+        tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
     return token

@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.question import Ticket
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Started
-from specprefill_cli.models.cache import state_bytes
 
 if TYPE_CHECKING:
     from specprefill_cli.prefill.prefix_cache import DocumentCache
@@ -38,7 +37,7 @@ class Metrics:
         )
         self.gaps = Histogram(
             "specprefill_inter_token_seconds",
-            "Between two pieces of an answer, which are mostly tokens.",
+            "Between two pieces of an answer (mostly tokens).",
             buckets=(0.001, 0.0025, 0.005, *SECONDS),
             registry=self.registry,
         )
@@ -52,7 +51,7 @@ class Metrics:
         queue = Gauge("specprefill_queue", "Questions that wait.", registry=self.registry)
         queue.set_function(lambda: engine.queued)
         size = Gauge("specprefill_cache_bytes", "Memory of documents' KV between questions.", registry=self.registry)
-        size.set_function(lambda: cache_bytes(cache))
+        size.set_function(lambda: cache.draft.prefixes.bytes + cache.target.prefixes.bytes)
 
     def count(self, path: str, status: int) -> None:
         """Count a response; unknown paths count as one."""
@@ -77,9 +76,3 @@ class Metrics:
     def text(self) -> bytes:
         """All figures in Prometheus's text format."""
         return generate_latest(self.registry)
-
-
-def cache_bytes(cache: DocumentCache) -> int:
-    """Bytes of KV that a cache holds; the engine may be changing it meanwhile."""
-    kept = [prefix for prefixes in (cache.draft, cache.target) for prefix in list(prefixes.prefixes.values())]
-    return sum(state_bytes(prefix.state) for prefix in kept)

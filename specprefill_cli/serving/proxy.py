@@ -21,17 +21,15 @@ from starlette.types import ASGIApp
 
 from specprefill_cli.answering.comparison import word_f1
 from specprefill_cli.answering.retrieval import retrieve
-from specprefill_cli.answering.session import Session
-from specprefill_cli.answering.warm_up import SHORT_TEXT
+from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.cleaning import clean_characters
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
-from specprefill_cli.endpoint.choosing import choose_mode
+from specprefill_cli.documents.document import Collection, one_page_document
+from specprefill_cli.endpoint.choosing import check_possible, choose_mode
 from specprefill_cli.endpoint.client import CONNECT_SECONDS, KEY_VARIABLE, TIMEOUT_SECONDS
 from specprefill_cli.endpoint.evidence_text import evidence_text
-from specprefill_cli.endpoint.options import check_possible
 from specprefill_cli.endpoint.session import open_chooser
 from specprefill_cli.engine.request import PASSAGES
+from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import first_line
 from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
@@ -123,8 +121,7 @@ class Proxy:
 def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
     """A session with the draft, which has read once, so that no first request pays for lazy initialisation."""
     session = open_chooser(settings, upstream.url)
-    short = Collection((one_page_document("warm-up", SHORT_TEXT, "text/plain"),))
-    retrieve(session, short, "When?", settings.varied(speculate=OFF))
+    retrieve(session, WARM_UP, "When?", settings.varied(speculate=OFF))
     return session
 
 
@@ -227,7 +224,8 @@ async def thin(values: Mapping[str, Any], own: object, proxy: Proxy) -> dict[str
         raise Untouched("another model")
     question, long, collection = await asyncio.to_thread(documents_in, values, settings)
     try:
-        done = await whole_answer(proxy.backend.submit(collection, question, settings, task=PASSAGES))
+        asked = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
+        done = await whole_answer(proxy.backend.submit(asked))
     except ApiError as error:
         if error.status not in (400, 500):
             raise

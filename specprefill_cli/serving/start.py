@@ -1,31 +1,144 @@
-"""Starts a server: the lock and the sockets first, then the models."""
+"""The server's process: the lock and the sockets first, then an event loop for HTTP, and a thread that owns the models."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import socket
+import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specprefill_cli.errors import SpecprefillError
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.light_import import import_transformers
-from specprefill_cli.serving.control import server_state
-from specprefill_cli.serving.identity import Identity, identity_of
-from specprefill_cli.serving.listening import Listeners, listen, private_folder, sole_server, token_folder
-from specprefill_cli.serving.places import HAS_UNIX_SOCKETS
+from specprefill_cli.serving.control import Identity, identity_of, server_state
+from specprefill_cli.serving.guard import ApiError, Guard, SilentServer, http_server, log_line, report_loop_error
+from specprefill_cli.serving.listening import (
+    HAS_UNIX_SOCKETS,
+    Listeners,
+    listen,
+    private_folder,
+    sole_server,
+    token_folder,
+)
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.documents.collection import Collection
+    from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.models.refs import EndpointRef
-    from specprefill_cli.serving.service import Site
+    from specprefill_cli.serving.metrics import Metrics
 
+# Seconds between two looks at the clock of the idle limit.
+IDLE_CHECK = 1.0
+# Seconds after which a client may ask again while the models load.
+LOADING_SECONDS = 2
 WARM_UP_QUESTION = "What is this about?"
+
+
+@dataclass
+class Site:
+    """A listening socket and what answers on it: until the models are loaded, that they are loading.
+
+    guard: stands before the application; health: answers /healthz, also while loading
+    """
+
+    listener: socket.socket
+    health: ASGIApp
+    application: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.application is not None:
+            await self.application(scope, receive, send)
+        elif scope["path"] == "/healthz":
+            await self.health(scope, receive, send)
+        else:
+            refusal = ApiError(503, "the models are loading; ask again soon", "overloaded", LOADING_SECONDS)
+            await refusal.response()(scope, receive, send)
+
+
+@dataclass
+class Service:
+    """Serves sites until it is told to stop; then finishes the answers in hand.
+
+    load: loads the models, gives the sites their applications, and returns the engine; runs in the engine's thread
+    idle: seconds without work after which it ends; None: never
+    ready: called when the models are loaded
+    """
+
+    load: Callable[[], LocalEngine]
+    idle: float | None
+    ready: Callable[[], None]
+    engine: LocalEngine | None = None
+    failure: BaseException | None = None
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self, guards: list[tuple[socket.socket, Guard]]) -> int:
+        """Serve; the exit code. Raises SpecprefillError where the models cannot be loaded."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(report_loop_error)
+        if os.name == "posix":
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self.stopped.set)
+        worker = threading.Thread(target=self.work, args=(loop,), name="engine", daemon=True)
+        worker.start()
+        servers = [http_server(guard) for _, guard in guards]
+        serving = [
+            asyncio.create_task(server.serve([listener])) for server, (listener, _) in zip(servers, guards, strict=True)
+        ]
+        idle = asyncio.create_task(self.watch_idleness())
+        await self.stopped.wait()
+        idle.cancel()
+        await self.close(servers, serving)
+        if self.engine is not None and self.failure is None:
+            self.engine.close()
+            await asyncio.to_thread(worker.join)
+        if isinstance(self.failure, SpecprefillError):
+            raise self.failure
+        if self.failure is not None:
+            log_line(f"the engine failed with {type(self.failure).__name__}: {first_line(self.failure)}")
+        return SpecprefillError.exit_code if self.failure is not None else 0
+
+    async def close(self, servers: list[SilentServer], serving: list[asyncio.Task[None]]) -> None:
+        """Take no more connections, and finish those in hand."""
+        for server in servers:
+            server.should_exit = True
+            server.force_exit = self.engine is None or self.failure is not None
+        await asyncio.gather(*serving, return_exceptions=True)
+
+    def work(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The engine's thread; without it nothing can be answered, so that the service ends with it."""
+        try:
+            engine = self.load()
+            self.engine = engine
+            self.ready()
+            engine.run()
+            if not self.stopped.is_set():
+                self.failure = RuntimeError("it has given up")
+        except BaseException as error:
+            self.failure = error
+        finally:
+            loop.call_soon_threadsafe(self.stopped.set)
+
+    async def watch_idleness(self) -> None:
+        """Stop after the idle limit."""
+        while self.idle is not None:
+            await asyncio.sleep(min(IDLE_CHECK, self.idle))
+            engine = self.engine
+            if engine is None or engine.busy:
+                continue
+            if time.monotonic() - engine.last_active >= self.idle:
+                log_line(f"ends after {self.idle:g} s without work")
+                self.stopped.set()
+                return
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +200,7 @@ async def serve(
 ) -> int:
     """Load the models while HTTP is answered, and serve; the exit code."""
     from specprefill_cli.serving.api import health_application
-    from specprefill_cli.serving.guard import Guard
     from specprefill_cli.serving.metrics import Metrics
-    from specprefill_cli.serving.service import Service, Site
 
     metrics = Metrics()
     places = [(listeners.unix, None), (listeners.http, listeners.token)]
@@ -123,7 +234,7 @@ def load(
     options: ServeOptions,
     identity: Identity,
     sites: list[tuple[Site, str | None]],
-    metrics: object,
+    metrics: Metrics,
     addresses: tuple[str, ...],
 ) -> LocalEngine:
     """Load the models, read ahead, and let the sites answer."""
@@ -133,9 +244,7 @@ def load(
     from specprefill_cli.prefill.prefix_cache import document_cache
     from specprefill_cli.serving.api import application
     from specprefill_cli.serving.backend import Backend, Limits
-    from specprefill_cli.serving.metrics import Metrics
 
-    assert isinstance(metrics, Metrics)
     site_application = application
     if options.upstream is not None:
         from specprefill_cli.serving.proxy import open_reader, proxy_application

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specprefill_cli.answering.session import open_session
-from specprefill_cli.cli.choices import split
+from specprefill_cli.cli.options import split
 from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
 from specprefill_cli.lab.session import LONGEST_ANSWER
 from specprefill_cli.lab.tables import markdown

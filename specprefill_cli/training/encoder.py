@@ -15,9 +15,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.encoder import LAYERS, TOKENIZER, WEIGHTS, packed
+from specprefill_cli.models.encoder import GROUP, LAYERS, SCALE, TOKENIZER, WEIGHTS
 from specprefill_cli.resources import ENCODER_FOLDER
 
+# The table of word vectors; a scale that is smaller stands for zeros.
+WORDS, SMALLEST = "words", 1e-6
 SOURCE_WEIGHTS = "model.safetensors"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 # Our names of a layer's parts, and BERT's.
@@ -42,6 +44,28 @@ def convert(source: Path, out: Path) -> None:
     # A document is tokenised whole, whatever its length.
     tokenizer |= {"truncation": None, "padding": None}
     (out / TOKENIZER).write_text(json.dumps(tokenizer, ensure_ascii=False))
+
+
+def packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as they ship: vectors in float16, matrices in int8 with a scale for each row, the table of words in 4 bits."""
+    result = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim == 1:
+            result[name] = tensor.half()
+        elif name == WORDS:
+            result[name], result[f"{name}{SCALE}"] = nibbles(tensor)
+        else:
+            scale = tensor.float().abs().amax(1, keepdim=True).clamp(min=SMALLEST) / 127
+            result[name], result[f"{name}{SCALE}"] = (tensor.float() / scale).round().to(torch.int8), scale
+    return result
+
+
+def nibbles(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix [rows, columns] as pairs of 4-bit numbers [rows, columns / 2], and a scale for each `GROUP` columns."""
+    groups = tensor.float().unflatten(1, (-1, GROUP))
+    scale = groups.abs().amax(-1, keepdim=True).clamp(min=SMALLEST) / 7
+    numbers = ((groups / scale).round() + 8).to(torch.uint8).flatten(1)
+    return numbers[:, ::2] * 16 + numbers[:, 1::2], scale.half()
 
 
 def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

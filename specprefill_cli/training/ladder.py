@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.lab.evaluation.datasets import Item, read_items
 from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.evaluation.runner import Configuration, run

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specprefill_cli.answering.session import Session, open_session
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prefill.scorers.base import shared_scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prefill.selection import chunk_scores, rank, with_neighbours

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item, read_rows
 from specprefill_cli.lab.evaluation.metrics import NOT_FOUND, contains_answer

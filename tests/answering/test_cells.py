@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.answering.cells import document_cells
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import Document, Page, one_page_document
+from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
 from specprefill_cli.prefill.fates import Plan, Span, full_plan
 from specprefill_cli.record import LEVELS, Fate
 from specprefill_cli.reporting.strip import cells_by_page

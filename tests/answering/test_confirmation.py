@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from specprefill_cli.answering import confirmation
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, UsageError
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES

@@ -6,16 +6,15 @@ import pytest
 
 from specprefill_cli.answering.dry_run import KEEP_RATIOS, dry_run
 from specprefill_cli.answering.session import Session, open_session
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import loading
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.record import json_line
 from specprefill_cli.reporting.dry_run_report import plan_facts, plan_record
-from specprefill_cli.reporting.jsonl import line
 from specprefill_cli.settings import Settings
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 20
@@ -111,7 +110,7 @@ def test_rejects_empty_question_and_too_long_prompt(planner):
 
 def test_record_chunks_cover_the_document(planner):
     run = dry_run(planner, COLLECTION, QUESTION, Settings(keep=0.3))
-    record = json.loads(line(plan_record(run, COLLECTION, 1.5)))
+    record = json.loads(json_line(plan_record(run, COLLECTION, 1.5)))
     assert record["schema"] == 1
     assert record["pair"] == {"draft": "tiny:draft", "target": "tiny:target"}
     assert record["auto"]["mode"] in ("select", "full")

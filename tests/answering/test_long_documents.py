@@ -9,14 +9,13 @@ from specprefill_cli.answering.comparison import Comparison
 from specprefill_cli.answering.dry_run import dry_run
 from specprefill_cli.answering.retrieval import retrieve
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.record import json_line
 from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results, comparison_table
 from specprefill_cli.reporting.dry_run_report import estimate_rows, plan_record
 from specprefill_cli.reporting.html import answer_result, render_page
-from specprefill_cli.reporting.jsonl import line
 from specprefill_cli.reporting.table import prompt_facts
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
@@ -56,7 +55,7 @@ def test_the_answer_is_the_same_with_and_without_speculation(session, speculatio
 
 def test_positions_are_in_the_record_the_table_and_the_page(session):
     answer = session.ask(collection(), "When?", SETTINGS.varied(mode="auto")).finished()
-    record = json.loads(line(answer.to_json()))
+    record = json.loads(json_line(answer.to_json()))
     assert (record["mode"], record["positions"], record["expected_speedup"]) == ("select", "compact", None)
     assert 0 < record["position_factor"] < 1
     assert dict(prompt_facts(answer))["positions"].startswith("compact, gaps between kept spans x 0.")

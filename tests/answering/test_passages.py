@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from specprefill_cli.answering.passages import WORDS_PER_PASSAGE, best_passages, trusted_quotes
-from specprefill_cli.answering.relevance import rank_sentences
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import Document, Page, one_page_document
-from specprefill_cli.prefill.words import content_stem
+from specprefill_cli.answering.passages import WORDS_PER_PASSAGE, best_passages, rank_sentences, trusted_quotes
+from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
+from specprefill_cli.prefill.bm25 import content_stem
 
 FIRST = "The harbour opened in 1887. Boats came from all over. The pier was built of oak. Nobody fished there."
 SECOND = "Lunch is at noon. The kitchen closes at two. Soup is free on Fridays."

@@ -9,8 +9,7 @@ from specprefill_cli.answering.retrieval import retrieve
 from specprefill_cli.answering.session import Session
 from specprefill_cli.decoding.adaptive import Costs
 from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import Document, Page, one_page_document
+from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from specprefill_cli.batching.lines import arriving
 from specprefill_cli.batching.loop import Answered, BatchEnded, Count, Inbox, run_rows
 from specprefill_cli.batching.output import Finished, RowWriter, open_output
-from specprefill_cli.batching.rows import OVERRIDES, BadRow, Row, key_of, parse_line
+from specprefill_cli.batching.rows import OVERRIDES, BadRow, Row, arriving, key_of, parse_line
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.signals import Termination
 from tests.helpers.batches import StubEngine, run_batch

@@ -8,12 +8,11 @@ import torch
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.batching import local
-from specprefill_cli.batching.lines import arriving
 from specprefill_cli.batching.local import LocalRows, own_or_read
 from specprefill_cli.batching.loop import BatchEnded, Count, run_rows
 from specprefill_cli.batching.output import Finished
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.batching.rows import arriving
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.settings import Settings

@@ -218,7 +218,7 @@ def test_evaluate_never_overwrites_its_questions(call, tmp_path):
     before = path.read_text()
     code, _, err = call("evaluate", str(path), "--answers", str(path))
     assert code == 2
-    assert "these are the questions" in err
+    assert "this is the file of questions" in err
     assert path.read_text() == before
 
 
@@ -345,7 +345,7 @@ def test_batch_never_overwrites_its_questions(call, tmp_path):
     path.write_text('{"id": "a", "question": "Who?"}\n')
     code, _, err = call("batch", str(path), "--document", HANDBOOK, "--out", str(path), "--resume")
     assert code == 2
-    assert "these are the questions" in err
+    assert "this is the file of questions" in err
     assert "Who?" in path.read_text()
 
 

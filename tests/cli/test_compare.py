@@ -14,12 +14,10 @@ from bs4 import BeautifulSoup
 from rich.console import Console
 
 from specprefill_cli.answering.comparison import Comparison, kl_divergence
-from specprefill_cli.cli.choices import setting_values
 from specprefill_cli.cli.compare import split_question
-from specprefill_cli.cli.prompt_line import completer
-from specprefill_cli.cli.repl import Repl
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.cli.options import setting_values
+from specprefill_cli.cli.repl import Repl, completer
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.reporting.comparison_table import comparison_results, comparison_table
 from specprefill_cli.reporting.html import render_page

@@ -7,8 +7,8 @@ import sys
 import pytest
 import typer
 
-from specprefill_cli.cli.choices import complete
 from specprefill_cli.cli.main import command_line
+from specprefill_cli.cli.options import complete
 
 COMMANDS = typer.main.get_command(command_line())
 

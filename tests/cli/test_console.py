@@ -1,9 +1,9 @@
-"""Progress on a terminal: one moving display at a time."""
+"""Progress on a terminal: one moving display at a time; and a pipe without padding."""
 
 import io
 
 from specprefill_cli.cli import console as module
-from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.console import Notes, console, plain_table
 
 
 class Terminal(io.StringIO):
@@ -23,3 +23,14 @@ def test_a_bar_takes_the_place_of_a_running_spinner(monkeypatch):
         assert spinner._live.is_started
     assert notes.spinner is None
     assert "unpacking" in terminal.getvalue()
+
+
+def test_lines_of_a_pipe_end_without_spaces():
+    pipe = io.StringIO()
+    table = plain_table("name", "value")
+    table.add_row("a long name", "1")
+    table.add_row("b", "22")
+    console(pipe).print(table)
+    lines = pipe.getvalue().splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    assert [line.split() for line in lines] == [["name", "value"], ["a", "long", "name", "1"], ["b", "22"]]

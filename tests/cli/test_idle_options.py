@@ -2,7 +2,7 @@
 
 import pytest
 
-from specprefill_cli.cli.idle_options import NEEDS, idle_options
+from specprefill_cli.cli.options import NEEDS, idle_options
 from specprefill_cli.settings import SETTINGS, Settings
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specprefill_cli.diagnostics import doctor as diagnosis
-from specprefill_cli.diagnostics.finding import Check, State
+from specprefill_cli.diagnostics.doctor import Check, State
 
 
 def test_pairs_as_json(call):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from specprefill_cli.models.threads import BOUNDED_SPIN, WAIT_SETTINGS
+from specprefill_cli.models.memory import BOUNDED_SPIN, WAIT_SETTINGS
 from specprefill_cli.resources import packaged_folder
 
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")

@@ -5,13 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specprefill_cli.answering.names import check_names
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.prefill.registry import MODES, check_names
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.reporting.table import answer_table
 from specprefill_cli.resources import packaged_folder

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from specprefill_cli.diagnostics.finding import State
+from specprefill_cli.diagnostics.doctor import State
 from specprefill_cli.diagnostics.pair_check import check_pair
 from specprefill_cli.models.memory_plan import cache_bytes, parameters, projections, weight_bytes
 from specprefill_cli.models.outline import ModelOutline, load_outline
@@ -64,7 +64,7 @@ def test_windows_and_contexts_are_reported(tokenizer):
 def test_longrope_is_reported(tokenizer):
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0], "long_factor": [1.0]}
     checks = states(outline(tokenizer), outline(tokenizer, "phi3", rope_parameters=rope))
-    assert "read in one pass" in checks["rotary embedding"].detail
+    assert "one pass reads all of it" in checks["rotary embedding"].detail
     assert checks["draft-kv"].state is State.NO
     assert "rotary embedding depends on the length" in checks["draft-kv"].detail
 

@@ -6,11 +6,10 @@ import pytest
 from torch.distributed import HashStore
 
 from specprefill_cli.distributed import heartbeat as module
-from specprefill_cli.distributed import processes, ranks
+from specprefill_cli.distributed import launch, ranks
 from specprefill_cli.distributed.commands import DecodeStep, Role
 from specprefill_cli.distributed.heartbeat import END, Heartbeat, beat_key
-from specprefill_cli.distributed.launch import in_run, ranks_for
-from specprefill_cli.distributed.processes import WorkerProcesses
+from specprefill_cli.distributed.launch import WorkerProcesses, in_run, ranks_for
 from specprefill_cli.distributed.ranks import ALONE, ConnectedRanks, Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.loading import load_model
@@ -39,7 +38,7 @@ def heartbeat(monkeypatch):
 
 
 def test_lost_rank_ends_the_run_within_half_a_minute():
-    assert module.BEAT + module.SILENCE + ranks.GRACE + processes.CLOSING < 30
+    assert module.BEAT + module.SILENCE + ranks.GRACE + launch.CLOSING < 30
 
 
 def test_silent_rank_ends_the_run_with_one_line(heartbeat, capsys):
@@ -99,7 +98,7 @@ def test_last_log_lines_of_a_dead_process_are_shown(tmp_path, monkeypatch):
     assert result.is_failed()
     *log, reason = workers.failure().splitlines()
     assert log[-1] == "rank 1 | no room left"
-    assert len(log) == processes.SHOWN_LINES
+    assert len(log) == launch.SHOWN_LINES
     assert reason == "rank 1 stopped answering: its process ended with exit code 1"
     workers.close(keep_logs=False)
     assert not workers.logs.exists()

@@ -2,8 +2,7 @@
 
 import pytest
 
-from specprefill_cli.distributed.commands import DecodeStep, Role, Score
-from specprefill_cli.distributed.messages import HEADER, decode, encode
+from specprefill_cli.distributed.commands import HEADER, DecodeStep, Role, Score, decode, encode
 
 
 def transported(value):

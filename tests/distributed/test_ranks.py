@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import specprefill_cli
-from specprefill_cli.distributed.messages import HEADER
-from specprefill_cli.models.calibration import FOLDER_VARIABLE
+from specprefill_cli.distributed.commands import HEADER
+from specprefill_cli.prefill.calibration import FOLDER_VARIABLE
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.random_pairs import random_calibrated_pair, save_pair

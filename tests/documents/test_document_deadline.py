@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from specprefill_cli.documents.deadline import run_with_deadline
+from specprefill_cli.documents.reader import run_with_deadline
 
 
 def test_result_and_exception_reach_the_caller() -> None:

@@ -106,7 +106,7 @@ def test_html_believes_the_declared_encoding() -> None:
     western = page.replace(text, "€5 — “two”").replace("iso-8859-2", "ISO-8859-1").encode("cp1252")
     assert read_document(western, "a.html").text == "€5 — “two”"
     wrong = page.replace("iso-8859-2", "unicode_escape").encode("iso-8859-2")
-    assert "which is a guess" in read_document(wrong, "a.html").warnings[0]
+    assert "a guess;" in read_document(wrong, "a.html").warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_whatever_a_parser_raises_is_one_document_error(monkeypatch: pytest.Monk
 
 def test_size_limits() -> None:
     assert "larger than 4 bytes" in refusal(b"12345", "a.txt", Limits(max_bytes=4))
-    assert "more than 4 characters of text, which is the limit;" in refusal(b"12345", "a.txt", Limits(max_characters=4))
+    assert "more than the limit of 4 characters of text;" in refusal(b"12345", "a.txt", Limits(max_characters=4))
 
 
 def test_content_comes_before_the_suffix(make_pdf) -> None:

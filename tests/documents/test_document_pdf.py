@@ -14,8 +14,7 @@ from fpdf.enums import EncryptionMethod
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from specprefill_cli.documents import DocumentError, Limits, pdf, read_document
-from specprefill_cli.documents.deadline import Abandoned
-from specprefill_cli.documents.reader import SourceFile
+from specprefill_cli.documents.reader import Abandoned, SourceFile
 from specprefill_cli.documents.registry import read_pages
 
 TEXTS = ["Alpha starts here.", "Beta is the second page.", "Gamma ends it."]
@@ -189,7 +188,7 @@ def test_repaired_damage_is_a_warning(make_pdf) -> None:
 
 def test_a_pdf_beyond_the_limits_is_refused(make_pdf) -> None:
     assert "3 pages, the limit is 2" in refusal(make_pdf(TEXTS), Limits(max_pages=2))
-    assert "20 characters of text, which is the limit (reached on page 2)" in refusal(
+    assert "the limit of 20 characters of text (reached on page 2)" in refusal(
         make_pdf(TEXTS), Limits(max_characters=20)
     )
     assert "larger than 100 bytes" in refusal(make_pdf(TEXTS), Limits(max_bytes=100))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specprefill_cli.documents import DocumentError, Limits, read_collection, read_documents
-from specprefill_cli.documents.sources import expand_source
+from specprefill_cli.documents.collect import expand_source
 
 
 @pytest.fixture

@@ -52,8 +52,7 @@ def test_stops_recomputing_once_accept_risk_is_met():
 
 
 def prefilled(session, text, mode, **settings):
-    from specprefill_cli.documents.collection import Collection
-    from specprefill_cli.documents.document import one_page_document
+    from specprefill_cli.documents.document import Collection, one_page_document
 
     settings = Settings(mode=mode, scorer="question", look_ahead=2, **settings)
     collection = Collection((one_page_document("doc", text, "text/plain"),))

@@ -6,8 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv import mapped_cache, modes
 from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS, copy_slots
 from specprefill_cli.draft_kv.chunk_fates import ACCEPT, DROP, RECOMPUTE, drop_down_to

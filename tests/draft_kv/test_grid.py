@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from specprefill_cli.answering.cells import span_records
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv import chunk_fates, modes
 from specprefill_cli.draft_kv.checkpoints import chunk_risks
 from specprefill_cli.draft_kv.chunk_fates import (

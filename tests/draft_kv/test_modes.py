@@ -7,8 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, nearest_errors
 from specprefill_cli.draft_kv.mapped_cache import mapped_state, score_and_map
 from specprefill_cli.draft_kv.projection import find_map, load_calibration, maps_of, pair_identity

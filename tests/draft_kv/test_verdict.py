@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from specprefill_cli.answering.resolve import resolve_scorer
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv.gate import DraftKvVerdict, Gate
 from specprefill_cli.draft_kv.projection import load_calibration, maps_of, pair_verdicts
 from specprefill_cli.lab.calibration.files import save_maps

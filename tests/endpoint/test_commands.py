@@ -137,7 +137,7 @@ def test_evaluate_asks_the_endpoint(call, upstream, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("plan", HANDBOOK, QUESTION), "an endpoint, whose weights are not here"),
+        (("plan", HANDBOOK, QUESTION), "an endpoint has no weights here"),
         (("batch", "-", "--document", HANDBOOK, "--workers", "2"), "give --concurrency N"),
         (("ask", HANDBOOK, QUESTION, "--mode", "hybrid"), "--mode hybrid: not with an endpoint"),
         (("ask", HANDBOOK, QUESTION, "--style", "full"), "--style full"),

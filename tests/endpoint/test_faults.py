@@ -5,8 +5,7 @@ import socket
 
 import pytest
 
-from specprefill_cli.endpoint.client import ATTEMPTS, Client, open_client
-from specprefill_cli.endpoint.faults import EndpointError
+from specprefill_cli.endpoint.client import ATTEMPTS, Client, EndpointError, open_client
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.refs import parse_endpoint
 from specprefill_cli.settings import Settings
@@ -38,12 +37,12 @@ FAULTS = {
     "no json": (status(500, "<h1>Oops</h1>\n", "text/html"), "failed (500"),
     "cut": (streamed(piece("42")), "cut off"),
     "cut in a part": (streamed(piece("42"), length=10_000), "cut off"),
-    "wrong json": (streamed(b"data: {oops\n\n"), "other than a streamed chat completion"),
-    "other json": (streamed(event(["a list"])), "other than a streamed chat completion"),
-    "page": (status(200, "<html></html>", "text/html"), "other than a streamed chat completion"),
+    "wrong json": (streamed(b"data: {oops\n\n"), "the reply is no streamed chat completion"),
+    "other json": (streamed(event(["a list"])), "the reply is no streamed chat completion"),
+    "page": (status(200, "<html></html>", "text/html"), "the reply is no streamed chat completion"),
     "not streamed": (
         status(200, {"choices": [{"message": {"content": "42"}}]}),
-        "other than a streamed chat completion",
+        "the reply is no streamed chat completion",
     ),
     "error in the stream": (streamed(piece("42"), event({"error": {"message": "the GPU is gone"}})), "the GPU is gone"),
 }

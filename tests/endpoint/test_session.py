@@ -7,10 +7,10 @@ from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.documents.sentences import sentence_ranges
 from specprefill_cli.endpoint.choosing import SHORTEST
-from specprefill_cli.endpoint.faults import EndpointError
+from specprefill_cli.endpoint.client import EndpointError
 from specprefill_cli.endpoint.session import open_endpoint
 from specprefill_cli.errors import UsageError
-from specprefill_cli.reporting.jsonl import line
+from specprefill_cli.record import json_line
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.upstream import error, piece, says, streamed
@@ -51,16 +51,16 @@ def test_the_time_to_first_token_has_both_parts(session, handbook):
     assert answer.phases["upstream"] > 0
     assert answer.ttft_seconds == pytest.approx(sum(answer.phases.values()), abs=0.01)
     record = answer.to_json()
-    assert line(record)
+    assert json_line(record)
     assert record["speculation"]["reason"] == "the endpoint decodes by itself"
 
 
 def test_the_record_says_how_tokens_are_counted_and_what_may_have_been_cut(session, upstream, handbook):
     upstream.script = lambda _body: says("42", prompt_tokens=321)
     told = session.ask(handbook, QUESTION).finished().warnings
-    assert "tokens are counted with tiny:draft's tokenizer; the endpoint counts 321 in what was sent" in told[-1]
+    assert "tokens are counted with tiny:draft's tokenizer; the endpoint counts 321 in the sent text" in told[-1]
     upstream.script = lambda _body: says("42", prompt_tokens=10)
-    assert "it may have cut the prompt" in session.ask(handbook, QUESTION).finished().warnings[-1]
+    assert "may have cut the prompt" in session.ask(handbook, QUESTION).finished().warnings[-1]
 
 
 def test_full_sends_everything_and_scores_nothing(session, upstream, handbook):
@@ -103,7 +103,7 @@ def test_keep_decides_how_much_is_sent(session, upstream, handbook):
 def test_what_an_endpoint_cannot_do_is_refused_by_name(session, upstream, handbook, values, named):
     settings = Settings(target=upstream.target, **values)
     for refusing in (lambda: session.ask(handbook, QUESTION, settings), lambda: open_endpoint(settings)):
-        with pytest.raises(UsageError, match=f"{named}: not with an endpoint"):
+        with pytest.raises(UsageError, match=f"{named}: an endpoint takes text only"):
             refusing()
     assert upstream.bodies == []
 
@@ -138,5 +138,5 @@ def test_modes_are_compared_and_one_that_does_not_fit_is_a_misfit(session, upstr
 
 
 def test_a_plan_is_refused_because_its_times_would_be_made_up(session, handbook):
-    with pytest.raises(UsageError, match="are unknown"):
+    with pytest.raises(UsageError, match="need the sizes"):
         Comparison(session, handbook).plan(QUESTION, session.settings)

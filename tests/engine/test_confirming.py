@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from specprefill_cli.decoding.reader import ModelReader
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import LAST, Done, Piece, Provisional, Request, Started
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, DocumentCache

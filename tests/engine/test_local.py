@@ -8,8 +8,7 @@ import torch
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine import local
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.question import is_device_failure

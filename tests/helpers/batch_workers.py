@@ -11,10 +11,10 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from specprefill_cli.batching.lines import lines_of
 from specprefill_cli.batching.loop import BatchEnded, Count, run_rows
 from specprefill_cli.batching.output import RowWriter, open_output
 from specprefill_cli.batching.ray_rows import connect
+from specprefill_cli.batching.rows import lines_of
 from specprefill_cli.errors import UsageError
 from tests.helpers.batches import StubEngine
 

@@ -1,7 +1,7 @@
 """A batch with a stub in place of an engine."""
 
-from specprefill_cli.batching.lines import arriving
 from specprefill_cli.batching.loop import run_rows
+from specprefill_cli.batching.rows import arriving
 
 
 class StubEngine:

@@ -22,8 +22,7 @@ QUESTION = "Who is the keeper of house 13?"
 
 
 def collection():
-    from specprefill_cli.documents.collection import Collection
-    from specprefill_cli.documents.document import one_page_document
+    from specprefill_cli.documents.document import Collection, one_page_document
 
     return Collection((one_page_document("gates", TEXT, "text/plain"),))
 

@@ -5,8 +5,7 @@ import threading
 from types import SimpleNamespace
 
 from specprefill_cli.cli.console import Notes, console
-from specprefill_cli.cli.prompt_line import open_history, prompted_lines
-from specprefill_cli.cli.repl import Repl, run_repl
+from specprefill_cli.cli.repl import Repl, open_history, prompted_lines, run_repl
 
 
 class NeverAnswers:

@@ -8,6 +8,7 @@ from packaging.version import Version
 from specprefill_cli.draft_kv.recompute import recompute
 from specprefill_cli.models import attention
 from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.attention import flash_works, is_lower_right
 from specprefill_cli.models.attention_plan import (
     QUERY_BLOCK,
     SINKS,
@@ -19,7 +20,6 @@ from specprefill_cli.models.attention_plan import (
     query_block,
 )
 from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.flash_trial import flash_works, is_lower_right
 from specprefill_cli.models.masks import PositionContext, visible
 from tests.helpers.architectures import build_model
 

@@ -13,8 +13,7 @@ import transformers
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import adapter, conversion
 from specprefill_cli.models.conversion import Conversion
-from specprefill_cli.models.gguf_tokenizer import build_tokenizer
-from specprefill_cli.models.gguf_weights import read_gguf
+from specprefill_cli.models.gguf import build_tokenizer, read_gguf
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.outline import load_outline
 from specprefill_cli.models.placement import Placement

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv.recompute import recompute
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.models.attention_plan import LocalWindow

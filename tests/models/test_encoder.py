@@ -15,10 +15,9 @@ from specprefill_cli.models.encoder import (
     WIDTH,
     divide,
     load_encoder,
-    packed,
     unpacked,
 )
-from specprefill_cli.training.encoder import renamed
+from specprefill_cli.training.encoder import packed, renamed
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.prefill.calibration import weights_fingerprint
 from tests.helpers.architectures import SIZES
 
 

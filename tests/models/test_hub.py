@@ -7,8 +7,7 @@ from huggingface_hub import constants
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import hub
-from specprefill_cli.models.hub import ModelNotHere, is_here, may_download, reachable
-from specprefill_cli.models.sources import source_of
+from specprefill_cli.models.hub import ModelNotHere, is_here, may_download, reachable, source_of
 
 NAME = "somebody/a-model"
 

@@ -14,10 +14,10 @@ from specprefill_cli.models import loading, placement
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.loading import load_model
+from specprefill_cli.models.outline import check_config
 from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
 from specprefill_cli.models.tokenizers import count_tokens, counting_encoding, fingerprint
-from specprefill_cli.models.validation import check_config
 from tests.helpers.architectures import SIZES, build_model
 
 CPU = Placement(None)

@@ -14,10 +14,10 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of, layer_tensors, restore_state
-from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.outline import check_model
 from specprefill_cli.models.placement import Placement, draft_placement, gathered, spread
-from specprefill_cli.models.validation import check_model
+from specprefill_cli.prefill.calibration import weights_fingerprint
 from tests.helpers.architectures import build_model
 
 DEVICE_MAP = {
@@ -66,7 +66,7 @@ def test_cpu_offload_warns_and_disk_offload_is_rejected():
     loaded = LoadedModel("big", model, None, 4_096, frozenset())
     model.hf_device_map = {"": "cpu"}
     check_model(model, "big")
-    assert loaded.warnings == ["big: no part of it fits the GPUs as they are; all of it runs on the CPU"]
+    assert loaded.warnings == ["big: no part of it fits the GPUs; all of it runs on the CPU"]
     model.hf_device_map = {"model.layers.0": 0, "model.layers.1": 1}
     assert loaded.warnings == []
     model.hf_device_map = {"model.layers.0": 0, "model.layers.1": 1, "model.layers.2": "cpu"}

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.models import pass_costs
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.pass_costs import fixed_cost, measure_passes
@@ -80,7 +79,7 @@ def test_a_measured_cost_replaces_the_assumed_one_and_decides_for_auto(tiny_sess
 
 def test_warm_up_measures_passes_for_auto_alone(random_session, monkeypatch):
     measured = []
-    monkeypatch.setattr("specprefill_cli.answering.warm_up.measure_passes", lambda *given: measured.append(given))
+    monkeypatch.setattr("specprefill_cli.answering.session.measure_passes", lambda *given: measured.append(given))
     for mode in ("full", "auto"):
         random_session.warm_up(Settings(mode=mode, prefill_chunk=640, speculate="off"))
     assert measured == [(random_session.pair, 640)]

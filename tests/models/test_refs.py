@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models import conversion, gguf_weights
+from specprefill_cli.models import conversion, gguf
 from specprefill_cli.models.refs import Kind, ModelRef, is_endpoint, parse_endpoint
 from specprefill_cli.resources import BUNDLED_FOLDER
 from tests.helpers.gguf_files import Q4, Q8, write_gguf
@@ -67,7 +67,7 @@ def test_a_file_that_changed_is_converted_anew(cache, tmp_path):
 @pytest.mark.parametrize("options", [{"rules": "other"}, {"extra": "rope_freqs.weight"}, {"kinds": (Q4, Q4)}])
 def test_what_our_reader_does_not_know_is_left_to_transformers(cache, tmp_path, monkeypatch, options):
     if "kinds" in options:
-        monkeypatch.setattr(gguf_weights, "TYPES", ("Q8_0",))
+        monkeypatch.setattr(gguf, "TYPES", ("Q8_0",))
     ref = ModelRef(str(write_gguf(tmp_path / "model.gguf", **options)))
     expected = {"pretrained_model_name_or_path": str(tmp_path), "gguf_file": "model.gguf"}
     assert ref.source() == expected

@@ -2,8 +2,7 @@
 
 import pytest
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.prefill.disk_cache import DiskCache
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache

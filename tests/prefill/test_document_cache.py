@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from specprefill_cli.distributed.ranks import Ranks
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models import memory_plan as module
 from specprefill_cli.models.cache import state_bytes

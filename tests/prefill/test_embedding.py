@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv.checkpoints import SlotKv
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study.controls import fresh

@@ -6,8 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, TOKENS, DocumentCache, PrefixCache
 from specprefill_cli.settings import Settings

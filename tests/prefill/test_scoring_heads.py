@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from specprefill_cli.answering.resolve import resolve_scorer
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration import heads as head_calibration
 from specprefill_cli.lab.calibration.files import save_heads

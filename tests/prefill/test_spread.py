@@ -5,12 +5,10 @@ import random
 import pytest
 import torch
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prefill.modes.select import SelectMode
 from specprefill_cli.prefill.scorers.base import Scores
-from specprefill_cli.prefill.selection import select_scored
-from specprefill_cli.prefill.spread import SPREAD, spread, spread_warnings
+from specprefill_cli.prefill.selection import SPREAD, select_scored, spread, spread_warnings
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 

@@ -6,14 +6,12 @@ from dataclasses import replace
 import pytest
 
 from specprefill_cli.answering.resolve import resolve_positions
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.calibration import weights_fingerprint
 from specprefill_cli.models.outline import load_outline
 from specprefill_cli.models.placement import Placement
+from specprefill_cli.prefill.calibration import TargetCalibration, load_target_calibration, weights_fingerprint
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
-from specprefill_cli.prefill.target_calibration import TargetCalibration, load_target_calibration
 from specprefill_cli.settings import AUTO, Settings
 
 COLLECTION = Collection((one_page_document("doc", "The gate opens at nine. " * 20, "text/plain"),))

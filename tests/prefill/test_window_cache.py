@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cache import state_bytes
 from specprefill_cli.models.tokenizers import encode_text

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
 from specprefill_cli.prefill.calibration import CalibratedPair

@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -21,6 +22,12 @@ def test_passages_show_place_and_text_without_control_characters():
     assert "a.pdf, page 8" in text
     assert "The fee is 42 pence" in text
     assert "\x1b[2J" not in text
+
+
+def test_neighbouring_passages_of_a_page_share_its_heading():
+    passages = [replace(PASSAGE, text=text, page=page) for text, page in (("One.", 8), ("Two.", 8), ("Three.", 9))]
+    lines = [line.strip() for line in printed(evidence(make_answer(passages=passages))).splitlines()]
+    assert lines == ["a.pdf, page 8", "One.", "...", "Two.", "a.pdf, page 9", "Three."]
 
 
 def test_words_of_question_and_answer_are_bold_and_no_others():

@@ -9,8 +9,7 @@ import torch
 from bs4 import BeautifulSoup
 
 from specprefill_cli.answering.cells import document_cells
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import Document, join_pages
+from specprefill_cli.documents.document import Collection, Document, join_pages
 from specprefill_cli.prefill.fates import Plan, Span, full_plan
 from specprefill_cli.record import Citation, Fate
 from specprefill_cli.reporting.html import answer_result, render_page

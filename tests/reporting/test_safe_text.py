@@ -7,9 +7,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from specprefill_cli.documents.collection import DocumentPages
-from specprefill_cli.record import Citation, Fate, SpanRecord
-from specprefill_cli.reporting.jsonl import line
+from specprefill_cli.documents.document import DocumentPages
+from specprefill_cli.record import Citation, Fate, SpanRecord, json_line
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import answer_table
 from tests.helpers.answers import make_answer
@@ -65,7 +64,7 @@ def test_the_table_shows_hostile_text_as_text():
 
 
 def test_the_record_is_one_line_that_gives_everything_back():
-    text = line(hostile_answer().to_json())
+    text = json_line(hostile_answer().to_json())
     assert "\n" not in text
     assert "\x1b" not in text
     record = json.loads(text)

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from specprefill_cli.answering.cells import document_cells
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import Document, Page, one_page_document
+from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.record import Fate
 from specprefill_cli.reporting.strip import DENSITY, HEAT, heat_strip

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specprefill_cli.documents.errors import DocumentError
+from specprefill_cli.errors import DocumentError
 from specprefill_cli.serving import body
 from specprefill_cli.serving.body import read_paths
 

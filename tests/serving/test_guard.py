@@ -22,11 +22,10 @@ from specprefill_cli.serving import guard
 from specprefill_cli.serving.api import application
 from specprefill_cli.serving.backend import Backend, Limits
 from specprefill_cli.serving.body import json_body
+from specprefill_cli.serving.control import identity_of
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_own_host
-from specprefill_cli.serving.identity import identity_of
-from specprefill_cli.serving.listening import parse_address, private_folder, read_token, unix_listener
+from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, parse_address, private_folder, read_token, unix_listener
 from specprefill_cli.serving.metrics import Metrics
-from specprefill_cli.serving.places import HAS_UNIX_SOCKETS
 
 POSIX = pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets")
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from specprefill_cli.resources import packaged_folder
-from specprefill_cli.serving.places import HAS_UNIX_SOCKETS
+from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
 
 pytestmark = [
     pytest.mark.slow,

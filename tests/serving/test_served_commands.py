@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from specprefill_cli.resources import packaged_folder
-from specprefill_cli.serving.places import HAS_UNIX_SOCKETS
+from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
 from tests.cli.test_batch import (  # noqa: F401
     test_failed_rows_become_error_rows_and_overrides_apply,
     test_rejects_bad_calls_in_one_line,

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from specprefill_cli.serving.places import HAS_UNIX_SOCKETS
+from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
-from specprefill_cli.models.sources import model_source
+from specprefill_cli.models.hub import model_source
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import torch
 from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
 from specprefill_cli.lab.evaluation.datasets import read_items
 from specprefill_cli.models.adapter import prefill, run
-from specprefill_cli.models.sources import model_source
+from specprefill_cli.models.hub import model_source
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 

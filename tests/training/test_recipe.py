@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.sources import model_source
+from specprefill_cli.models.hub import model_source
 from specprefill_cli.training import corpus, score
 from specprefill_cli.training.__main__ import app
 from specprefill_cli.training.batches import Batch, BatchStream, make_batch

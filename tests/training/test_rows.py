@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from specprefill_cli.models.sources import model_source
+from specprefill_cli.models.hub import model_source
 from specprefill_cli.prompting import encode_prompt, load_template, render
 from specprefill_cli.training.corpus import locate
 from specprefill_cli.training.positions import MAX_GAP_BEFORE_SUFFIX, widen_gaps

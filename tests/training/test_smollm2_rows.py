@@ -7,7 +7,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from specprefill_cli.models.sources import model_source
+from specprefill_cli.models.hub import model_source
 from specprefill_cli.training.blocks import BlockMaker
 from specprefill_cli.training.questions import PromptFormat
 from specprefill_cli.training.recipe import Recipe

@@ -9,9 +9,6 @@ if TYPE_CHECKING:
     from specprefill_cli.decoding.verification import Proposal
     from specprefill_cli.models.passes import Steps
 
-# What `--proposer` takes besides `auto`.
-PROPOSERS = ("draft", "lookup")
-
 
 class Proposer(Protocol):
     """Proposes the tokens that may follow the answer so far.

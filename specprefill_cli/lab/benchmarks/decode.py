@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.prefill import prompt_of_length
 from specprefill_cli.lab.evaluation.statistics import known_mean, quartiles

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
+from specprefill_cli.models.hub import model_source
 from specprefill_cli.models.loading import LoadedPair, load_model, stop_tokens
 from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.sources import model_source
 
 
 def bundled_gguf(name: str, folder: Path) -> Path:

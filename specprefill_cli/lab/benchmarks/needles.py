@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.evaluation.metrics import contains_answer
 from specprefill_cli.lab.evaluation.statistics import quartiles

@@ -21,9 +21,9 @@ from specprefill_cli.lab.benchmarks.peers import (
     transformers_peer,
     vllm_peer,
 )
+from specprefill_cli.models.hub import model_source
 from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
 from specprefill_cli.models.refs import Kind, ModelRef
-from specprefill_cli.models.sources import model_source
 from specprefill_cli.settings import AUTO, Settings
 
 ENGINES = (AUTO, LLAMA_CPP, VLLM)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.memory import growth, return_freed_memory
 from specprefill_cli.lab.benchmarks.peers import Peer

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
-from specprefill_cli.answering.passages import best_passages
-from specprefill_cli.answering.relevance import rank_sentences
+from specprefill_cli.answering.passages import best_passages, rank_sentences
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item

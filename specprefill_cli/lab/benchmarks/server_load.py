@@ -21,7 +21,7 @@ import psutil
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.serving.control import server_state
-from specprefill_cli.serving.places import HTTP_SOCKET, runtime_folder
+from specprefill_cli.serving.listening import HTTP_SOCKET, runtime_folder
 
 # Seconds between two looks at the server's memory.
 MEMORY_INTERVAL = 1.0

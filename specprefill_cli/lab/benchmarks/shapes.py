@@ -19,6 +19,7 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.head_division import divide_heads
+from specprefill_cli.models.hub import model_class, model_source, quiet_library
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.memory_plan import cache_bytes, check_memory, weight_bytes
 from specprefill_cli.models.pairs import Pair
@@ -33,7 +34,6 @@ from specprefill_cli.models.placement import (
     undivided,
 )
 from specprefill_cli.models.refs import BUNDLED
-from specprefill_cli.models.sources import model_class, model_source, quiet_library
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prompting import load_template
 from specprefill_cli.settings import Settings, prompt_folder
@@ -136,7 +136,7 @@ def random_model(
     class_of_model: Any = model_class(config)
     avoid_cudnn(placement.device_type)
     torch.manual_seed(0)
-    with quiet_library():
+    with quiet_library(name):
         # transformers initialises the weights that a checkpoint lacks, each where it belongs: here all of them.
         place: dict[str, Any] = how_to_place(gathered(placement, needed), config)
         model = class_of_model.from_pretrained(

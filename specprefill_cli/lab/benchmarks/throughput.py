@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.collection import Collection
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import Deliver, Done, Event, Failed, Piece, Request
 from specprefill_cli.errors import SpecprefillError, UsageError

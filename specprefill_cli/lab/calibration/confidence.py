@@ -15,7 +15,7 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import RIGHT
 from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.session import answer_with
-from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.settings import Settings
 
 NAMES = tuple(field.name for field in fields(Signals))

@@ -14,10 +14,9 @@ from specprefill_cli.answering.confidence import FILE as CONFIDENCE
 from specprefill_cli.answering.confidence import ConfidenceModel
 from specprefill_cli.draft_kv.projection import DESCRIPTION, WEIGHTS, KvCalibration
 from specprefill_cli.files import write_whole
-from specprefill_cli.prefill.calibration import SCHEMA
+from specprefill_cli.prefill.calibration import FILE as TARGET_VALUES
+from specprefill_cli.prefill.calibration import SCHEMA, TargetCalibration
 from specprefill_cli.prefill.scoring_heads import FILE, ScoringHeads
-from specprefill_cli.prefill.target_calibration import FILE as TARGET_VALUES
-from specprefill_cli.prefill.target_calibration import TargetCalibration
 
 
 def save_heads(heads: ScoringHeads, folder: Path) -> Path:

@@ -57,7 +57,7 @@ def calibrate_heads(
     """
     draft = session.pair.loaded_draft
     if all(window is not None for window in window_layers(draft.config)):
-        raise SpecprefillError(f"{draft.name}: every layer has a sliding window, so that no head sees a whole document")
+        raise SpecprefillError(f"{draft.name}: every layer has a sliding window, and no head sees a whole document")
     cases = list(usable_cases(session, items, settings))
     if len(cases) < FEWEST_QUESTIONS:
         raise SpecprefillError(

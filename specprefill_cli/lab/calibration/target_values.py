@@ -12,9 +12,8 @@ from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.evaluation.runner import ask
 from specprefill_cli.lab.evaluation.statistics import mean_interval
 from specprefill_cli.lab.session import short_answers
-from specprefill_cli.models.calibration import weights_fingerprint
-from specprefill_cli.prefill.positions import COMPACT, ORIGINAL
-from specprefill_cli.prefill.target_calibration import TargetCalibration
+from specprefill_cli.prefill.calibration import TargetCalibration, weights_fingerprint
+from specprefill_cli.record import COMPACT, ORIGINAL
 from specprefill_cli.settings import Settings
 
 # Keep ratio at which positions are compared, and document tokens whose mass `--keep auto` counts.

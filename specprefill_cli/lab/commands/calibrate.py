@@ -26,34 +26,33 @@ if TYPE_CHECKING:
 def calibrate(
     heads: Annotated[
         Path | None,
-        typer.Option(help="JSONL (or .xz) of questions with known answers: find the draft's scoring heads on it."),
+        typer.Option(help="JSONL (or .xz) of questions with known answers: find the draft's scoring heads."),
     ] = None,
     text: Annotated[
         list[Path] | None,
-        typer.Option(help="Text files, or folders: fit the maps of the draft's KV into the target's on them."),
+        typer.Option(help="Text files or folders: fit maps of the draft's KV into the target's."),
     ] = None,
     auto: Annotated[
         Path | None,
         typer.Option(
-            help="JSONL (or .xz) of questions with known answers: find what --positions auto and --keep auto mean for the "
-            "target on it."
+            help="JSONL (or .xz) of questions with known answers: choose the target's --positions auto and --keep auto."
         ),
     ] = None,
     confidence: Annotated[
         Path | None,
-        typer.Option(help="JSONL (or .xz) of questions with known answers: fit how likely an answer is right on it."),
+        typer.Option(help="JSONL (or .xz) of questions with known answers: fit how likely an answer is right."),
     ] = None,
     unseen: Annotated[
         float | None,
         typer.Option(
             min=0.01,
             max=0.99,
-            help="Share of answers that are right on unknown text, where --confidence has questions of the training.",
+            help="Share of right answers on unseen text, if --confidence holds training questions.",
         ),
     ] = None,
     gate: Annotated[
         Path | None,
-        typer.Option(help="JSONL (or .xz) of questions: find how much risk may remain in draft KV on their contexts."),
+        typer.Option(help="JSONL (or .xz) of questions: find the highest risk allowed in accepted draft KV."),
     ] = None,
     gate_kl: Annotated[
         float, typer.Option(min=0.0, help="Mean KL of the first token to `full`, in nats, that --gate accepts.")
@@ -62,20 +61,18 @@ def calibrate(
         int,
         typer.Option(
             min=0,
-            help="Of the questions of --gate, those to answer with draft KV and, in the same time, with `select`: "
-            "--mode auto takes draft KV where it wins; 0: never.",
+            help="Questions of --gate to answer with draft KV and, at equal time, with `select`: --mode auto takes draft KV "
+            "if it wins; 0: never.",
         ),
     ] = 60,
-    exact: Annotated[
-        str, typer.Option(help="Numbers of exactly computed target layers to fit maps for, comma-separated.")
-    ] = "",
-    limit: Annotated[int, typer.Option(min=1, help="Questions to draw at random from a file of questions.")] = 400,
+    exact: Annotated[str, typer.Option(help="Values of --exact-layers to fit maps for, comma-separated.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="Questions to draw at random from each file.")] = 400,
     answers: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Of these, questions to answer in `full` and with several shares of the importance mass, to tune "
-            "--keep auto by F1; 0: tune it by how often the answer's chunks are kept.",
+            help="Of these, questions to answer in `full` and at several shares of importance, to tune --keep auto by F1; "
+            "0: tune it by how often the answer's chunks are kept.",
         ),
     ] = 60,
     distractors: Distractors = 19,
@@ -88,11 +85,10 @@ def calibrate(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the draft's attention heads that point at answers (--heads), and map its KV into the target's (--text).
+    """Find the draft's scoring heads (--heads), or fit maps of its KV into the target's (--text).
 
-    With --confidence, also learn to tell right answers from wrong ones; with --gate, when draft KV is too risky.
-    The scorer `heads` then uses only those heads, and `--keep auto` with it the share of their importance that sufficed
-    for the answers; the modes `draft-kv` and `hybrid` use the maps.
+    The scorer `heads` and --keep auto use the heads. The modes `draft-kv` and `hybrid` use the maps. --confidence fits how
+    likely an answer is right, --gate the highest risk allowed in accepted draft KV.
 
     Examples:
       specprefill calibrate --pair qwen2.5-7b --heads questions.jsonl
@@ -110,8 +106,8 @@ def calibrate(
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.documents import read_collection
     from specprefill_cli.lab.evaluation.datasets import read_items
-    from specprefill_cli.models.calibration import calibration_folder, draft_folder
     from specprefill_cli.models.pairs import chosen_pair
+    from specprefill_cli.prefill.calibration import calibration_folder, draft_folder
 
     refuse_ranks(settings.tensor_parallel, "calibrate")
     notes = Notes(quiet)
@@ -230,7 +226,7 @@ def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path,
     """Fit the maps from the draft's KV to the target's, and write them to the folder."""
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
     from specprefill_cli.lab.calibration.files import save_maps
-    from specprefill_cli.models.calibration import draft_folder
+    from specprefill_cli.prefill.calibration import draft_folder
     from specprefill_cli.prefill.scoring_heads import load_heads
 
     draft = session.pair.loaded_draft

@@ -31,7 +31,7 @@ def evaluate(
     questions: Annotated[
         Path, typer.Argument(help="JSONL (or .xz) of {id, context | document | documents, question, answers}.")
     ],
-    limit: Annotated[int | None, typer.Option(min=1, help="Questions to draw at random; all without it.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Questions to draw at random; default: all.")] = None,
     distractors: Distractors = 0,
     sample_seed: SampleSeed = 0,
     answers: Annotated[Path | None, typer.Option(help="Write every answer as JSONL to this file.")] = None,
@@ -44,35 +44,33 @@ def evaluate(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Exact match, F1 with 95 % intervals, paired difference to `full`, and the ratio of times to first token.
+    """Measure exact match, F1 with 95 % intervals, the paired difference to `full`, and the ratio of times to first token.
 
-    A question whose documents are too long for the pair is left out with a warning; the exit code is then 3. Ctrl-C
-    prints the figures of the questions asked so far.
+    A question with documents too long for the pair is left out with a warning, and the exit code is 3. Ctrl-C prints the
+    figures of the questions asked so far. With --confirm, measure how often and how soon full prefill confirms the answers
+    of `select`.
 
     Examples:
       specprefill evaluate sample_docs/questions.jsonl --keep 0.2,0.3
 
       specprefill evaluate squad.jsonl.xz --limit 500 --distractors 19 --scorer question,lexical,random --json
-
-    With --confirm: how often full prefill confirms what `select` answers at each keep ratio, and after how long; and what
-    foretells a correction.
     """
     if answers is not None:
         if same_file(answers, questions):
-            raise UsageError(f"--answers {answers}: these are the questions; give another name")
+            raise UsageError(f"--answers {answers}: this is the file of questions; give another name")
         check_can_write(answers, "--answers")
     from specprefill_cli.answering.resolve import loads_draft
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.evaluation.runner import configurations, run
-    from specprefill_cli.reporting.jsonl import line
+    from specprefill_cli.record import json_line
 
     notes = Notes(quiet)
     items = read_items(questions, limit, distractors, sample_seed)
     if distractors and not any(item.buried for item in items):
         raise UsageError(
-            f"--distractors {distractors}: rows of {questions} have no context that could be put among others, "
-            "but name documents; leave it out"
+            f"--distractors {distractors}: rows of {questions} name documents, and only a context can be put among "
+            "others; leave it out"
         )
     cases = configurations(modes, keeps, scorers)
     variants = [case.settings(settings) for case in cases]
@@ -96,7 +94,7 @@ def evaluate(
             update(f"asking {len(items):,} questions in {len(cases)} configurations: {number:,} done")
             if out:
                 extra = {"references": item.answers, "keep": case.keep, "scorer": case.scorer}
-                out.write(line(answer.to_json() | extra) + "\n")
+                out.write(json_line(answer.to_json() | extra) + "\n")
 
         outcome = run(session, items, cases, settings, step)
     report(questions, outcome, json, notes)
@@ -114,7 +112,7 @@ def confirm(
     """Confirm the answers of `select`, and print the figures."""
     from specprefill_cli.lab.evaluation.confirming import Confirmed, figures, measure
     from specprefill_cli.lab.tables import CONFIRMATION, show_table
-    from specprefill_cli.reporting.jsonl import line
+    from specprefill_cli.record import json_line
 
     with ExitStack() as stack:
         out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None
@@ -123,7 +121,7 @@ def confirm(
         def step(outcome: Confirmed) -> None:
             update(f"asking {len(items):,} questions: {outcome.item}")
             if out:
-                out.write(line(asdict(outcome)) + "\n")
+                out.write(json_line(asdict(outcome)) + "\n")
                 out.flush()
 
         rows = figures(measure(session, items, keeps, settings, step))

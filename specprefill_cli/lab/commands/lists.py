@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from specprefill_cli.cli.choices import split
-from specprefill_cli.cli.options import ListOption
+from specprefill_cli.cli.options import ListOption, split
 from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import AUTO
 

@@ -12,7 +12,7 @@ from specprefill_cli.files import check_can_write
 
 Lengths = Annotated[str, typer.Option(help="Prompt lengths in tokens, comma-separated.")]
 Repeat = Annotated[int, typer.Option(min=1, help="Number of measured rounds, after one warm-up round.")]
-Distractors = Annotated[int, typer.Option(min=0, help="Other contexts of the file around each question's own.")]
+Distractors = Annotated[int, typer.Option(min=0, help="Contexts of other questions to put around each question's own.")]
 SampleSeed = Annotated[int, typer.Option(help="Seed of the draw and of the distractors.")]
 
 

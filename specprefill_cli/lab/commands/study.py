@@ -38,14 +38,14 @@ def study(
     questions: Annotated[Path, typer.Argument(help="JSONL (or .xz) of questions, as for `evaluate`.")],
     out: Annotated[Path, typer.Option(help="Folder for study.json, study.html and the pictures (.svg).")],
     limit: Annotated[
-        int, typer.Option(min=2, help="Questions to study, drawn at random; with --answers, to try other budgets on.")
+        int, typer.Option(min=2, help="Questions to study, drawn at random; with --answers, for trying other budgets.")
     ] = 50,
     answers: Annotated[
         int, typer.Option(min=0, help="Questions to answer in all modes and controls at equal time to first token.")
     ] = 0,
     text: Annotated[
         list[Path] | None,
-        typer.Option(help="Text files, or folders: fit maps of several drafts' KV on them, and compare."),
+        typer.Option(help="Text files or folders: fit and compare maps of several drafts' KV."),
     ] = None,
     draft_compare: Annotated[
         list[str] | None, typer.Option(help="Hub id or folder of another draft to compare; needs --text.")
@@ -56,10 +56,10 @@ def study(
     settings: Settings,
     quiet: Quiet = False,
 ) -> None:
-    """Map where the draft's KV fails in the target, what predicts it, what repairs it, and what it gains.
+    """Study draft KV: where it fails in the target, which signal predicts that, and its gain.
 
-    True errors by layer and depth; what checkpoints predict; with --text, how much the similarity of draft and target
-    matters; with --answers, F1 at equal time to first token against the draft alone, `select` and controls.
+    Measure errors by layer and depth, and the predictions of checkpoint tokens. With --text, compare maps of several
+    drafts. With --answers, compare F1 at equal time to first token with the draft alone, `select` and controls.
 
     Examples:
       specprefill study squad.jsonl.xz --out study --limit 100

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import replace_surrogates
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 
 

@@ -10,8 +10,8 @@ import torch
 
 from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
 from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.hub import auto_class
 from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.sources import auto_class
 from specprefill_cli.prefill.calibration import CalibratedPair
 
 OWN, COMPARED, UNRELATED = "own", "compared", "unrelated"

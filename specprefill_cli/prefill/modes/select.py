@@ -14,8 +14,7 @@ from specprefill_cli.prefill.positions import CompactPositions, compact_position
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import shared_scores
-from specprefill_cli.prefill.selection import expected_tokens, select_scored
-from specprefill_cli.prefill.spread import spread_warnings
+from specprefill_cli.prefill.selection import expected_tokens, select_scored, spread_warnings
 
 
 class SelectMode(Mode):

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from specprefill_cli.prefill.bm25 import coverage
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
 from specprefill_cli.prefill.scorers.embedding import VECTORS, embedding_flops, embedding_importance, has_vectors
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scoring_heads import blend
-from specprefill_cli.prefill.words import coverage
 
 # Weight of the heads with BM25, against 1 for the encoder, where a place holds all of the question's words.
 HEADS_WEIGHT = 2.0

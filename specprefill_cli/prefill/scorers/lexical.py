@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specprefill_cli.prefill.bm25 import word_scores
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scorer, Scores
-from specprefill_cli.prefill.words import word_scores
 
 
 class LexicalScorer(Scorer):

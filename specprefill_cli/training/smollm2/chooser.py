@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specprefill_cli.answering.session import open_session
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prefill.importance import transfer
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 from specprefill_cli.prefill.scorers.base import shared_scores

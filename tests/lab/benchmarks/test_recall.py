@@ -6,8 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.benchmarks.passage_scorer import PassageScorer, passage_vectors
 from specprefill_cli.lab.benchmarks.recall import bench_recall

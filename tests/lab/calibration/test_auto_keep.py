@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.auto_keep import (
     AUTO_KEEP,

@@ -3,8 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import answer_kept, evidence_figures
 from specprefill_cli.prefill.fates import Plan, Span

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item, read_items
 from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1

@@ -7,7 +7,7 @@ import torch
 
 from specprefill_cli.draft_kv.projection import maps_of
 from specprefill_cli.lab.study.draft_comparison import COMPARED, OWN, UNRELATED, fit_drafts, random_like
-from specprefill_cli.models.calibration import weights_fingerprint
+from specprefill_cli.prefill.calibration import weights_fingerprint
 from tests.helpers.architectures import build_model
 
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.lab.study.drift import Drift, continuation, drift, kl_rows, variant_row
 from specprefill_cli.lab.study.pooled import Outcome, pooled_rows
 from specprefill_cli.models.adapter import prefill, run

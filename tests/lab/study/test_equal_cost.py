@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv.projection import KvMap, LayerFit, maps_of
 from specprefill_cli.draft_kv.raw_kv import key_value_size
 from specprefill_cli.lab.evaluation.datasets import Item

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from specprefill_cli.documents.collection import Collection
-from specprefill_cli.documents.document import one_page_document
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv.checkpoints import checkpoint_slots, copy_slots
 from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
 from specprefill_cli.draft_kv.projection import find_map

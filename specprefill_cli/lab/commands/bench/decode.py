@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.choices import split
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.options import Given, Json, Quiet, with_settings
+from specprefill_cli.cli.options import Given, Json, Quiet, split, with_settings
 from specprefill_cli.lab.commands.bench.session import Shapes, open_measured_session
 from specprefill_cli.lab.commands.lists import SPECULATE_LIST
 from specprefill_cli.lab.commands.options import Repeat
@@ -34,7 +33,7 @@ def decode(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tokens a second, speculative against plain decoding: medians of rounds measured in turns.
+    """Measure tokens a second with speculative and plain decoding: medians of rounds measured in turns.
 
     Example:
       specprefill bench decode --speculate auto,4 --repeat 5 --json

@@ -27,7 +27,7 @@ def needles(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Questions about one sentence hidden in documents of any length: right answers, time to first token, memory.
+    """Ask for one sentence hidden in documents of any length: count right answers, measure TTFT and memory.
 
     Example:
       specprefill bench needles --text books.txt --lengths 32768,131072,1000000 --limit 20

@@ -34,7 +34,7 @@ def prefill(
         float | None,
         typer.Option(
             min=0.001,
-            help="What one device can do at most, in TFLOP/s, for MFU; known for common GPUs in half precision.",
+            help="Peak of one device in TFLOP/s, for MFU; known for common GPUs in half precision.",
             show_default=False,
         ),
     ] = None,
@@ -46,7 +46,7 @@ def prefill(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Time to first token by mode, length and keep ratio: medians, by phase, with the speedup over full prefill.
+    """Measure the time to first token by mode, length and keep ratio: medians, phases, and speedup over full prefill.
 
     The row `transformers` is transformers' own generate, with its own attention, on the same tokens and weights.
 
@@ -114,11 +114,11 @@ def peer(
     gguf: Annotated[
         Path | None,
         typer.Option(
-            help="GGUF file of the pair's target; without it that of the bundled pair is made.", show_default=False
+            help="GGUF file of the pair's target; default: make that of the bundled pair.", show_default=False
         ),
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="llama.cpp, on the CPU; vllm, on an NVIDIA GPU; auto takes vllm where it can run.")
+        str, typer.Option(help="llama.cpp (on the CPU) or vllm (on an NVIDIA GPU); auto: vllm if it can run.")
     ] = "auto",
     *,
     settings: Settings,
@@ -127,7 +127,7 @@ def peer(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Time to first token of another program and of our modes: the same target, prompt and device.
+    """Measure the time to first token of another program and of our modes: same target, prompt and device.
 
     llama.cpp computes with a GGUF file's quantised weights, our target with the same weights in --dtype, and both with the
     same threads. vLLM loads the target's own checkpoint; a row of transformers stands beside it.

@@ -22,11 +22,11 @@ def recall(
             help="JSONL (or .xz) of {id, context | document | documents, question, answers}, with or without evidence."
         ),
     ],
-    limit: Annotated[int | None, typer.Option(min=1, help="Questions to draw at random; all without it.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Questions to draw at random; default: all.")] = None,
     distractors: Distractors = 0,
     sample_seed: SampleSeed = 0,
     baseline: Annotated[
-        bool, typer.Option(help="Measure 100-word passages by the encoder's cosine, as retrieval tools take them.")
+        bool, typer.Option(help="Also measure retrieval of 100-word passages by the encoder's cosine.")
     ] = True,
     *,
     settings: Settings,
@@ -35,7 +35,7 @@ def recall(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """How often the kept text holds the answer, by scorer and keep ratio, with 95 % intervals, and each scorer's time.
+    """Measure how often the kept text holds the answer, by scorer and keep ratio, with 95 % intervals and times.
 
     A row's `evidence`, a list of passages, must all be kept; without it, one place where a reference answer stands.
     Differences are from the first scorer, on the same questions.

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 Shapes = Annotated[
     str | None,
-    typer.Option(
-        help="DRAFT:TARGET, for example qwen2.5-0.5b:qwen2.5-7b or tiny:tiny: these sizes with random weights."
-    ),
+    typer.Option(help="Sizes DRAFT:TARGET with random weights, such as qwen2.5-0.5b:qwen2.5-7b or tiny:tiny."),
 ]
 
 

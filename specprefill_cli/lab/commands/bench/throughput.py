@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.choices import concurrency_of, split
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, concurrency_of, split, with_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import write_whole
 from specprefill_cli.lab.commands.bench.session import Shapes, open_measured_session
@@ -21,20 +20,20 @@ from specprefill_cli.settings import Settings
 @with_settings("models", "prefill", "decoding", without=("max_new_tokens",), lists=(MODE_LIST, KEEP_LIST))
 def throughput(
     length: Annotated[int, typer.Option(min=1, help="Prompt length in tokens.")] = 8_192,
-    limit: Annotated[float, typer.Option(min=0.001, help="Seconds that the median TTFT may take.")] = 5.0,
+    limit: Annotated[float, typer.Option(min=0.001, help="Highest median TTFT, in seconds.")] = 5.0,
     requests: Annotated[int, typer.Option(min=2, help="Questions at each rate.")] = 24,
     concurrency: Annotated[str, typer.Option(help="Questions at once, comma-separated; auto is allowed.")] = "1,auto",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer at most.")] = 32,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer in tokens.")] = 32,
     plot: Annotated[Path | None, plot_option("TTFT against the rate")] = None,
     shapes: Shapes = None,
     server: Annotated[
         bool,
         typer.Option(
-            "--server", help="Load the running server instead, with the questions about the sample documents."
+            "--server", help="Put load on the running server instead, with questions about the sample documents."
         ),
     ] = False,
     clients: Annotated[int, typer.Option(min=1, help="With --server: clients that ask at the same time.")] = 64,
-    seconds: Annotated[float, typer.Option(min=1, help="With --server: how long they ask.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=1, help="With --server: seconds of load.")] = 60.0,
     *,
     settings: Settings,
     given: Given,
@@ -43,7 +42,7 @@ def throughput(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Questions a second that can be answered: rates rise until the median TTFT is above a limit or the queue grows.
+    """Find the highest rate of questions: raise it until the median TTFT exceeds a limit or the queue grows.
 
     Questions arrive at random (a Poisson process) and share no work. The table has the largest rate that held, TTFT from
     arrival to first text, and the gaps between pieces of text, at that rate.

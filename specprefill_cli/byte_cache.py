@@ -1,0 +1,62 @@
+"""The cache of whatever is kept in memory between questions: bounded in bytes, the least recently used goes first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+
+class ByteCache(OrderedDict[Any, Value]):
+    """Values by key, the least recently used first; used from any thread.
+
+    capacity_bytes: of all values together, of which the latest stays whatever its size; 0 keeps none
+    size: of a value in bytes, which may grow while it is kept; hits: how often `find` had the value
+    """
+
+    def __init__(self, capacity_bytes: int, size: Callable[[Value], int]) -> None:
+        super().__init__()
+        self.capacity_bytes, self.size, self.hits = capacity_bytes, size, 0
+        self.lock = Lock()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all values."""
+        return sum(map(self.size, list(self.values())))
+
+    def find(self, key: Any) -> Value | None:
+        """The value of a key, which becomes the most recently used one; None where there is none."""
+        with self.lock:
+            if key not in self:
+                return None
+            self.move_to_end(key)
+            self.hits += 1
+            return self[key]
+
+    def find_or(self, key: Any, compute: Callable[[], Value]) -> Value:
+        """The value of a key, computed and kept where it is not there."""
+        value = self.find(key)
+        if value is None:
+            value = compute()
+            self.keep(key, value)
+        return value
+
+    def keep(self, key: Any, value: Value) -> None:
+        """Add a value, as the most recently used one."""
+        if self.capacity_bytes:
+            with self.lock:
+                self.pop(key, None)
+                self._shrink(self.capacity_bytes - self.size(value))
+                self[key] = value
+
+    def evict(self, limit_bytes: float) -> None:
+        """Forget the least recently used values until the others take at most so many bytes."""
+        with self.lock:
+            self._shrink(limit_bytes)
+
+    def _shrink(self, limit_bytes: float) -> None:
+        while self and self.bytes > limit_bytes:
+            self.popitem(last=False)

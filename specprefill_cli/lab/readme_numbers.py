@@ -1,0 +1,130 @@
+"""Measures the figures of the README's table: `python -m specprefill_cli.lab.readme_numbers squad11_dev.jsonl.xz`.
+
+Rewrites the table, its plot, and docs/readme-numbers.json with all that was measured. Run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specprefill_cli.answering.session import Session, open_session
+from specprefill_cli.lab.benchmarks.plot import speedup_plot
+from specprefill_cli.lab.benchmarks.prefill import BenchRow, bench_prefill
+from specprefill_cli.lab.evaluation.datasets import read_items
+from specprefill_cli.lab.evaluation.runner import Row, configurations, rows, run
+from specprefill_cli.lab.tables import Columns, host, markdown, versions
+from specprefill_cli.settings import AUTO, Settings
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BEGIN, END = "<!-- figures of python -m specprefill_cli.lab.readme_numbers -->", "<!-- end of the figures -->"
+COLUMNS: Columns = {
+    "what": lambda row: row["what"],
+    "`full`": lambda row: row.get("full", ""),
+    "`select`": lambda row: row.get("select", ""),
+    "command": lambda row: f"`{row['command']}`",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """F1 over `limit` questions with `distractors` other paragraphs; keep: of `select`, None for `auto`."""
+
+    pair: str
+    limit: int
+    distractors: int = 0
+    modes: tuple[str, ...] = ("full", "select")
+    keep: float | None = None
+
+    def measure(self, session: Session, base: Settings, questions: Path) -> tuple[dict[str, str], list[Row]]:
+        """The cells of the table's row, and all figures."""
+        cases = [case.named(session) for case in configurations(self.modes, [self.keep], [base.scorer])]
+        items = read_items(questions, self.limit, self.distractors, 0)
+        outcome = run(session, items, cases, base.varied(max_new_tokens=32), lambda *_: None)
+        measured = rows(outcome.complete(), outcome.kept)
+        others = f", among {self.distractors} other paragraphs" if self.distractors else ", one paragraph"
+        keep = "auto" if self.keep is None else f"{self.keep:g}"
+        selects, command = "select" in self.modes, f"specprefill evaluate {questions.name} --pair {self.pair}"
+        command += f" --limit {self.limit}" + f" --distractors {self.distractors}" * bool(self.distractors)
+        command += f" --modes {','.join(self.modes)}" + f" --keep {keep}" * selects + " --max-new-tokens 32"
+        scores = {row.mode: f"F1 {row.f1:.1f} [{row.f1_low:.1f}, {row.f1_high:.1f}]" for row in measured}
+        what = f"`{self.pair}`: answers, SQuAD 1.1 dev{others}, n = {len(items)}" + f", keep {keep}" * selects
+        return {"what": what, "command": command, **scores}, measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """TTFT of a new document; the table has the last length with the first keep ratio. plot: whether it is drawn."""
+
+    pair: str
+    lengths: tuple[int, ...]
+    keeps: tuple[float, ...]
+    repeat: int
+    plot: bool = False
+
+    def measure(self, session: Session, base: Settings, _questions: Path) -> tuple[dict[str, str], list[BenchRow]]:
+        """The cells of the table's row, and all figures."""
+        cases = [case.named(session) for case in configurations(("full", "select"), self.keeps, [base.scorer])]
+        base = base.varied(max_new_tokens=1)
+        measured = bench_prefill(session, self.lengths, cases, self.repeat, base, lambda _text: None)
+        last = [row for row in measured if row.length == self.lengths[-1]]
+        full = next(row for row in last if row.mode == "full")
+        fast = next(row for row in last if row.keep == self.keeps[0])
+        command = f"specprefill bench prefill --pair {self.pair} --lengths {','.join(map(str, self.lengths))}"
+        command += f" --keep {','.join(f'{keep:g}' for keep in self.keeps)} --repeat {self.repeat} --no-baseline"
+        cells = {
+            "what": f"`{self.pair}`: TTFT, new document of {full.length:,} tokens, keep {fast.keep:g}",
+            "full": f"{full.ttft_seconds:.2g} s",
+            "select": f"{fast.ttft_seconds:.2g} s ({fast.speedup:.1f}x)",
+        }
+        return {**cells, "command": command}, measured
+
+
+PLAN: tuple[Answers | Speed, ...] = (
+    Answers(pair="smollm2", limit=500, modes=("full",)),
+    Answers(pair="smollm2", limit=60, distractors=19, keep=0.1),
+    Answers(pair="smollm2", limit=200, distractors=19, modes=("select",)),
+    Speed(pair="smollm2", lengths=(4_096,), keeps=(0.05,), repeat=3),
+    Speed(pair="tiny", lengths=(4_096, 8_192, 16_000), keeps=(0.1, 0.2), repeat=5, plot=True),
+)
+
+
+def measure(plan: Sequence[Answers | Speed], questions: Path, plot: Path) -> dict[str, Any]:
+    """All figures as JSON; each pair is loaded once for each step. Raises SpecprefillError where one cannot be loaded."""
+    table = []
+    for step in plan:
+        base = Settings(pair=step.pair, scorer=AUTO)
+        cells, measured = step.measure(open_session(base, draft=True), base, questions)
+        print(cells, file=sys.stderr)
+        table.append({**cells, "measured": [asdict(row) for row in measured]})
+        if isinstance(step, Speed) and step.plot:
+            plot.write_text(speedup_plot([row for row in measured if isinstance(row, BenchRow)]), encoding="utf-8")
+    return {"rows": table, "host": host(), "versions": versions()}
+
+
+def with_table(readme: str, figures: Mapping[str, Any]) -> str:
+    """The README with its table replaced."""
+    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    return pattern.sub(lambda _match: f"{BEGIN}\n{markdown(figures['rows'], COLUMNS)}{END}", readme)
+
+
+def main(
+    questions: Annotated[Path, typer.Argument(help="SQuAD 1.1 dev as JSONL (or .xz).")],
+    folder: Annotated[Path, typer.Option(help="The repository.")] = REPOSITORY,
+) -> None:
+    """Measure the figures of the README's table, and rewrite the table, its plot and docs/readme-numbers.json."""
+    figures = measure(PLAN, questions, folder / "docs" / "speedup.svg")
+    (folder / "docs" / "readme-numbers.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    readme = folder / "README.md"
+    readme.write_text(with_table(readme.read_text(encoding="utf-8"), figures), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

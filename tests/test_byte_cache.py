@@ -1,0 +1,64 @@
+"""The cache that counts bytes."""
+
+import threading
+
+from specprefill_cli.byte_cache import ByteCache
+
+
+def test_the_least_recently_used_values_go_and_the_latest_stays_whatever_its_size():
+    cache = ByteCache(10, len)
+    for key, value in (("a", "x" * 4), ("b", "y" * 4)):
+        cache.keep(key, value)
+    assert cache.find("a") == "xxxx"
+    cache.keep("c", "z" * 4)
+    assert list(cache) == ["a", "c"]
+    cache.keep("d", "w" * 40)
+    assert list(cache) == ["d"]
+    assert (cache.bytes, cache.hits, cache.find("a")) == (40, 1, None)
+    cache.evict(0)
+    assert not cache
+
+
+def test_values_may_grow_while_they_are_kept():
+    cache = ByteCache(10, len)
+    growing = []
+    cache.keep("a", growing)
+    cache.keep("b", [1])
+    growing += range(10)
+    cache.keep("c", [1])
+    assert list(cache) == ["b", "c"]
+
+
+def test_a_cache_without_room_keeps_nothing():
+    cache = ByteCache(0, len)
+    assert [cache.find_or("a", lambda: "x") for _ in range(2)] == ["x", "x"]
+    assert not cache
+
+
+def test_texts_count_by_their_size(tiny_session):
+    from specprefill_cli.prefill.prefix_cache import DocumentCache
+
+    cache = DocumentCache()
+    tokenizer = tiny_session.pair.target.tokenizer
+    cache.encode(tokenizer, "short")
+    cache.encodings.capacity_bytes = 2_000
+    for number in range(3):
+        cache.encode(tokenizer, f"number {number} " + "a long text " * 20)
+    assert len(cache.encodings) == 1
+    cache.encode(tokenizer, "number 2 " + "a long text " * 20)
+    assert cache.encodings_reused == 1
+
+
+def test_several_threads_share_a_cache():
+    cache = ByteCache(50, len)
+
+    def work(number):
+        for step in range(200):
+            assert cache.find_or((number * step) % 7, lambda: "x" * 10) == "x" * 10
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cache.bytes <= 50
