@@ -65,7 +65,7 @@ def run_alone(step: Pass) -> Tensor:
     state = step.state
     slots = torch.arange(state.length, state.length + step.length)
     with step.announced():
-        state.positions = torch.cat([state.positions, step.positions])
+        state.append(step.positions)
         return forward(
             step.model,
             step.tokens,

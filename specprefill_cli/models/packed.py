@@ -72,7 +72,7 @@ def forward_packed(passes: Sequence[Pass]) -> list[Tensor]:
     sequences, slots = [], []
     for step, (start, end) in zip(passes, pairwise(edges), strict=True):
         own = torch.arange(step.state.length, step.state.length + step.length)
-        step.state.positions = torch.cat([step.state.positions, step.positions])
+        step.state.append(step.positions)
         context = PositionContext(
             step.positions,
             step.state.positions,
