@@ -15,6 +15,7 @@ from specprefill_cli.models.cache import PrefillState, layer_count, rollback
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
@@ -22,6 +23,10 @@ from specprefill_cli.prefill.scorers.base import AutoBudget, Scorer, Scores
 from specprefill_cli.prefill.scorers.window_reading import WindowReading
 from specprefill_cli.prefill.scorers.windows import Window, windows_of
 from specprefill_cli.prompting import Prompt
+from specprefill_cli.settings import AUTO
+
+# Tokens that a draft whose window was not calibrated sees back: attention would be most of its work in long documents.
+DEFAULT_WINDOW = 1_024
 
 
 class AttentionScorer(Scorer):
@@ -137,6 +142,10 @@ class AttentionScorer(Scorer):
             neighbours=self.neighbours,
             spread_limit=self.spread_limit,
         )
+
+    def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
+        """For `auto`, `DEFAULT_WINDOW`."""
+        return DEFAULT_WINDOW if setting == AUTO else super().window(pair, setting)
 
     def windows(self, request: PrefillRequest) -> tuple[Window, ...]:
         """The windows in which the document must be read; none where it fits the draft's context."""
