@@ -26,7 +26,7 @@ from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
 
 # Tokens that a draft whose window was not calibrated sees back: attention would be most of its work in long documents.
-DEFAULT_WINDOW = 1_024
+DEFAULT_WINDOW = 4_096
 
 
 class AttentionScorer(Scorer):
