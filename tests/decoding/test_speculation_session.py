@@ -114,7 +114,14 @@ def test_a_draft_without_a_cache_prefills_the_prompt_while_decoding(session):
 def test_after_select_a_draft_without_a_cache_reads_what_the_target_kept(random_pair, positions):
     session = session_of(random_pair, draft=random_pair.target)
     stream, _, answer = ask(
-        session, stop=False, mode="select", scorer="lexical", keep=0.4, positions=positions, speculate=3, proposer="draft"
+        session,
+        stop=False,
+        mode="select",
+        scorer="lexical",
+        keep=0.4,
+        positions=positions,
+        speculate=3,
+        proposer="draft",
     )
     slots, state = stream.prefilled.plan.kept_positions(), stream.speculator.proposers[0].reader.state
     assert len(slots) < stream.request.prompt.length
