@@ -16,9 +16,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from specprefill_cli.models.attention import LayerReached
 from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
+from specprefill_cli.models.cache import PrefillState, copied_to, device_of, layer_count, new_state
 from specprefill_cli.models.last_layer import only_last_token
 from specprefill_cli.models.masks import PositionContext
+from specprefill_cli.models.one_token import one_token_pass
 from specprefill_cli.models.passes import Pass, Steps, pause_before_pass
 from specprefill_cli.models.query_capture import QueryCapture
 
@@ -66,6 +67,9 @@ def run_alone(step: Pass) -> Tensor:
     slots = torch.arange(state.length, state.length + step.length)
     with step.announced():
         state.append(step.positions)
+        quick = one_token_pass(step)
+        if quick is not None:
+            return quick(step.tokens, step.positions, state)
         return forward(
             step.model,
             step.tokens,
@@ -127,8 +131,8 @@ def forward(
     captured = captured_rows(capture, slots)
     device = device_of(model.get_input_embeddings())
     inputs = {
-        "input_ids": tokens[None].to(device),
-        "position_ids": positions[None].to(device),
+        "input_ids": copied_to(tokens[None], device),
+        "position_ids": copied_to(positions[None], device),
         "past_key_values": state.cache,
         "use_cache": True,
         "context": PositionContext(positions, state.positions, capture, captured, last_layer, local_window),

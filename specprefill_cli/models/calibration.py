@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Values of each weight that its fingerprint covers.
 SAMPLED = 16
+# Attribute of a model whose weights were changed after loading, with the fingerprint that they had before.
+KNOWN_FINGERPRINT = "specprefill_fingerprint"
 FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
 
 
@@ -57,6 +59,9 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     """
     import torch
 
+    known: str | None = getattr(model, KNOWN_FINGERPRINT, None)
+    if known is not None:
+        return known
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         flat = whole_weight(model, name, parameter).detach().flatten()

@@ -97,9 +97,11 @@ def check_quantization(name: str, placement: Placement) -> None:
     if name == NONE:
         return
     if placement.device_type != "cuda":
+        if packs_on_cpu(name, placement):
+            return
         raise SpecprefillError(
             f"--quantization {name} needs a CUDA device, and the target would run on {placement.device_type}; "
-            "leave it out, or use --dtype bfloat16"
+            "use int8 without --tensor-parallel, or leave it out"
         )
     scheme = SCHEMES[name]
     if not is_usable(scheme.package):
@@ -109,6 +111,11 @@ def check_quantization(name: str, placement: Placement) -> None:
         )
     if name == "fp8":
         check_fp8(placement)
+
+
+def packs_on_cpu(name: str, placement: Placement) -> bool:
+    """Whether specprefill itself quantises a model, after loading it: in int8 on a CPU, where ranks do not share it."""
+    return name == "int8" and placement.device_type == "cpu" and placement.shards == 1
 
 
 def check_fp8(placement: Placement) -> None:
