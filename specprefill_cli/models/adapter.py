@@ -1,4 +1,4 @@
-"""Forward passes: the adapter to transformers; `attention`, `cache`, `last_layer` and `packed` are beside it.
+"""Forward passes: the adapter to transformers; `attention`, `cache`, `last_layer`, `one_token` and `packed` are beside it.
 
 No other module touches transformers' internals; `tests/models/test_adapter.py` pins what these rely on.
 """
@@ -68,19 +68,7 @@ def run_alone(step: Pass) -> Tensor:
     with step.announced():
         state.append(step.positions)
         quick = one_token_pass(step)
-        if quick is not None:
-            return quick(step.tokens, step.positions, state)
-        return forward(
-            step.model,
-            step.tokens,
-            step.positions,
-            state,
-            slots,
-            step.capture,
-            step.last_layer,
-            step.rows,
-            step.local_window,
-        )
+        return quick(step.tokens, step.positions, state) if quick is not None else forward(step, slots)
 
 
 def run_steps(steps: Steps[Value], before: Callable[[], None] = lambda: None) -> Value:
@@ -116,32 +104,25 @@ def items_of(steps: Generator[Pass | Item, Tensor, None]) -> Iterator[Item]:
 
 
 @torch.inference_mode()
-def forward(
-    model: PreTrainedModel,
-    tokens: Tensor,
-    positions: Tensor,
-    state: PrefillState,
-    slots: Tensor,
-    capture: QueryCapture | None,
-    last_layer: int | None = None,
-    rows: int | None = None,
-    local_window: LocalWindow | None = None,
-) -> Tensor:
-    """The pass behind `run`, and behind recomputing slots; the state holds the positions of all slots already."""
+def forward(step: Pass, slots: Tensor) -> Tensor:
+    """The pass behind `run`, and behind recomputing slots [N]; the state holds the positions of all slots already."""
+    model, state, capture, rows = step.model, step.state, step.capture, step.rows
     captured = captured_rows(capture, slots)
     device = device_of(model.get_input_embeddings())
     inputs = {
-        "input_ids": copied_to(tokens[None], device),
-        "position_ids": copied_to(positions[None], device),
+        "input_ids": copied_to(step.tokens[None], device),
+        "position_ids": copied_to(step.positions[None], device),
         "past_key_values": state.cache,
         "use_cache": True,
-        "context": PositionContext(positions, state.positions, capture, captured, last_layer, local_window),
+        "context": PositionContext(
+            step.positions, state.positions, capture, captured, step.last_layer, step.local_window
+        ),
     }
-    if last_layer is not None:
+    if step.last_layer is not None:
         with suppress(LayerReached):
             model.base_model(**inputs)
         return torch.empty(0)
-    shortened = rows is None and len(tokens) > pass_overhead(device.type)
+    shortened = rows is None and step.length > pass_overhead(device.type)
     with only_last_token(model, state, slots) if shortened else nullcontext():
         logits = model(**inputs, logits_to_keep=rows or 1).logits[0].float()
     return logits[-1] if rows is None else logits

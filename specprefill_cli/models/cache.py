@@ -222,6 +222,11 @@ def device_of(module: nn.Module) -> torch.device:
     return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
 
 
+def copied_to(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on the CPU as it is, or on a device; its copy to a CUDA device does not wait for earlier work there."""
+    return tensor.to(device, non_blocking=device.type == "cuda")
+
+
 def state_bytes(state: PrefillState) -> int:
     """Bytes of a state, with its spare room."""
     tensors = (tensor for layer in state.layers if layer.is_initialized for tensor in (layer.keys, layer.values))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.cache import PrefillState, layer_keys
+from specprefill_cli.models.cache import PrefillState, copied_to, layer_keys
 from specprefill_cli.models.head_division import HeadShare
 from specprefill_cli.models.query_capture import QueryCapture
 
@@ -45,10 +44,10 @@ def attention_importance(
     """
     rows = capture.layer(layers[0]).shape[1]
     total = torch.zeros(document[1] - document[0])
-    for part in query_parts(state, capture, positions, prompt_tokens, layers[0], share):
+    for part in query_slices(state, capture, prompt_tokens, layers[0], share):
         best: Tensor | None = None
         for layer in layers:
-            for _, scores in group_scores(state, capture, layer, part):
+            for _, scores in group_scores(state, capture, layer, part, positions, prompt_tokens):
                 pooled = pool(scores.softmax(-1))[..., document[0] : document[1]].amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         if best is not None:
@@ -57,61 +56,35 @@ def attention_importance(
     return check_finite(total / rows)
 
 
-@dataclass(frozen=True)
-class QueryPart:
-    """Captured queries that are scored together, against all keys of the prompt.
-
-    rows: which of the captured queries; positions: [q] of these
-    hidden: by device, for the keys behind the first query, [q, keys] whether a query must not see them; layers share it
-    """
-
-    rows: slice
-    positions: Tensor
-    prompt_tokens: int
-    hidden: dict[torch.device, Tensor] = field(default_factory=dict)
-
-    def hide(self, scores: Tensor) -> Tensor:
-        """Scores [group, q, prompt_tokens], set in place to minus infinity where a query must not see the key."""
-        # The queries stand behind the document: only the prompt's last keys can lie behind a query.
-        first = min(int(self.positions.min()) + 1, self.prompt_tokens)
-        if scores.device not in self.hidden:
-            later = torch.arange(first, self.prompt_tokens) > self.positions[:, None]
-            self.hidden[scores.device] = later.to(scores.device)
-        scores[..., first:].masked_fill_(self.hidden[scores.device], float("-inf"))
-        return scores
-
-
 def group_scores(
-    state: PrefillState, capture: QueryCapture, layer: int, part: QueryPart
+    state: PrefillState, capture: QueryCapture, layer: int, part: slice, positions: Tensor, prompt_tokens: int
 ) -> Iterator[tuple[slice, Tensor]]:
     """Scores [group, q, prompt_tokens] in float32, one key-value head after the other, with the query heads that share it.
 
-    Keys that a query must not see score minus infinity.
+    part: which of the captured queries, at positions [Q]; keys that they must not see score minus infinity
     """
-    keys = layer_keys(state, layer)[:, : part.prompt_tokens]
-    queries = capture.layer(layer)[:, part.rows].float() * capture.scaling[layer]
+    keys = layer_keys(state, layer)[:, :prompt_tokens]
+    queries = capture.layer(layer)[:, part].float() * capture.scaling[layer]
+    # The queries stand behind the document: few keys can lie behind the first of them, and no mask of all is needed.
+    first = min(int(positions[part].min()) + 1, prompt_tokens)
+    hidden = copied_to(torch.arange(first, prompt_tokens) > positions[part, None], keys.device)
     size = len(queries) // len(keys)
     for number, head_keys in enumerate(keys):
         group = slice(number * size, (number + 1) * size)
-        yield group, part.hide(queries[group] @ head_keys.float().T)
+        scores = queries[group] @ head_keys.float().T
+        scores[..., first:].masked_fill_(hidden, float("-inf"))
+        yield group, scores
 
 
-def query_parts(
-    state: PrefillState,
-    capture: QueryCapture,
-    positions: Tensor,
-    prompt_tokens: int,
-    layer: int,
-    share: HeadShare | None = None,
-) -> Iterator[QueryPart]:
-    """The captured queries, at positions [Q], as many at a time as may be scored together; the same on every rank."""
+def query_slices(
+    state: PrefillState, capture: QueryCapture, prompt_tokens: int, layer: int, share: HeadShare | None = None
+) -> Iterator[slice]:
+    """The captured queries, as many at a time as may be scored together; the same on every rank."""
     heads, rows, _ = capture.layer(layer).shape
     keys = layer_keys(state, layer)
     group = heads // len(keys) if share is None else share.group
     block = query_block(prompt_tokens * group, keys.device)
-    for first in range(0, rows, block):
-        part = slice(first, first + block)
-        yield QueryPart(part, positions[part], prompt_tokens)
+    return (slice(first, first + block) for first in range(0, rows, block))
 
 
 def query_block(scores: int, device: torch.device) -> int:

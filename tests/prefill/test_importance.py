@@ -18,7 +18,7 @@ from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill import importance as importance_module
 from specprefill_cli.prefill.bm25 import bm25
-from specprefill_cli.prefill.importance import QueryPart, attention_importance, transfer
+from specprefill_cli.prefill.importance import attention_importance, transfer
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, WINDOW
@@ -90,23 +90,13 @@ def test_heads_that_attend_mostly_to_bos_count_little():
     assert importance[20 - 10] < 0.01 * importance.max()
 
 
-def test_one_mask_of_the_suffix_hides_keys_in_all_layers(random_session, monkeypatch):
-    request, parts = request_for(random_session), []
-    monkeypatch.setattr(importance_module, "QueryPart", lambda *fields: parts.append(QueryPart(*fields)) or parts[-1])
+def test_masks_are_of_the_suffix_alone(random_session, monkeypatch):
+    request, masks = request_for(random_session), []
+    monkeypatch.setattr(importance_module, "copied_to", lambda mask, device: masks.append(mask) or mask.to(device))
     SCORERS["question"].score(request)
-    assert request.draft.config.num_hidden_layers > 1
-    assert parts
     prompt = request.draft_prompt
-    for part in parts:
-        (mask,) = part.hidden.values()
-        assert mask.shape[1] <= prompt.length - prompt.document[1]
-
-
-def test_a_query_sees_the_keys_up_to_its_own():
-    part = QueryPart(slice(0, 3), torch.tensor([5, 7, 12]), 10)
-    seen = part.hide(torch.zeros(2, 3, 10)).isfinite()
-    assert torch.equal(seen[0], torch.arange(10) <= part.positions[:, None])
-    assert torch.equal(seen[0], seen[1])
+    assert masks
+    assert all(mask.shape[1] <= prompt.length - prompt.document[1] for mask in masks)
 
 
 @pytest.mark.parametrize("random_pair", ["mistral"], indirect=True)
