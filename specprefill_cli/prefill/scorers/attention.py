@@ -12,7 +12,7 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
 from specprefill_cli.models.cache import PrefillState, layer_count, rollback
-from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.cost import cost_of, relative_time
 from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import CalibratedPair
@@ -201,7 +201,10 @@ class AttentionScorer(Scorer):
         return None
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
-        """Operations of the draft's run, on all ranks together: each runs the whole draft unless they share it."""
+        """Operations of the draft's run, on all ranks together: each runs the whole draft unless they share it.
+
+        with_overhead: operations that the target computes in that time, where the speed of both was measured
+        """
         windows = self.windows(request)
         if windows:
             # Windows are of about the same size.
@@ -219,7 +222,8 @@ class AttentionScorer(Scorer):
             flops += steps * (cost.pass_flops(1, prompt.length) + overhead)
         else:
             flops = cost.reading_flops(prompt.length - cached, last_layer, local, cached) + overhead
-        return flops * request.pair.ranks.size / request.pair.draft_ranks.size
+        time = relative_time(draft, request.pair.target) if with_overhead else 1.0
+        return time * flops * request.pair.ranks.size / request.pair.draft_ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
         """Layers that see too little, or a question that leaves no room for the document."""
