@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.pairs import Pair
+from specprefill_cli.models.quantization import SAMPLED, UNPACKED
 from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-# Values of each weight that its fingerprint covers.
-SAMPLED = 16
-# Attribute of a model whose weights were changed after loading, with the fingerprint that they had before.
-KNOWN_FINGERPRINT = "specprefill_fingerprint"
 FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
 
 
@@ -59,11 +56,8 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     """
     import torch
 
-    known: str | None = getattr(model, KNOWN_FINGERPRINT, None)
-    if known is not None:
-        return known
     digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
+    for name, parameter in sorted(getattr(model, UNPACKED, dict(model.named_parameters())).items()):
         flat = whole_weight(model, name, parameter).detach().flatten()
         sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).to(torch.float16).float().cpu()
         digest.update(name.encode() + sample.numpy().tobytes())

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specprefill_cli.models.calibration import KNOWN_FINGERPRINT, weights_fingerprint
+from specprefill_cli.models.quantization import SAMPLED, UNPACKED
 
 # Rows up to which a product with packed weights is faster than one with weights unpacked for it.
 FEW_ROWS = 24
@@ -48,7 +48,10 @@ def quantize_on_cpu(model: PreTrainedModel) -> None:
 
     What was calibrated for its weights still belongs to it.
     """
-    setattr(model, KNOWN_FINGERPRINT, weights_fingerprint(model))
+    flat = {name: weight.detach().flatten() for name, weight in model.named_parameters()}
+    setattr(
+        model, UNPACKED, {name: row[:: max(1, len(row) // SAMPLED)][:SAMPLED].clone() for name, row in flat.items()}
+    )
     parents: list[tuple[Any, str, nn.Linear]] = [
         (parent, name, child)
         for parent in model.modules()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from specprefill_cli.models.placement import Placement
 
 NONE = "none"
+# Values of each weight that a model's fingerprint covers, and the attribute that holds them by name where weights were packed.
+SAMPLED, UNPACKED = 16, "unpacked_samples"
 # The first GPUs that multiply FP8: Ada and Hopper. On older ones transformers would silently unpack to bfloat16.
 FP8_CAPABILITY = (8, 9)
 
@@ -97,7 +99,8 @@ def check_quantization(name: str, placement: Placement) -> None:
     if name == NONE:
         return
     if placement.device_type != "cuda":
-        if packs_on_cpu(name, placement):
+        # After loading, and by `cpu_int8`, whose weights ranks cannot divide.
+        if (name, placement.device_type, placement.shards) == ("int8", "cpu", 1):
             return
         raise SpecprefillError(
             f"--quantization {name} needs a CUDA device, and the target would run on {placement.device_type}; "
@@ -111,11 +114,6 @@ def check_quantization(name: str, placement: Placement) -> None:
         )
     if name == "fp8":
         check_fp8(placement)
-
-
-def packs_on_cpu(name: str, placement: Placement) -> bool:
-    """Whether specprefill itself quantises a model, after loading it: in int8 on a CPU, where ranks do not share it."""
-    return name == "int8" and placement.device_type == "cpu" and placement.shards == 1
 
 
 def check_fp8(placement: Placement) -> None:
