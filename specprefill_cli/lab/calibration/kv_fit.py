@@ -120,7 +120,8 @@ def fit_map(
     """
     most = min(MOST_DRAFT_LAYERS, len(candidates)) if with_draft else 0
     best: dict[int, Fit] = {}
-    choices = dict.fromkeys(sorted(fitted.outputs), [(number,) for number in candidates] if with_draft else [()])
+    first: list[tuple[int, ...]] = [(number,) for number in candidates] if with_draft else [()]
+    choices = dict.fromkeys(sorted(fitted.outputs), first)
     while choices:
         winners = best_fits(fitted, held_out, choices, partial(columns_of, candidates, draft_size, own_size))
         choices = {}
