@@ -126,7 +126,9 @@ def exact_answer(stream: AnswerStream, provisional: Sequence[int], confirmation:
     known = KnownAnswer(provisional, others)
     most = decoding.max_new_tokens
     yield from decode(reader, first, stream.stop_tokens, most, sampler, speed, known, emit=keep)
-    confirmation.log_probabilities = log_probabilities(prefilled.logits[None], [first]) + speed.log_probabilities
+    confirmation.log_probabilities = (
+        log_probabilities(prefilled.logits[None], [first]).tolist() + speed.log_probabilities
+    )
     return tokens
 
 

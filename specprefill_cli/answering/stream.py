@@ -279,7 +279,10 @@ class AnswerStream(TextStream):
         """Of the tokens decoded so far, by the target; after full prefill where that has given the answer."""
         if self.confirmation is not None and self.confirmation.log_probabilities:
             return self.confirmation.log_probabilities
-        return log_probabilities(self.prefilled.logits[None], [self.first_token]) + self.speed.log_probabilities
+        return [
+            *log_probabilities(self.prefilled.logits[None], [self.first_token]).tolist(),
+            *self.speed.log_probabilities,
+        ]
 
     def result(self) -> Record:
         request, prefilled, resolved, rounds = self.request, self.prefilled, self.resolved, self.rounds

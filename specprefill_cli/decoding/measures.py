@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import torch
+from torch import Tensor
+
 from specprefill_cli.decoding.verification import Proposal
 
 
@@ -11,12 +14,17 @@ from specprefill_cli.decoding.verification import Proposal
 class DecodeSpeed:
     """Tokens after the first, a stop token included, and the seconds of decoding them, without the caller's time.
 
-    log_probabilities: the target's, of the same tokens
+    rounds: of each round, the logarithms [k] of the target's probabilities of the same tokens
     """
 
     tokens: int = 0
     seconds: float = 0.0
-    log_probabilities: list[float] = field(default_factory=list)
+    rounds: list[Tensor] = field(default_factory=list)
+
+    @property
+    def log_probabilities(self) -> list[float]:
+        """Logarithms of the target's probabilities of all tokens."""
+        return torch.cat(self.rounds).tolist() if self.rounds else []
 
     @property
     def tokens_per_second(self) -> float | None:

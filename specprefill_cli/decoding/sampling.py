@@ -26,10 +26,13 @@ def distribution(logits: Tensor, temperature: float, top_k: int = 0, top_p: floa
     return probabilities
 
 
-def log_probabilities(logits: Tensor, tokens: Sequence[int]) -> list[float]:
-    """Natural logarithms of the model's own probabilities of tokens, whatever the sampling; logits: [k, V], k tokens."""
-    chosen = torch.tensor(tokens, device=logits.device)[:, None]
-    return logits.float().log_softmax(-1).gather(1, chosen)[:, 0].tolist()
+def log_probabilities(logits: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Natural logarithms [k] of the model's own probabilities of k tokens, whatever the sampling; logits: [k, V].
+
+    They stay where the logits are, so that nothing waits for them.
+    """
+    chosen = torch.stack([row[token] for row, token in zip(logits.float(), tokens, strict=True)])
+    return chosen - logits.float().logsumexp(-1)
 
 
 class Sampler:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from specprefill_cli.decoding.adaptive import AdaptivePace, Costs, FixedPace, SpeculationState
 from specprefill_cli.decoding.proposers import Proposer
 from specprefill_cli.decoding.proposers.draft import DraftProposer
@@ -98,16 +96,14 @@ def choose_speculator(
 def draft_proposer(
     request: PrefillRequest, prefilled: PrefillResult, sampler: Sampler, stop_tokens: frozenset[int]
 ) -> DraftProposer:
-    """The draft behind the prompt: from the cache that prefill left, else it prefills the prompt at its first proposal.
+    """The draft behind the prompt: from the cache that prefill left, else it prefills at its first proposal.
 
-    Where the prompt is too long for the target, the draft reads what the target kept, at the same positions.
+    Then it reads the tokens that the target's cache holds, at the same positions: fewer, and what the answer rests on.
     """
-    prompt, pair, compact = request.prompt, request.pair, prefilled.compact
-    draft, length = request.draft, prefilled.answer_position
+    pair, draft, length = request.pair, request.draft, prefilled.answer_position
     ready = prefilled.draft_state
-    tokens, positions = prompt.tokens, torch.arange(prompt.length)
-    if compact is not None:
-        tokens, positions = prompt.tokens[compact.tokens], compact.positions
+    # The state grows while decoding; these are its slots now.
+    tokens, positions = request.prompt.tokens[prefilled.seen_tokens], prefilled.state.positions
 
     def open_reader() -> ModelReader:
         state = ready

@@ -104,7 +104,7 @@ def decode(
             speculator.observe(Round(proposal, useful, proposed - start, verified - proposed))
         counted = len(fresh) + ended
         speed.tokens += counted
-        speed.log_probabilities += log_probabilities(logits[:counted], decoded[:counted])
+        speed.rounds.append(log_probabilities(logits[:counted], decoded[:counted]))
         speed.seconds += clock() - start
         for token in fresh:
             yield from emit(token)

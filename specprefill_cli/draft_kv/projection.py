@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.request import PrefillRequest
 
 ALL_COLUMNS = slice(None)
+# Tokens that are mapped together: their inputs are joined in float32, which for a long prompt is more than its KV.
+ROWS = 8_192
 WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
 
 
@@ -55,7 +57,7 @@ class KvMap:
     exact_layers: target layers that are computed exactly for all tokens; the state at the next one is an input too
     embedding: whether the target's embedding, as its first layer's attention gets it, is an input
     gate: how much risk may remain in KV that it has mapped, where that was calibrated
-    placed: copies of the weights on the devices that used them
+    placed: by layer, device and columns, what was used there of the weights of keys and of values
     """
 
     exact_layers: int
@@ -63,7 +65,9 @@ class KvMap:
     weights: Mapping[int, Tensor]
     gate: Gate | None = None
     embedding: bool = False
-    placed: dict[tuple[int, torch.device], Tensor] = field(default_factory=dict, repr=False, compare=False)
+    placed: dict[tuple[int, torch.device, int | None, int | None], tuple[Tensor, ...]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def name(self) -> str:
@@ -84,14 +88,21 @@ class KvMap:
         """
         fit = next(fit for fit in self.fits if fit.layer == layer)
         inputs = ([] if own is None else [own]) + [states[number] for number in fit.draft_layers]
-        # Draft and target may differ in device and dtype.
-        joined = torch.cat([part.to(inputs[0].device, torch.float32) for part in inputs], dim=-1)
-        place = (layer, joined.device)
+        device = inputs[0].device
+        place = (layer, device, columns.start, columns.stop)
         if place not in self.placed:
-            self.placed[place] = self.weights[layer].to(joined.device)
-        weights = (part[:, columns].to(joined) for part in self.placed[place].chunk(2, dim=-1))
-        with tensor_cores(joined.device):
-            keys, values = (joined @ weight[:-1] + weight[-1] for weight in weights)
+            keys_values = self.weights[layer].chunk(2, dim=-1)
+            self.placed[place] = tuple(part[:, columns].to(device) for part in keys_values)
+        weights = [part.float() for part in self.placed[place]]
+        outputs: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for first in range(0, len(inputs[0]), ROWS):
+            rows = slice(first, first + ROWS)
+            # Draft and target may differ in device and dtype.
+            joined = torch.cat([part[rows].to(device, torch.float32) for part in inputs], dim=-1)
+            with tensor_cores(device):
+                for output, weight in zip(outputs, weights, strict=True):
+                    output.append(joined @ weight[:-1] + weight[-1])
+        keys, values = (torch.cat(output) for output in outputs)
         return keys, values
 
 

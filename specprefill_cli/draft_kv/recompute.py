@@ -20,6 +20,7 @@ from specprefill_cli.models.attention import LayerReached
 from specprefill_cli.models.cache import PrefillState, layer_count
 from specprefill_cli.models.last_layer import WITH_ROWS, can_shorten, part_of
 from specprefill_cli.models.masks import PositionContext
+from specprefill_cli.models.passes import Pass
 from specprefill_cli.models.query_capture import QueryCapture
 
 
@@ -48,7 +49,15 @@ def recompute(
         layer.slots = moved[layer.keys.device]
     try:
         with leaving_at(model, state, slots, depths) if depths is not None else nullcontext():
-            return forward(model, tokens, state.positions[slots], state, slots, capture, last_layer)
+            step = Pass(
+                model=model,
+                tokens=tokens,
+                positions=state.positions[slots],
+                state=state,
+                capture=capture,
+                last_layer=last_layer,
+            )
+            return forward(step, slots)
     finally:
         for layer in state.layers:
             layer.slots = None

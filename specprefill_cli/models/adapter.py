@@ -1,4 +1,4 @@
-"""Forward passes: the adapter to transformers; `attention`, `cache`, `last_layer` and `packed` are beside it.
+"""Forward passes: the adapter to transformers; `attention`, `cache`, `last_layer`, `one_token` and `packed` are beside it.
 
 No other module touches transformers' internals; `tests/models/test_adapter.py` pins what these rely on.
 """
@@ -16,9 +16,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from specprefill_cli.models.attention import LayerReached
 from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
+from specprefill_cli.models.cache import PrefillState, copied_to, device_of, layer_count, new_state
 from specprefill_cli.models.last_layer import only_last_token
 from specprefill_cli.models.masks import PositionContext
+from specprefill_cli.models.one_token import one_token_pass
 from specprefill_cli.models.passes import Pass, Steps, pause_before_pass
 from specprefill_cli.models.query_capture import QueryCapture
 
@@ -65,18 +66,9 @@ def run_alone(step: Pass) -> Tensor:
     state = step.state
     slots = torch.arange(state.length, state.length + step.length)
     with step.announced():
-        state.positions = torch.cat([state.positions, step.positions])
-        return forward(
-            step.model,
-            step.tokens,
-            step.positions,
-            state,
-            slots,
-            step.capture,
-            step.last_layer,
-            step.rows,
-            step.local_window,
-        )
+        state.append(step.positions)
+        quick = one_token_pass(step)
+        return quick(step.tokens, step.positions, state) if quick is not None else forward(step, slots)
 
 
 def run_steps(steps: Steps[Value], before: Callable[[], None] = lambda: None) -> Value:
@@ -112,32 +104,25 @@ def items_of(steps: Generator[Pass | Item, Tensor, None]) -> Iterator[Item]:
 
 
 @torch.inference_mode()
-def forward(
-    model: PreTrainedModel,
-    tokens: Tensor,
-    positions: Tensor,
-    state: PrefillState,
-    slots: Tensor,
-    capture: QueryCapture | None,
-    last_layer: int | None = None,
-    rows: int | None = None,
-    local_window: LocalWindow | None = None,
-) -> Tensor:
-    """The pass behind `run`, and behind recomputing slots; the state holds the positions of all slots already."""
+def forward(step: Pass, slots: Tensor) -> Tensor:
+    """The pass behind `run`, and behind recomputing slots [N]; the state holds the positions of all slots already."""
+    model, state, capture, rows = step.model, step.state, step.capture, step.rows
     captured = captured_rows(capture, slots)
     device = device_of(model.get_input_embeddings())
     inputs = {
-        "input_ids": tokens[None].to(device),
-        "position_ids": positions[None].to(device),
+        "input_ids": copied_to(step.tokens[None], device),
+        "position_ids": copied_to(step.positions[None], device),
         "past_key_values": state.cache,
         "use_cache": True,
-        "context": PositionContext(positions, state.positions, capture, captured, last_layer, local_window),
+        "context": PositionContext(
+            step.positions, state.positions, capture, captured, step.last_layer, step.local_window
+        ),
     }
-    if last_layer is not None:
+    if step.last_layer is not None:
         with suppress(LayerReached):
             model.base_model(**inputs)
         return torch.empty(0)
-    shortened = rows is None and len(tokens) > pass_overhead(device.type)
+    shortened = rows is None and step.length > pass_overhead(device.type)
     with only_last_token(model, state, slots) if shortened else nullcontext():
         logits = model(**inputs, logits_to_keep=rows or 1).logits[0].float()
     return logits[-1] if rows is None else logits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 from weakref import ReferenceType, ref
@@ -19,14 +19,31 @@ HEADROOM = 256
 
 @dataclass
 class PrefillState:
-    """A model's cache with the absolute position of every slot: positions [K] on the CPU, int64."""
+    """A model's cache with the absolute position of every slot: positions [K] on the CPU, int64.
+
+    buffer: what `positions` is the beginning of, with room for more, once some were appended
+    """
 
     cache: DynamicCache
     positions: Tensor
+    buffer: Tensor | None = field(default=None, repr=False)
 
     @property
     def length(self) -> int:
         return len(self.positions)
+
+    # Some passes run in this mode, which leaves tensors that nothing outside it may write to.
+    @torch.inference_mode()
+    def append(self, positions: Tensor) -> None:
+        """Add the positions [N] of new slots; what was there is copied only where no room is left, or it is another state's."""
+        length, needed = self.length, self.length + len(positions)
+        buffer = self.buffer
+        if buffer is None or needed > len(buffer) or self.positions.data_ptr() != buffer.data_ptr():
+            buffer = self.positions.new_empty(needed + max(HEADROOM, needed // 4))
+            buffer[:length] = self.positions
+            self.buffer = buffer
+        buffer[length:needed] = positions
+        self.positions = buffer[:needed]
 
     @property
     def layers(self) -> Sequence[BufferedLayer]:
@@ -203,6 +220,11 @@ def device_of(module: nn.Module) -> torch.device:
     if device is None:
         return next(module.parameters()).device
     return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+
+
+def copied_to(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on the CPU as it is, or on a device; its copy to a CUDA device does not wait for earlier work there."""
+    return tensor.to(device, non_blocking=device.type == "cuda")
 
 
 def state_bytes(state: PrefillState) -> int:

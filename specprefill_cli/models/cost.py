@@ -18,6 +18,7 @@ class ModelCost:
     """Sizes that determine the cost of a forward pass; `windows` as from `adapter.window_layers`.
 
     overhead_tokens: the fixed cost of a pass in tokens, as assumed; pass_tokens: as measured, None where it was not
+    ranks: how many divide its operations, which are those of all together; they do not divide the fixed cost
     """
 
     layers: int
@@ -30,6 +31,7 @@ class ModelCost:
     overhead_tokens: int
     windows: tuple[int | None, ...]
     pass_tokens: float | None = None
+    ranks: int = 1
 
     @classmethod
     def of(cls, config: PretrainedConfig, device_type: str = "cpu") -> ModelCost:
@@ -94,8 +96,9 @@ class ModelCost:
         return self.reading_flops(tokens, self.layers - 1, local_window, past) + last.pass_flops(1, past + tokens - 1)
 
     def overhead_flops(self) -> float:
-        """The fixed cost of a pass, in FLOPs."""
-        return self.linear_flops(self.overhead_tokens if self.pass_tokens is None else self.pass_tokens)
+        """The fixed cost of a pass, in FLOPs: what all ranks could compute in that time."""
+        tokens = self.overhead_tokens if self.pass_tokens is None else self.pass_tokens
+        return self.ranks * self.linear_flops(tokens)
 
     def prefill_with_overhead(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
         """`prefill_flops` and the fixed cost of its pass, in FLOPs."""
@@ -130,7 +133,10 @@ def attended_pairs(tokens: int, past: int, window: int | None, local_window: Loc
 
 
 class PlacedModel(Protocol):
-    """A model, or its outline, with the device of its weights and the measured fixed cost of a pass, if there is one."""
+    """A model, or its outline, with the device of its weights and what was measured of it, if anything was.
+
+    pass_tokens: the fixed cost of a pass; flops_per_second: of a long one
+    """
 
     @property
     def config(self) -> PretrainedConfig: ...
@@ -141,7 +147,21 @@ class PlacedModel(Protocol):
     @property
     def pass_tokens(self) -> float | None: ...
 
+    @property
+    def flops_per_second(self) -> float | None: ...
+
+    @property
+    def shards(self) -> int: ...
+
 
 def cost_of(loaded: PlacedModel) -> ModelCost:
     """The cost model of a model on its device."""
-    return replace(ModelCost.of(loaded.config, loaded.device.partition(":")[0]), pass_tokens=loaded.pass_tokens)
+    cost = ModelCost.of(loaded.config, loaded.device.partition(":")[0])
+    return replace(cost, pass_tokens=loaded.pass_tokens, ranks=loaded.shards)
+
+
+def relative_time(draft: PlacedModel, target: PlacedModel) -> float:
+    """Operations of the target that take as long as one of the draft; 1 where the speed of one was not measured."""
+    if draft.flops_per_second is None or target.flops_per_second is None:
+        return 1.0
+    return target.flops_per_second / draft.flops_per_second

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
 from specprefill_cli.models.attention import LayerReached
-from specprefill_cli.models.cache import BufferedLayer, PrefillState
+from specprefill_cli.models.cache import BufferedLayer, PrefillState, copied_to
 from specprefill_cli.models.masks import PackedContext, PositionContext
 
 # What transformers passes to a layer besides its states [1, N, hidden_size]: with a row for each token, and without.
@@ -79,8 +79,8 @@ def only_rows(model: PreTrainedModel, cache: Cache, last: Callable[[Any], LastLa
         for state, slots in chosen.slots:
             cached = state.layers[number]
             touched.append(cached)
-            cached.slots = slots.to(cached.keys.device)
-        rows = chosen.rows.to(arguments[0].device)
+            cached.slots = copied_to(slots, cached.keys.device)
+        rows = copied_to(chosen.rows, arguments[0].device)
         shorter = {name: part_of(keywords[name], rows) for name in WITH_ROWS if name in keywords}
         chosen.kept.copy_(torch.arange(len(chosen.kept)))
         return (arguments[0][:, rows],), {**keywords, **shorter, "context": chosen.context}

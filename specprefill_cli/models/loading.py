@@ -13,6 +13,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
+from specprefill_cli.models.cpu_int8 import quantize_on_cpu
 from specprefill_cli.models.head_division import divide_heads
 from specprefill_cli.models.hub import adapter_folder, auto_class, load_errors, quiet_library, source_of
 from specprefill_cli.models.lora import merge_adapter, read_adapter
@@ -39,6 +40,7 @@ class LoadedModel:
 
     context: the longest prompt it was made for, in tokens
     pass_tokens: the fixed cost of a pass, in tokens computed in the same time, where it was measured
+    flops_per_second: of a long pass, where it was measured
     undivided: why every rank has all of it, where ranks share the other model
     """
 
@@ -48,6 +50,7 @@ class LoadedModel:
     context: int
     stop_tokens: frozenset[int]
     pass_tokens: float | None = None
+    flops_per_second: float | None = None
     undivided: str | None = None
 
     @property
@@ -159,9 +162,12 @@ def load_pair(
         check_quantization(settings.quantization, placement)
         # Read first: a model may take minutes to load.
         adapter = read_adapter(adapter_folder(pair.adapter, offline), pair.adapter) if pair.adapter else None
-        target = load_model(pair.target, placement, dtype, offline, settings.quantization, scaling, ranks)
+        quantization = settings.quantization if placement.device_type == "cuda" else NONE
+        target = load_model(pair.target, placement, dtype, offline, quantization, scaling, ranks)
         if adapter is not None:
             merge_adapter(target.model, adapter)
+        if quantization != settings.quantization:
+            quantize_on_cpu(target.model)
     else:
         target = load_outline(pair.target, placement, offline, scaling)
     draft = None

@@ -21,7 +21,7 @@ from specprefill_cli.models.attention_plan import (
     band_block,
     plan_attention,
 )
-from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.cache import PrefillState, copied_to
 from specprefill_cli.models.query_capture import QueryCapture
 
 # Elements of all masks that a pass keeps for its other layers, at most.
@@ -69,9 +69,9 @@ class PositionContext:
         self.capture.keep(layer, queries, self.moved("rows", queries.device), scaling)
 
     def moved(self, name: str, device: torch.device) -> Tensor:
-        """The tensor in a field, on a device; copied once a pass, because every copy waits for the device."""
+        """The tensor in a field, on a device; copied once a pass."""
         if (name, device) not in self.copies:
-            self.copies[name, device] = getattr(self, name).to(device)
+            self.copies[name, device] = copied_to(getattr(self, name), device)
         return self.copies[name, device]
 
     def mask(self, segment: Segment, plan: AttentionPlan, like: Tensor) -> Tensor:

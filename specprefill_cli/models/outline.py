@@ -80,6 +80,8 @@ class ModelOutline:
     tokenizer: PreTrainedTokenizerBase
     device: str
     pass_tokens: None = None
+    flops_per_second: None = None
+    shards: int = 1
 
     @property
     def context(self) -> int:

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from specprefill_cli.models.adapter import captured_rows, pass_overhead, run_alone
 from specprefill_cli.models.attention import LayerReached
-from specprefill_cli.models.cache import device_of, rollback
+from specprefill_cli.models.cache import copied_to, device_of, rollback
 from specprefill_cli.models.last_layer import LastLayer, only_rows
 from specprefill_cli.models.masks import PackedContext, PackedSequence, PositionContext
 from specprefill_cli.models.passes import Pass
@@ -72,7 +72,7 @@ def forward_packed(passes: Sequence[Pass]) -> list[Tensor]:
     sequences, slots = [], []
     for step, (start, end) in zip(passes, pairwise(edges), strict=True):
         own = torch.arange(step.state.length, step.state.length + step.length)
-        step.state.positions = torch.cat([step.state.positions, step.positions])
+        step.state.append(step.positions)
         context = PositionContext(
             step.positions,
             step.state.positions,
@@ -83,8 +83,8 @@ def forward_packed(passes: Sequence[Pass]) -> list[Tensor]:
         sequences.append(PackedSequence(span=slice(start, end), state=step.state, context=context))
         slots.append(own)
     inputs = {
-        "input_ids": torch.cat([step.tokens for step in passes])[None].to(device),
-        "position_ids": torch.cat([step.positions for step in passes])[None].to(device),
+        "input_ids": copied_to(torch.cat([step.tokens for step in passes])[None], device),
+        "position_ids": copied_to(torch.cat([step.positions for step in passes])[None], device),
         "past_key_values": cache,
         "use_cache": True,
         "context": PackedContext(sequences, last_layer),

@@ -1,4 +1,4 @@
-"""The fixed cost of a forward pass, measured on a GPU: what `--mode auto` assumes differs between cards and models."""
+"""Speed and fixed cost of forward passes, measured on a GPU: what `--mode auto` assumes differs between cards and models."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ TIMES = 2
 
 
 def measure_passes(pair: LoadedPair, longest: int, clock: Callable[[], float] = time.perf_counter) -> None:
-    """Measure the fixed cost of each model on a GPU, where that is not known yet, and note it with the model.
+    """Measure speed and fixed cost of each model on a GPU, where they are not known yet, and note them with the model.
 
-    A target that several ranks share keeps the assumed cost. longest: tokens that a pass may have
+    Models that several ranks share keep the assumed cost. longest: tokens that a pass may have
     """
     if pair.ranks.size > 1:
         return
     for loaded in (pair.target, pair.draft):
         if isinstance(loaded, LoadedModel) and loaded.pass_tokens is None and on_gpu(loaded):
-            loaded.pass_tokens = fixed_cost(loaded, min(longest, LONGEST, loaded.context), clock)
+            measure(loaded, min(longest, LONGEST, loaded.context), clock)
 
 
 def on_gpu(loaded: LoadedModel) -> bool:
@@ -34,14 +34,14 @@ def on_gpu(loaded: LoadedModel) -> bool:
     return any(device.type != "cpu" for device in loaded.devices)
 
 
-def fixed_cost(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> float:
-    """Tokens that are computed in the time of a pass over one token, which computes next to nothing.
+def measure(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> None:
+    """Note how fast a model computes a pass over so many tokens, and the fixed cost of a pass.
 
-    tokens: of the pass that tells how fast the model computes
+    That is the time of a pass over one token, which computes next to nothing, in tokens computed in the same time.
     """
     cost = cost_of(loaded)
-    flops_per_second = cost.prefill_flops(tokens) / pass_seconds(loaded, tokens, clock)
-    return pass_seconds(loaded, 1, clock) * flops_per_second / cost.linear_flops(1)
+    loaded.flops_per_second = cost.prefill_flops(tokens) / pass_seconds(loaded, tokens, clock)
+    loaded.pass_tokens = pass_seconds(loaded, 1, clock) * loaded.flops_per_second / cost.linear_flops(1)
 
 
 def pass_seconds(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> float:

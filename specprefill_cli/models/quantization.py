@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from specprefill_cli.models.placement import Placement
 
 NONE = "none"
+# Values of each weight that a model's fingerprint covers, and the attribute that holds them by name where weights were packed.
+SAMPLED, UNPACKED = 16, "unpacked_samples"
 # The first GPUs that multiply FP8: Ada and Hopper. On older ones transformers would silently unpack to bfloat16.
 FP8_CAPABILITY = (8, 9)
 
@@ -95,9 +97,12 @@ def check_quantization(name: str, placement: Placement) -> None:
     if name == NONE:
         return
     if placement.device_type != "cuda":
+        # After loading, and by `cpu_int8`, whose weights ranks cannot divide.
+        if (name, placement.device_type, placement.shards) == ("int8", "cpu", 1):
+            return
         raise SpecprefillError(
             f"--quantization {name} needs a CUDA device, and the target would run on {placement.device_type}; "
-            "leave it out, or use --dtype bfloat16"
+            "use int8 without --tensor-parallel, or leave it out"
         )
     scheme = SCHEMES[name]
     if not is_usable(scheme.package):

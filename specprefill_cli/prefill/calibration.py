@@ -17,6 +17,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
 from specprefill_cli.models.pairs import Pair
+from specprefill_cli.models.quantization import SAMPLED, UNPACKED
 from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.record import COMPACT, ORIGINAL
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 # Version 2: maps of draft KV may read the target's embedding.
 SCHEMA = 2
 Content = TypeVar("Content")
-# Values of each weight that its fingerprint covers.
-SAMPLED = 16
 FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
 FILE = "calibration.json"
 REMEDY = "specprefill calibrate, or delete it"
@@ -118,7 +117,7 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     import torch
 
     digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
+    for name, parameter in sorted(getattr(model, UNPACKED, dict(model.named_parameters())).items()):
         flat = whole_weight(model, name, parameter).detach().flatten()
         sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).to(torch.float16).float().cpu()
         digest.update(name.encode() + sample.numpy().tobytes())

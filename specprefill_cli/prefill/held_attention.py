@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.cache import PrefillState, copied_to, layer_keys
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.importance import POOL_KERNEL, group_scores, pool, query_slices
 
@@ -67,21 +67,28 @@ def hold_attention(
     masses = {layer: torch.empty(2, len(numbers), rows) for layer, numbers in heads.items()}
     for part in query_slices(state, capture, prompt_tokens, next(iter(heads))):
         for layer, numbers in heads.items():
+            # Copied once a layer, because every copy from a device waits for it.
+            order: list[int] = []
+            held_heads: list[tuple[Tensor, Tensor, Tensor]] = []
+            outside = copied_to(parts[1], layer_keys(state, layer).device)
             for group, all_scores in group_scores(state, capture, layer, part, positions, prompt_tokens):
                 places = [place for place, head in enumerate(numbers) if group.start <= head < group.stop]
                 if not places:
                     continue
+                order += places
                 scores = all_scores[[numbers[place] - group.start for place in places]]
-                shared = scores.index_select(-1, parts[1].to(scores.device))
-                for number, keys in enumerate((scores[..., core], shared)):
-                    masses[layer][number, places, part] = keys.logsumexp(-1).cpu()
+                keys = scores[..., core], scores.index_select(-1, outside)
                 largest = scores.amax(-1, keepdim=True)
                 if pool_later:
                     weighted = (scores[..., held] - largest).exp_()
                 else:
                     neighbours = (scores[..., slice(*pooled)] - largest).exp_()
                     weighted = pool(neighbours)[..., core.start - pooled[0] : core.stop - pooled[0]]
-                weights[layer][places, part] = weighted.to(HELD_DTYPE).cpu()
-                scales[layer][places, part] = largest[..., 0].cpu()
+                sums = torch.stack([scored.logsumexp(-1) for scored in keys], -1)
+                held_heads.append((weighted.to(HELD_DTYPE), largest[..., 0], sums))
+            if order:
+                weighted, largest, sums = (torch.cat(tensors).cpu() for tensors in zip(*held_heads, strict=True))
+                weights[layer][order, part], scales[layer][order, part] = weighted, largest
+                masses[layer][:, order, part] = sums.permute(2, 0, 1)
     inner = slice(core.start - held.start, core.stop - held.start)
     return HeldAttention(weights=weights, scales=scales, masses=masses, core=inner)

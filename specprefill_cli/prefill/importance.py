@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.cache import PrefillState, layer_keys
+from specprefill_cli.models.cache import PrefillState, copied_to, layer_keys
 from specprefill_cli.models.head_division import HeadShare
 from specprefill_cli.models.query_capture import QueryCapture
 
@@ -65,11 +65,15 @@ def group_scores(
     """
     keys = layer_keys(state, layer)[:, :prompt_tokens]
     queries = capture.layer(layer)[:, part].float() * capture.scaling[layer]
-    hidden = (torch.arange(prompt_tokens) > positions[part, None]).to(keys.device)
+    # The queries stand behind the document: few keys can lie behind the first of them, and no mask of all is needed.
+    first = min(int(positions[part].min()) + 1, prompt_tokens)
+    hidden = copied_to(torch.arange(first, prompt_tokens) > positions[part, None], keys.device)
     size = len(queries) // len(keys)
     for number, head_keys in enumerate(keys):
         group = slice(number * size, (number + 1) * size)
-        yield group, (queries[group] @ head_keys.float().T).masked_fill_(hidden, float("-inf"))
+        scores = queries[group] @ head_keys.float().T
+        scores[..., first:].masked_fill_(hidden, float("-inf"))
+        yield group, scores
 
 
 def query_slices(

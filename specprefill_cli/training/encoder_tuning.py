@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specprefill_cli.models.encoder import STRETCH, WORDS, Encoder, divide, load_encoder, packed
+from specprefill_cli.models.encoder import STRETCH, Encoder, divide, load_encoder
 from specprefill_cli.training.blocks import joined
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups
+from specprefill_cli.training.encoder import WORDS, packed
 from specprefill_cli.training.synthesis import Block, Question
 
 # Multiple of the cosines whose softmax is trained, and tokens of a chunk; chunks of the target's tokenizer differ in length.

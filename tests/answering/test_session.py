@@ -84,7 +84,7 @@ def test_plan_and_answer_are_deterministic(random_session):
 def test_reports_the_draft_window(random_session):
     settings = {"mode": "select", "keep": 0.3, "scorer": "question"}
     _, _, narrow = ask(random_session, **settings, draft_window=40)
-    _, _, unlimited = ask(random_session, **settings)
+    _, _, unlimited = ask(random_session, **settings, draft_window="off")
     _, _, lexical = ask(random_session, **settings | {"scorer": "lexical"}, draft_window=40)
     assert (narrow.scorer, narrow.draft_window) == ("question", 40)
     assert (unlimited.scorer, unlimited.draft_window) == ("question", None)

@@ -108,6 +108,26 @@ def test_a_draft_without_a_cache_prefills_the_prompt_while_decoding(session):
     assert stream.result().draft == session.pair.draft.name
 
 
+@pytest.mark.parametrize("positions", ["original", "compact"])
+def test_after_select_a_draft_without_a_cache_reads_what_the_target_kept(random_pair, positions):
+    session = session_of(random_pair, draft=random_pair.target)
+    stream, _, answer = ask(
+        session,
+        stop=False,
+        mode="select",
+        scorer="lexical",
+        keep=0.4,
+        positions=positions,
+        speculate=3,
+        proposer="draft",
+    )
+    slots, state = stream.prefilled.plan.kept_positions(), stream.speculator.proposers[0].reader.state
+    assert len(slots) < stream.request.prompt.length
+    assert torch.equal(state.positions[: len(slots)], stream.prefilled.state.positions[: len(slots)])
+    # The same model behind the same tokens proposes what it verifies.
+    assert answer.acceptance_rate == 1
+
+
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.9}, {"top_k": 20}])
 @pytest.mark.parametrize("speculate", ["auto", 3])
 def test_a_seed_reproduces_the_answer(session, settings, speculate):

@@ -6,7 +6,7 @@ import torch
 from specprefill_cli.decoding.adaptive import FixedPace
 from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
 from specprefill_cli.decoding.proposers.draft import DraftProposer
-from specprefill_cli.decoding.sampling import Sampler
+from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal
 from tests.helpers.scripted import ScriptReader, returned
@@ -64,6 +64,22 @@ def test_output_and_caches_hold_exactly_the_targets_tokens(wrong, accepted):
     counts = [completed.accepted for completed in speculating.log.rounds]
     assert counts[: len(accepted) - 2] == accepted[: len(accepted) - 2]
     assert len(target.passes) < 40 or not any(counts)
+
+
+def test_probabilities_are_read_after_the_answer_not_in_each_round(monkeypatch):
+    reads, real = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: reads.append(1) or real(tensor))
+    speed = DecodeSpeed()
+    list(decode(ScriptReader(SCRIPT), SCRIPT[0], STOP, 20, Sampler(), speed))
+    assert not reads
+    assert len(speed.log_probabilities) == 19
+    assert len(reads) == 1
+
+
+def test_probabilities_of_tokens_are_the_softmax_of_their_logits():
+    logits = torch.randn(3, 11, generator=torch.Generator().manual_seed(0))
+    expected = logits.log_softmax(-1)[torch.arange(3), torch.tensor([4, 0, 10])]
+    torch.testing.assert_close(log_probabilities(logits, [4, 0, 10]), expected)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16])

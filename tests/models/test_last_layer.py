@@ -9,6 +9,7 @@ from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
 from specprefill_cli.models.last_layer import can_shorten, only_last_token, part_of
+from specprefill_cli.models.passes import Pass
 from specprefill_cli.models.query_capture import QueryCapture
 from tests.helpers.architectures import build_model
 
@@ -86,7 +87,7 @@ def test_recomputing_in_a_filled_cache_gives_the_last_tokens_logits():
     slots = torch.arange(40, LENGTH)
     for layer in state.cache.layers:
         layer.slots = slots
-    logits = forward(model, ids[slots], slots, state, slots, None)
+    logits = forward(Pass(model=model, tokens=ids[slots], positions=slots, state=state), slots)
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
     assert state.length == LENGTH
 

@@ -8,8 +8,9 @@ import pytest
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.models import pass_costs
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.pass_costs import fixed_cost, measure_passes
+from specprefill_cli.models.pass_costs import measure, measure_passes
 from specprefill_cli.prefill.auto_mode import automatic_mode
+from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
 
 DOCUMENT = Collection((one_page_document("doc", "The gate opens at nine. " * 400, "text/plain"),))
@@ -41,10 +42,58 @@ def test_fixed_cost_is_that_of_as_many_tokens_as_take_as_long(pair, clock):
     cost = cost_of(pair.target)
     clock.start = clock.per_flop * cost.linear_flops(700)
     # The start-up of the long pass counts as computing, and so does the vocabulary of the short one.
-    measured = fixed_cost(pair.target, 4_096, lambda: clock.now)
+    measure(pair.target, 4_096, lambda: clock.now)
+    measured = pair.target.pass_tokens
     assert measured == pytest.approx(700, rel=0.3)
+    assert pair.target.flops_per_second == pytest.approx(1 / clock.per_flop, rel=0.5)
     clock.start *= 4
-    assert fixed_cost(pair.target, 4_096, lambda: clock.now) > 2 * measured
+    measure(pair.target, 4_096, lambda: clock.now)
+    assert pair.target.pass_tokens > 2 * measured
+
+
+def test_a_draft_that_computes_more_slowly_costs_its_time(tiny_session):
+    pair = replace(tiny_session.pair)
+    pair.draft, pair.target = replace(pair.draft), replace(pair.target)
+    request = replace(tiny_session.request(DOCUMENT, "When?", Settings(scorer="question")), pair=pair)
+    scorer = SCORERS["question"]
+    operations, assumed = scorer.cost(request), scorer.cost(request, with_overhead=True)
+    pair.draft.flops_per_second, pair.target.flops_per_second = 2e9, 8e9
+    assert scorer.cost(request, with_overhead=True) == pytest.approx(4 * assumed)
+    assert scorer.cost(request) == operations
+
+
+def test_ranks_do_not_divide_the_fixed_cost_of_a_look_ahead_pass(tiny_session):
+    """Eight ranks share both models: each pass of the draft takes them all as long as it takes one."""
+    pair, shared = tiny_session.pair, SimpleNamespace(size=8)
+    request = tiny_session.request(DOCUMENT, "When?", Settings(scorer="question"))
+    cost = cost_of(pair.draft)
+    alone = step_cost(request)
+    assert alone == pytest.approx(cost.pass_flops(1, request.prompt.length) + cost.overhead_flops(), rel=1e-6)
+    draft = replace(pair.draft, model=DividedModel(pair.draft.model, 8))
+    divided = replace(
+        pair, draft=draft, target=replace(pair.target, model=DividedModel(pair.target.model, 8)), ranks=shared
+    )
+    assert divided.draft_ranks.size == 8
+    assert step_cost(replace(request, pair=divided)) == pytest.approx(alone + 7 * cost.overhead_flops(), rel=1e-6)
+    # A whole draft on every rank: each computes everything.
+    whole = replace(pair, ranks=shared)
+    assert step_cost(replace(request, pair=whole)) == pytest.approx(8 * alone, rel=1e-6)
+
+
+def step_cost(request):
+    """What one more look-ahead token costs."""
+    fewer = replace(request, look_ahead=request.look_ahead - 1)
+    return SCORERS["question"].cost(request, True) - SCORERS["question"].cost(fewer, True)
+
+
+class DividedModel:
+    """A model as ranks that share it see it."""
+
+    def __init__(self, model, ranks):
+        self.model, self._tp_size = model, ranks
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
 
 
 def test_passes_are_measured_once_and_on_gpus_only(pair, clock, monkeypatch):

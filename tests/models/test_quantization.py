@@ -6,10 +6,13 @@ import transformers
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import loading, quantization
+from specprefill_cli.models.adapter import prefill
+from specprefill_cli.models.cpu_int8 import FEW_ROWS, Int8Linear
 from specprefill_cli.models.memory_plan import parameters, weight_bytes
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.quantization import SCHEMES, check_quantization, quantization_config
+from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES, build_model
 
@@ -23,8 +26,9 @@ def set_packages_available(monkeypatch, available=True):
 
 @pytest.mark.parametrize("name", sorted(SCHEMES))
 def test_error_names_the_missing_device_or_package(name, monkeypatch):
+    # In int8 a CPU needs nothing, but ranks cannot divide such weights.
     with pytest.raises(SpecprefillError, match=rf"^--quantization {name} needs a CUDA device, .* would run on cpu; "):
-        check_quantization(name, CPU)
+        check_quantization(name, Placement(None, shards=2) if name == "int8" else CPU)
     set_packages_available(monkeypatch, available=False)
     package = SCHEMES[name].package
     with pytest.raises(SpecprefillError, match=rf"needs the package {package} .*; install it with .* -m pip install "):
@@ -50,6 +54,39 @@ def folder(tokenizer, tmp_path):
     build_model("llama").save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     return tmp_path
+
+
+def test_int8_on_a_cpu_packs_all_linear_layers_and_keeps_calibrations(folder, tmp_path):
+    plain, packed = (
+        loading.load_pair(
+            Pair("p", str(folder), str(folder)), CPU, Settings(offline=True, quantization=name), False, True
+        ).loaded_target
+        for name in ("none", "int8")
+    )
+    assert check_quantization("int8", CPU) is None
+    kinds = {type(module) for module in packed.model.modules()}
+    assert Int8Linear in kinds
+    assert torch.nn.Linear not in kinds
+    assert weights_fingerprint(packed.model) == weights_fingerprint(plain.model)
+    tokens = torch.arange(3, 63)
+    for rows in (1, 60):
+        (expected, _), (logits, _) = (
+            prefill(loaded.model, tokens[:rows], torch.arange(rows), 100) for loaded in (plain, packed)
+        )
+        difference = (logits - expected).norm() / expected.norm()
+        assert 0 < difference < 0.05
+
+
+def test_int8_weights_and_scales_are_those_of_a_layer():
+    linear = torch.nn.Linear(64, 48)
+    packed, states = Int8Linear(linear), torch.randn(2, FEW_ROWS, 64)
+    weight = packed.packed.float() * packed.scales.float()[:, None]
+    assert ((weight - linear.weight).abs() <= packed.scales.float()[:, None] * 0.75).all()
+    expected = states @ weight.T + linear.bias
+    torch.testing.assert_close(packed(states), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(packed(states[:1]), expected[:1], atol=0.02, rtol=0.02)
+    rounded = Int8Linear(linear.bfloat16())
+    assert rounded(states.bfloat16()).dtype is rounded(states[:1, :1].bfloat16()).dtype is torch.bfloat16
 
 
 @pytest.fixture
@@ -93,7 +130,7 @@ def test_each_scheme_reaches_transformers(folder, load_calls, name, kind, holds)
 def test_rejects_quantisation_without_gpu_before_loading():
     with pytest.raises(SpecprefillError, match="needs a CUDA device"):
         loading.load_pair(
-            Pair("p", "no/draft", "no/target"), CPU, Settings(offline=True, quantization="int8"), True, True
+            Pair("p", "no/draft", "no/target"), CPU, Settings(offline=True, quantization="nf4"), True, True
         )
 
 

@@ -15,6 +15,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study.controls import fresh
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.prefill import importance as importance_module
 from specprefill_cli.prefill.bm25 import bm25
 from specprefill_cli.prefill.importance import attention_importance, transfer
 from specprefill_cli.prefill.registry import SCORERS
@@ -86,6 +87,15 @@ def test_heads_that_attend_mostly_to_bos_count_little():
     importance = attention_importance(state, capture, torch.tensor([tokens - 1]), tokens, document, [0])
     assert 60 <= 10 + int(importance.argmax()) < 73
     assert importance[20 - 10] < 0.01 * importance.max()
+
+
+def test_masks_are_of_the_suffix_alone(random_session, monkeypatch):
+    request, masks = request_for(random_session), []
+    monkeypatch.setattr(importance_module, "copied_to", lambda mask, device: masks.append(mask) or mask.to(device))
+    SCORERS["question"].score(request)
+    prompt = request.draft_prompt
+    assert masks
+    assert all(mask.shape[1] <= prompt.length - prompt.document[1] for mask in masks)
 
 
 @pytest.mark.parametrize("random_pair", ["mistral"], indirect=True)

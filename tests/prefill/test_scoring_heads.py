@@ -18,6 +18,7 @@ from specprefill_cli.lab.calibration.heads import calibrate_heads
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.prefill.scorers.attention import DEFAULT_WINDOW
 from specprefill_cli.prefill.scorers.base import AutoBudget
 from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity, load_heads
 from specprefill_cli.settings import Settings
@@ -229,10 +230,13 @@ def test_draft_window_changes_scores_and_explicit_value_overrides_calibration(ra
     pair = random_session.pair
     heads = SCORERS["heads"]
     assert heads.window(pair, "auto") is None
-    pair.scoring_heads = replace(pair.scoring_heads, window=64)
+    pair.scoring_heads = scoring_heads = replace(pair.scoring_heads, window=64)
     assert [heads.window(pair, value) for value in ("auto", "off", 80)] == [64, None, 80]
-    assert SCORERS["question"].window(pair, "auto") is None
-    assert SCORERS["paper"].window(pair, 80) is None
+    pair.scoring_heads = None
+    assert [heads.window(pair, value) for value in ("auto", "off", 80)] == [DEFAULT_WINDOW, None, 80]
+    assert [SCORERS["question"].window(pair, value) for value in ("auto", "off", 80)] == [DEFAULT_WINDOW, None, 80]
+    assert SCORERS["paper"].window(pair, "auto") is SCORERS["paper"].window(pair, 80) is None
+    pair.scoring_heads = scoring_heads
     collection = Collection((one_page_document("doc", TEXT * 8, "text/plain"),))
     scores = []
     for value in ("off", 64, 10_000):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -55,24 +56,29 @@ class Gram:
         means = self.outputs[layer][-1] / self.rows
         return self.squares[layer] - self.rows * means.square()
 
-    def residual(self, layer: int, columns: Tensor, weight: Tensor) -> Tensor:
-        """Sum of squared errors of each output [O] under a weight [columns, O]."""
-        inputs = self.inputs[columns][:, columns]
+    def part(self, columns: Tensor) -> Tensor:
+        """Inputs x inputs of some columns."""
+        return self.inputs[columns][:, columns]
+
+    def residual(self, layer: int, columns: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Sum of squared errors of each output [O] under a weight [columns, O]; inputs: `part` of the columns."""
         cross = self.outputs[layer][columns]
         return self.squares[layer] - 2 * (weight * cross).sum(0) + (weight * (inputs @ weight)).sum(0)
 
 
-def ridge(gram: Gram, layer: int, columns: Tensor, strength: float) -> Tensor:
-    """Weight [columns, O] of a ridge regression with a free constant; strength: relative to the mean diagonal entry."""
-    inputs = gram.inputs[columns][:, columns]
-    penalty = torch.full((len(columns),), strength * float(inputs.diagonal()[:-1].mean()), dtype=torch.float64)
+def factorized(inputs: Tensor, strength: float) -> tuple[Tensor, Tensor]:
+    """The matrix of a ridge regression with a free constant, which all layers share, ready to be solved for each.
+
+    inputs: `Gram.part`; strength: relative to the mean diagonal entry
+    """
+    penalty = torch.full((len(inputs),), strength * float(inputs.diagonal()[:-1].mean()), dtype=torch.float64)
     penalty[-1] = 0
-    return torch.linalg.solve(inputs + penalty.diag(), gram.outputs[layer][columns])
+    return torch.linalg.lu_factor(inputs + penalty.diag())
 
 
-def missed_variance(held_out: Gram, layer: int, columns: Tensor, weight: Tensor) -> tuple[float, float]:
+def missed_variance(held_out: Gram, layer: int, columns: Tensor, inputs: Tensor, weight: Tensor) -> tuple[float, float]:
     """Ratio of the variance of keys, and of values, that a map does not explain on held-out rows."""
-    errors, variance = held_out.residual(layer, columns, weight), held_out.variance(layer)
+    errors, variance = held_out.residual(layer, columns, inputs, weight), held_out.variance(layer)
     half = len(errors) // 2
     keys, values = (
         float(errors[part].sum() / variance[part].sum().clamp(min=1e-30))
@@ -112,33 +118,55 @@ def fit_map(
     candidates: draft layers in the order of their columns, each `draft_size` wide
     own_size: width of the target's own states before them: its embedding, and its state above the exact layers
     """
-    fits, weights = [], {}
-    for layer in sorted(fitted.outputs):
-
-        def best_of(choices: Iterable[tuple[int, ...]], layer: int = layer) -> Fit:
-            options = []
-            for chosen in choices:
-                columns = columns_of(chosen, candidates, draft_size, own_size)
-                for strength in RIDGES:
-                    weight = ridge(fitted, layer, columns, strength)
-                    options.append(Fit(*missed_variance(held_out, layer, columns, weight), chosen, strength, weight))
-            return min(options, key=lambda fit: fit.error)
-
-        best = best_of([(number,) for number in candidates] if with_draft else [()])
-        while with_draft and len(best.draft_layers) < min(MOST_DRAFT_LAYERS, len(candidates)):
-            chosen = best.draft_layers
-            winner = best_of(tuple(sorted((*chosen, number))) for number in candidates if number not in chosen)
-            if winner.error > (1 - SMALLEST_GAIN) * best.error:
-                break
-            best = winner
-        fits.append(
-            LayerFit(layer, best.draft_layers, best.strength, round(best.key_error, 5), round(best.value_error, 5))
-        )
-        weights[layer] = best.weight.float()
-    return KvMap(exact_layers, tuple(fits), weights, embedding=own_size > 0)
+    most = min(MOST_DRAFT_LAYERS, len(candidates)) if with_draft else 0
+    best: dict[int, Fit] = {}
+    first: list[tuple[int, ...]] = [(number,) for number in candidates] if with_draft else [()]
+    choices = dict.fromkeys(sorted(fitted.outputs), first)
+    while choices:
+        winners = best_fits(fitted, held_out, choices, partial(columns_of, candidates, draft_size, own_size))
+        choices = {}
+        for layer, fit in winners.items():
+            if layer in best and fit.error > (1 - SMALLEST_GAIN) * best[layer].error:
+                continue
+            best[layer] = fit
+            if len(fit.draft_layers) < most:
+                others = (number for number in candidates if number not in fit.draft_layers)
+                choices[layer] = [tuple(sorted((*fit.draft_layers, number))) for number in others]
+    fits = tuple(
+        LayerFit(layer, fit.draft_layers, fit.strength, round(fit.key_error, 5), round(fit.value_error, 5))
+        for layer, fit in sorted(best.items())
+    )
+    weights = {layer: fit.weight.float() for layer, fit in best.items()}
+    return KvMap(exact_layers, fits, weights, embedding=own_size > 0)
 
 
-def columns_of(chosen: Sequence[int], candidates: Sequence[int], draft_size: int, own_size: int) -> Tensor:
+def best_fits(
+    fitted: Gram,
+    held_out: Gram,
+    choices: Mapping[int, Sequence[tuple[int, ...]]],
+    columns_of_layers: Callable[[tuple[int, ...]], Tensor],
+) -> dict[int, Fit]:
+    """For each target layer the best fit among its choices of draft layers: each matrix is factorised once for all."""
+    layers_by_choice = defaultdict(list)
+    for layer, options in choices.items():
+        for chosen in options:
+            layers_by_choice[chosen].append(layer)
+    winners: dict[int, Fit] = {}
+    for chosen, layers in layers_by_choice.items():
+        columns = columns_of_layers(chosen)
+        inputs, unseen = fitted.part(columns), held_out.part(columns)
+        for strength in RIDGES:
+            factors = factorized(inputs, strength)
+            for layer in layers:
+                weight = torch.linalg.lu_solve(*factors, fitted.outputs[layer][columns])
+                errors = missed_variance(held_out, layer, columns, unseen, weight)
+                fit = Fit(*errors, chosen, strength, weight)
+                if layer not in winners or fit.error < winners[layer].error:
+                    winners[layer] = fit
+    return winners
+
+
+def columns_of(candidates: Sequence[int], draft_size: int, own_size: int, chosen: Sequence[int]) -> Tensor:
     """Columns of the inputs that belong to the target's own states, the chosen draft layers, and the constant."""
     widths = [own_size, *[draft_size] * len(candidates), 1]
     own, *drafts, constant = torch.arange(sum(widths)).split(widths)

@@ -25,21 +25,39 @@ TESTS = Path(specprefill_cli.__file__).parents[1] / "tests" / "models" / "test_d
 FIXED_SHARE = 16_384
 REPEATED = 32_768
 DECODE_LENGTH = 2_048
+# What is measured on a machine with a GPU, and on one without, where the check only shows that it works: sizes, lengths, minutes.
+ON_GPU = "qwen2.5-0.5b:qwen2.5-32b", "8192,32768,65536,131072", 8.0
+ON_CPU = "tiny:tiny", "1024", 2.0
 PROBE = "-m", "specprefill_cli.lab.gpu_check.probes"
 
 
 def check(
-    out: Annotated[Path, typer.Option(help="Folder for the report, the results and the logs; made if need be.")],
-    minutes: Annotated[float, typer.Option(min=0.1, help="Time for all steps.")] = 8.0,
+    out: Annotated[Path, typer.Option(help="Folder for the report, the results and the logs; made if need be.")] = Path(
+        "gpu-check"
+    ),
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, help="Time for all steps; without it 8, or 2 where there is no GPU.")
+    ] = None,
     shapes: Annotated[
-        str, typer.Option(help="DRAFT:TARGET, the sizes to measure with random weights, as in bench prefill.")
-    ] = "qwen2.5-0.5b:qwen2.5-32b",
-    lengths: Annotated[str, typer.Option(help="Prompt lengths in tokens.")] = "8192,32768,65536,131072",
+        str | None,
+        typer.Option(
+            help="DRAFT:TARGET, the sizes to measure with random weights, as in bench prefill; without it those of 0.5 and "
+            "32 billion parameters, or tiny:tiny where there is no GPU."
+        ),
+    ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(help="Prompt lengths in tokens; without it 8,192 to 131,072, or 1,024 where there is no GPU."),
+    ] = None,
 ) -> None:
     """Check this machine and measure on it: OUT/report.md and OUT/results.json are rewritten after every step.
 
-    On a machine without a GPU, `--shapes tiny:tiny --lengths 1024 --minutes 2` shows that the check itself works.
+    On a machine without a GPU it takes small sizes, and shows that the check itself works.
     """
+    import torch
+
+    usual_shapes, usual_lengths, usual_minutes = ON_GPU if torch.cuda.is_available() else ON_CPU
+    shapes, lengths, minutes = shapes or usual_shapes, lengths or usual_lengths, minutes or usual_minutes
     try:
         shape_pair(shapes)
         sizes = whole_numbers(lengths, "--lengths")
@@ -60,6 +78,8 @@ def check(
 
 def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
     """The steps: what is quick and tells most comes first."""
+    import torch
+
     shortest = min(lengths)
     decoding = (
         f"--length {min(shortest, DECODE_LENGTH)} --tasks quote --max-new-tokens 48 --speculate auto,4 --repeat 1"
@@ -72,6 +92,12 @@ def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
             name="with and without cuDNN",
             arguments=(*PROBE, "cudnn", shapes, str(shortest)),
             share=2 * (FIXED_SHARE + shortest),
+        ),
+        Step(
+            name="synchronisations",
+            arguments=(*PROBE, "synchronisations", shapes, str(shortest)),
+            share=FIXED_SHARE + shortest,
+            missing="" if torch.cuda.is_available() else "needs a CUDA device",
         ),
         Step(name="decoding", arguments=bench("decode", shapes, decoding), share=3 * FIXED_SHARE),
         # One step a length: the longest may not fit, and must not take the others with it.

@@ -10,8 +10,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -24,12 +28,12 @@ from torch.nn.attention.bias import CausalBias
 from specprefill_cli.cli.console import print_json
 from specprefill_cli.diagnostics import doctor
 from specprefill_cli.lab.benchmarks.decode import bench_decode
-from specprefill_cli.lab.benchmarks.prefill import bench_prefill
+from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
 from specprefill_cli.lab.benchmarks.shapes import named_config, shape_pair, shaped_session
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.models import attention
 from specprefill_cli.models.adapter import synchronize
-from specprefill_cli.models.attention_plan import LocalWindow
+from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow
 from specprefill_cli.models.cost import ModelCost
 from specprefill_cli.models.masks import PositionContext
 from specprefill_cli.models.placement import choose_dtype, choose_placement
@@ -38,6 +42,8 @@ from specprefill_cli.settings import AUTO, OFF, Settings
 Rows = list[dict[str, Any]]
 # Slots of the cache that attention is asked about, and the longest prompt that is decoded from.
 KEYS = 4_096
+# Tokens decoded while synchronisations are counted, and the key of a row that tells what is wrong.
+DECODED, FAULT = 16, "fault"
 QUERY = "nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.free", "--format=csv,noheader"
 # Words in the names of operators and kernels that compute attention.
 ATTENTION_WORDS = ("flash", "efficient_attention", "cudnn_attention", "attention_math", "fmha")
@@ -94,6 +100,16 @@ def kernels(shapes: str) -> Rows:
     return rows
 
 
+def missing_flash(device: AttentionDevice) -> str | None:
+    """What is wrong with a GPU that should have flash attention and does not do what plans expect of it, or None."""
+    if device.has_flash or not replace(device, flash_works=True).has_flash:
+        return None
+    return (
+        f"flash attention is off on a GPU of capability {device.capability} in {device.dtype} with heads of "
+        f"{device.head_size}: models/flash_trial.py refused it"
+    )
+
+
 def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionContext) -> dict[str, Any]:
     """One layer's attention: the plan, the backends that may take its first segment, the operators, milliseconds."""
     accepting: list[dict[str, str]] = []
@@ -111,7 +127,8 @@ def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionC
     with torch.profiler.profile() as profile:
         run()
     events = {event.key for event in profile.key_averages()}
-    plan = context.plan(None, attention.describe(query.device, query.dtype, query.shape[-1]))
+    described = attention.describe(query.device, query.dtype, query.shape[-1])
+    plan = context.plan(None, described)
     started = time.perf_counter()
     run()
     return {
@@ -121,6 +138,7 @@ def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionC
         **accepting[0],
         "ran": ", ".join(sorted(name[:80] for name in events if any(word in name for word in ATTENTION_WORDS))),
         "ms": 1000 * (time.perf_counter() - started),
+        FAULT: missing_flash(described),
     }
 
 
@@ -156,11 +174,66 @@ def cudnn(shapes: str, length: str) -> Rows:
     return rows
 
 
+def synchronisations(shapes: str, length: str) -> Rows:
+    """Where the host waits for the GPU: in a prefill by `select`, and in plain and in speculative decoding behind it."""
+    base = Settings(mode="select", scorer="question", keep=0.1, max_new_tokens=DECODED)
+    session = shaped_session(shapes, base)
+    collection = prompt_of_length(session, int(length), base)
+    rows = []
+    for speculate in (OFF, 4):
+        settings = base.varied(speculate=speculate)
+        # The first answer loads libraries.
+        session.ask(collection, QUESTION, settings).finished()
+        with watched_synchronisations() as prefill:
+            stream = session.ask(collection, QUESTION, settings)
+        with watched_synchronisations() as decoding:
+            stream.finished()
+        rows += counted("prefill", prefill) if speculate == OFF else []
+        rows += counted(f"{DECODED} tokens, --speculate {speculate}", decoding)
+    return rows
+
+
+@contextmanager
+def watched_synchronisations() -> Iterator[list[warnings.WarningMessage]]:
+    """Torch's warnings of operations that wait for a CUDA device, while it lasts."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield caught
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def counted(situation: str, caught: Sequence[warnings.WarningMessage]) -> Rows:
+    """One row a line of code that waits for the device, the most frequent first."""
+    places = Counter(
+        f"{'/'.join(Path(warning.filename).parts[-3:])}:{warning.lineno}"
+        for warning in caught
+        if "synchronizing CUDA operation" in str(warning.message)
+    )
+    return [{"situation": situation, "times": times, "place": place} for place, times in places.most_common()]
+
+
 def ignore(_step: str) -> None:
     """Show no progress."""
 
 
-PROBES: Mapping[str, Callable[..., Rows]] = {"environment": environment, "kernels": kernels, "cudnn": cudnn}
+def run_probe(name: str, *arguments: str) -> None:
+    """Print a probe's rows; exits with code 1 where one of them has a fault."""
+    rows = PROBES[name](*arguments)
+    print_json({"rows": rows})
+    faults = dict.fromkeys(row[FAULT] for row in rows if row.get(FAULT))
+    if faults:
+        sys.exit("\n".join(faults))
+
+
+PROBES: Mapping[str, Callable[..., Rows]] = {
+    "environment": environment,
+    "kernels": kernels,
+    "cudnn": cudnn,
+    "synchronisations": synchronisations,
+}
 
 if __name__ == "__main__":
-    print_json({"rows": PROBES[sys.argv[1]](*sys.argv[2:])})
+    run_probe(*sys.argv[1:])

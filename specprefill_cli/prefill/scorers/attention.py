@@ -12,9 +12,10 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
 from specprefill_cli.models.cache import PrefillState, layer_count, rollback
-from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.cost import cost_of, relative_time
 from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
@@ -22,6 +23,10 @@ from specprefill_cli.prefill.scorers.base import AutoBudget, Scorer, Scores
 from specprefill_cli.prefill.scorers.window_reading import WindowReading
 from specprefill_cli.prefill.scorers.windows import Window, windows_of
 from specprefill_cli.prompting import Prompt
+from specprefill_cli.settings import AUTO
+
+# Tokens that a draft whose window was not calibrated sees back: attention would be most of its work in long documents.
+DEFAULT_WINDOW = 4_096
 
 
 class AttentionScorer(Scorer):
@@ -138,6 +143,10 @@ class AttentionScorer(Scorer):
             spread_limit=self.spread_limit,
         )
 
+    def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
+        """For `auto`, `DEFAULT_WINDOW`."""
+        return DEFAULT_WINDOW if setting == AUTO else super().window(pair, setting)
+
     def windows(self, request: PrefillRequest) -> tuple[Window, ...]:
         """The windows in which the document must be read; none where it fits the draft's context."""
         return windows_of(request, self.decoded_queries(request.look_ahead) if self.looks_ahead else 0)
@@ -192,7 +201,10 @@ class AttentionScorer(Scorer):
         return None
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
-        """Operations of the draft's run, on all ranks together: each runs the whole draft unless they share it."""
+        """Operations of the draft's run, on all ranks together: each runs the whole draft unless they share it.
+
+        with_overhead: operations that the target computes in that time, where the speed of both was measured
+        """
         windows = self.windows(request)
         if windows:
             # Windows are of about the same size.
@@ -210,7 +222,8 @@ class AttentionScorer(Scorer):
             flops += steps * (cost.pass_flops(1, prompt.length) + overhead)
         else:
             flops = cost.reading_flops(prompt.length - cached, last_layer, local, cached) + overhead
-        return flops * request.pair.ranks.size / request.pair.draft_ranks.size
+        time = relative_time(draft, request.pair.target) if with_overhead else 1.0
+        return time * flops * request.pair.ranks.size / request.pair.draft_ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
         """Layers that see too little, or a question that leaves no room for the document."""

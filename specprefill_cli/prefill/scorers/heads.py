@@ -84,8 +84,8 @@ class HeadsScorer(AttentionScorer):
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
         """`auto` is the window with which the heads were found to work as well."""
-        if setting == AUTO:
-            return pair.scoring_heads.window if pair.scoring_heads is not None else None
+        if setting == AUTO and pair.scoring_heads is not None:
+            return pair.scoring_heads.window
         return super().window(pair, setting)
 
 

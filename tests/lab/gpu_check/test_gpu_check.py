@@ -1,13 +1,18 @@
 """The check for machines with a GPU, on this one: its steps, its time limits and its report."""
 
 import json
+import warnings
+from contextlib import nullcontext
 
 import pytest
+import torch
 
 from specprefill_cli.lab.gpu_check import __main__ as command
+from specprefill_cli.lab.gpu_check import probes
 from specprefill_cli.lab.gpu_check import steps as steps_module
 from specprefill_cli.lab.gpu_check.report import report
 from specprefill_cli.lab.gpu_check.steps import Step, run_steps
+from specprefill_cli.models.attention_plan import AttentionDevice
 
 HANG = (
     "import subprocess, sys, threading; subprocess.Popen([sys.executable, '-c', 'input()']); threading.Event().wait()"
@@ -93,14 +98,61 @@ def test_rejects_unknown_shapes_before_anything_runs(tmp_path, capsys):
     assert not (tmp_path / "new").exists()
 
 
+def test_without_a_gpu_small_sizes_are_taken(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(command, "all_steps", lambda *sizes: asked.append(sizes) or [python("measures", FIGURES)])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    command.check()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    command.check()
+    assert asked == [("tiny:tiny", [1024]), ("qwen2.5-0.5b:qwen2.5-32b", [8192, 32768, 65536, 131072])]
+    assert (tmp_path / "gpu-check" / "report.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "works", "missing"),
+    [
+        ((8, 0), torch.bfloat16, True, False),
+        ((8, 0), torch.bfloat16, False, True),
+        ((9, 0), torch.float16, False, True),
+        ((7, 5), torch.float16, False, False),
+        ((9, 0), torch.float32, False, False),
+    ],
+)
+def test_flash_attention_that_is_off_on_a_recent_gpu_fails_the_check(
+    monkeypatch, capsys, capability, dtype, works, missing
+):
+    device = AttentionDevice(kind="cuda", dtype=dtype, head_size=128, capability=capability, flash_works=works)
+    fault = probes.missing_flash(device)
+    assert (fault is not None) == missing
+    monkeypatch.setattr(probes, "PROBES", {"kernels": lambda: [{"pass": "decoding", probes.FAULT: fault}]})
+    with pytest.raises(SystemExit) if missing else nullcontext() as ended:
+        probes.run_probe("kernels")
+    assert not missing or "flash attention is off" in ended.value.code
+    # The figures are printed before.
+    assert json.loads(capsys.readouterr().out)["rows"][0]["pass"] == "decoding"
+
+
+def test_synchronisations_are_counted_by_line():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    (row,) = probes.counted("decoding", caught)
+    assert (row["situation"], row["times"]) == ("decoding", 3)
+    assert row["place"].startswith("lab/gpu_check/test_gpu_check.py:")
+
+
 @pytest.mark.slow
 def test_all_steps_run_on_a_cpu(tmp_path, monkeypatch):
     # The suite has them without this.
     monkeypatch.setattr(command, "TESTS", tmp_path / "absent.py")
     command.check(out=tmp_path, minutes=20.0, shapes="tiny:tiny", lengths="512")
     results = json.loads((tmp_path / "results.json").read_text())
-    skipped = [result["name"] for result in results if result["state"] == "skipped: no tests in this installation"]
-    assert skipped == ["tests in float32", "tests in bfloat16"]
+    skipped = [result["name"] for result in results if result["state"].startswith("skipped")]
+    assert skipped == ["tests in float32", "tests in bfloat16", "synchronisations"]
     measured = [result for result in results if result["name"] not in skipped]
     assert {result["name"]: result["state"] for result in measured} == {result["name"]: "ok" for result in measured}
     assert all(result["rows"] for result in measured)
