@@ -82,7 +82,7 @@ def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int)
     chunks = torch.arange(len(ids)) // chunk_tokens
     stretches = divide(len(ids))
     rows = torch.stack([ids[stretch.start : stretch.end] for stretch in stretches])
-    states = encoder.states(encoder.framed(rows))[:, 1:-1]
+    states = encoder.states(encoder.framed(rows))[:, 1:-1].float()
     core = torch.cat([row[s.core[0] - s.start : s.core[1] - s.start] for s, row in zip(stretches, states, strict=True)])
     vectors = F.normalize(torch.zeros(count, core.shape[1]).index_add(0, chunks, core), dim=-1)
     asked = torch.stack([question_vector(encoder, question.text) for question in document.questions])
@@ -100,7 +100,7 @@ def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int)
 def question_vector(encoder: Encoder, question: str) -> Tensor:
     """The unit vector [width] of a question, with its gradient."""
     ids = encoder.tokenizer.encode(question, add_special_tokens=False).ids[: STRETCH - 2]
-    return F.normalize(encoder.states(encoder.framed(torch.tensor([ids]))).mean(1), dim=-1)[0]
+    return F.normalize(encoder.states(encoder.framed(torch.tensor([ids]))).float().mean(1), dim=-1)[0]
 
 
 def loss_of(encoder: Encoder, document: Block, chunk_tokens: int) -> Tensor:

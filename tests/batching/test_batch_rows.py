@@ -233,8 +233,8 @@ def test_rows_are_answered_before_the_input_ends():
 
 def test_memory_does_not_grow_with_the_rows():
     def rows():
-        for number in range(5_000):
-            if number in (500, 4_999):
+        for number in range(1_500):
+            if number in (500, 1_499):
                 marks.append(tracemalloc.get_traced_memory()[0])
             yield b'{"id": "%d", "question": "%s"}\n' % (number, b"x" * 2_000)
 
@@ -400,13 +400,13 @@ def test_ctrl_c_does_not_lose_an_answer_that_was_just_delivered(monkeypatch):
 
 
 @pytest.mark.slow
-def test_thirty_kills_lose_nothing_and_repeat_nothing(tmp_path):
+def test_kills_lose_nothing_and_repeat_nothing(tmp_path):
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    rows, kills = 1_200, 0
+    rows, kills = 500, 0
     source.write_bytes(b"".join(jsonl(*({"id": f"q{n}", "question": f"question {n}"} for n in range(rows)))))
     generator = random.Random(0)
     command = [sys.executable, "-m", "tests.helpers.batch_stub", str(source), str(out)]
-    for _ in range(30):
+    for _ in range(12):
         # Killed as soon as the output has grown by a random number of bytes.
         enough = (out.stat().st_size if out.exists() else 0) + generator.randint(0, 20_000)
         process = subprocess.Popen(command, cwd=ROOT)
@@ -415,7 +415,7 @@ def test_thirty_kills_lose_nothing_and_repeat_nothing(tmp_path):
         process.kill()
         # On a busy machine a run may get to its end before it is killed.
         kills += process.wait() == -signal.SIGKILL
-    assert kills >= 10
+    assert kills >= 4
     assert subprocess.run(command, cwd=ROOT).returncode == 0
     rows_written = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert [row["id"] for row in rows_written] == [f"q{n}" for n in range(rows)]

@@ -15,7 +15,7 @@ from specprefill_cli.prefill.calibration import FOLDER_VARIABLE
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.random_pairs import random_calibrated_pair, save_pair
-from tests.helpers.rank_answers import QUESTION, TEXT, answers, collection, other_architectures
+from tests.helpers.rank_answers import QUESTION, TEXT, UNEVEN, answers, collection, other_architectures
 
 pytestmark = pytest.mark.slow
 
@@ -85,13 +85,13 @@ def test_a_decoded_token_takes_one_small_broadcast(two_rank_answers):
 
 
 # On four ranks the heads of a draft divide unevenly, or there are too few of them.
-UNEVEN = {"num_attention_heads": 6, "hidden_size": 96}
+SIX = {"num_attention_heads": 6, "hidden_size": 96}
 FEW = {"num_attention_heads": 2, "num_key_value_heads": 1}
 # The draft reads in windows.
 SHORT = {"max_position_embeddings": 256}
 PAIRS = {
     **{name: (name, {}) for name in ARCHITECTURES},
-    "llama": ("llama", UNEVEN),
+    "llama": ("llama", SIX),
     "few heads": ("qwen2", FEW),
     "short draft": ("llama", SHORT),
 }
@@ -115,13 +115,13 @@ def test_every_architecture_matches_one_process_with_draft_and_target_divided(pa
     result = run(HELPERS / "rank_answers.py", ranks, folder, **{FOLDER_VARIABLE: str(calibration)})
     assert result.returncode == 0, result.stderr
     ours = json.loads(result.stdout)
-    assert len(ours) > 25
-    assert_same(ours, {name: answer for name, answer in expected.items() if name in ours})
-    whole = {name for name in PAIRS if ours[f"{name} warnings"]}
+    names = PAIRS if ranks == 2 else UNEVEN
+    assert_same(ours, {name: answer for name, answer in expected.items() if name.startswith(tuple(names))})
+    whole = {name for name in names if ours[f"{name} warnings"]}
     assert whole == ({"few heads"} if ranks == 4 else set())
     # Phi-3 runs attention whole on every rank; of six query heads on four ranks, one has two.
     most = {"phi3": 0.8, "llama": 1 / 2 if ranks == 2 else 1 / 3, **dict.fromkeys(whole, 1.0)}
-    for name in PAIRS.keys() - {"mistral"}:
+    for name in set(names) - {"mistral"}:
         share = ours[f"{name} draft operations"] / expected[f"{name} draft operations"]
         # In models so small, keys and values that two ranks compute are a fifth of a rank's work.
         assert 1 / ranks <= share < 1.25 * most.get(name, 1 / ranks), name
@@ -161,12 +161,6 @@ def test_rank_0_reads_standard_input_and_prints_the_answer(start, tiny_session):
     assert [span["start"] for span in record["spans"]] == [span.start for span in stream.prefilled.plan.spans]
 
 
-def test_rank_0_keeps_its_exit_codes():
-    usage = run(*CLI, *ASK, "--tensor-parallel", "2", "--devices", "cuda:1")
-    assert (usage.returncode, usage.stdout) == (2, "")
-    assert len(usage.stderr.splitlines()) == 1
-
-
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_signals_end_all_ranks_and_keep_the_answer_so_far(name, code):
     arguments = (*ASK, "--tensor-parallel", "2", "--speculate", "off", "--json")
@@ -182,11 +176,7 @@ def test_busy_rank_does_not_delay_exit():
 
 @pytest.mark.parametrize(
     ("fate", "words"),
-    [
-        ("die", "stopped answering"),
-        ("fail", "rank 1 failed: no room left"),
-        ("refuse", "rank 1 failed: no such file on this machine"),
-    ],
+    [("die", "stopped answering"), ("refuse", "rank 1 failed: no such file on this machine")],
 )
 def test_rank_lost_under_torchrun_ends_the_run_with_one_line(fate, words):
     result = run(*TORCHRUN, HELPERS / "dying_rank.py", *ASK, RANK_1=fate)

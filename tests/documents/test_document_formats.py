@@ -160,7 +160,7 @@ def test_html_gives_text_or_one_error(pieces: list[str]) -> None:
         (b"PK\x03\x04..mimetypeapplication/vnd.oasis.opendocument.text", "a.odt", "this is an OpenDocument file"),
         (b"hello", "a.xlsx", "not a .xlsx file: this is plain text or a file that lost its beginning"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest", "a.docx", "an old or encrypted Microsoft Office file, not a .docx"),
-        (gzip.compress(b"hello"), "stdin", "this is a gzip archive"),
+        (gzip.compress(b"hello", mtime=0), "stdin", "this is a gzip archive"),
         (b"{\\rtf1 hello}", "a.rtf", "this is an RTF file"),
         (b"text\x00text", "a.md", "binary data (it holds NUL bytes), not a .md file"),
         (b"<html>login", "a.pdf", "not a .pdf file: this is an HTML page"),

@@ -159,16 +159,6 @@ def test_draft_kv_keeps_every_token(random_session):
     assert kept.state.positions.tolist() == list(range(kept.plan.prompt_tokens))
 
 
-def test_falls_back_to_full_above_accept_risk(random_session):
-    settings = {"mode": "draft-kv", "scorer": "question", "recompute": 0.05}
-    ours = MODES["draft-kv"].prefill(request_for(random_session, **settings, accept_risk=0.0))
-    assert "fell back to full prefill" in ours.warnings[0]
-    assert ours.plan.kept_ratio == 1.0
-    accepted = MODES["draft-kv"].prefill(request_for(random_session, **settings, accept_risk=1e9))
-    assert not accepted.warnings
-    assert all(span.fate is Fate.ACCEPT for span in accepted.plan.spans)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("random_pair", ["llama", "qwen3", "gemma3", "phi3"], indirect=True)
 def test_fitted_map_beats_the_mean_and_survives_saving(random_pair, random_session, tmp_path):

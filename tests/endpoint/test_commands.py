@@ -110,7 +110,7 @@ def test_a_row_may_not_ask_for_what_an_endpoint_cannot_do(call, upstream):
     code, out, _ = call("batch", "-", "--document", HANDBOOK, "--target", upstream.target, stdin=rows)
     refused, answered = map(json.loads, out.splitlines())
     assert (code, answered["answer"]) == (3, "42 pence")
-    assert "--mode hybrid: not with an endpoint" in refused["error"]["message"]
+    assert "--mode hybrid: an endpoint takes text only" in refused["error"]["message"]
 
 
 def test_compare_shows_both_with_the_tokens_sent(call, upstream):
@@ -139,7 +139,7 @@ def test_evaluate_asks_the_endpoint(call, upstream, tmp_path):
     [
         (("plan", HANDBOOK, QUESTION), "an endpoint has no weights here"),
         (("batch", "-", "--document", HANDBOOK, "--workers", "2"), "give --concurrency N"),
-        (("ask", HANDBOOK, QUESTION, "--mode", "hybrid"), "--mode hybrid: not with an endpoint"),
+        (("ask", HANDBOOK, QUESTION, "--mode", "hybrid"), "--mode hybrid: an endpoint takes text only"),
         (("ask", HANDBOOK, QUESTION, "--style", "full"), "--style full"),
     ],
 )

@@ -386,12 +386,12 @@ def test_ctrl_c_ends_the_answer_of_a_caller_that_waits_for_it(session):
     engine = LocalEngine(session)
     passes = []
 
-    def interrupt(_layer, _states):
+    def interrupt(_module, _arguments):
         passes.append(1)
         if len(passes) == 4:
             raise KeyboardInterrupt
 
-    handle = session.pair.target.model.model.layers[0].register_forward_pre_hook(interrupt)
+    handle = session.pair.target.model.model.rotary_emb.register_forward_pre_hook(interrupt)
     *pieces, last = engine.ask(Request(documents=ONE, question="Who?", settings=FULL))
     handle.remove()
     text = "".join(event.text for event in pieces if isinstance(event, Piece))

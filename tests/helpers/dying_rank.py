@@ -12,15 +12,11 @@ def die(_worker, _command):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def fail(_worker, _command):
-    raise RuntimeError("no room left")
-
-
 def refuse(_worker, _command):
     raise SpecprefillError("no such file on this machine")
 
 
 if __name__ == "__main__":
     if os.environ["RANK"] == "1":
-        Worker.prefill = {"die": die, "fail": fail, "refuse": refuse}[os.environ["RANK_1"]]
+        Worker.prefill = {"die": die, "refuse": refuse}[os.environ["RANK_1"]]
     main()

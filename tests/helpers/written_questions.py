@@ -1,6 +1,13 @@
-"""Contexts with written questions for tests of training rows."""
+"""Passages with written questions for tests of training rows."""
 
 from specprefill_cli.training.corpus import ContextQuestions
+
+PLACES = ["Oslo", "Bergen", "Kalmar", "Turku", "Visby", "Ribe", "Odense", "Lund", "Vaasa", "Molde"]
+PASSAGES = [
+    f"The harbour of {place} was opened by the council in {1800 + number}. It cost {number + 3} million crowns and lies "
+    f"{number + 2} miles north of the old town. Ships from {PLACES[number - 1]} call there every week. " * 3
+    for number, place in enumerate(PLACES)
+]
 
 
 def harbour_groups(places, passages):
@@ -16,3 +23,6 @@ def harbour_groups(places, passages):
         )
         for number, (place, passage) in enumerate(zip(places, passages, strict=True))
     ]
+
+
+GROUPS = harbour_groups(PLACES, PASSAGES)

@@ -287,7 +287,7 @@ def test_an_upstream_that_is_not_there_is_a_bad_gateway(handbook):
         (("--upstream", "http://a:k@host/v1", "--http", "127.0.0.1:0"), "--upstream: an address with a user"),
         (
             ("--upstream", "http://h/v1", "--http", "127.0.0.1:0", "--mode", "hybrid"),
-            "--mode hybrid: not with an endpoint",
+            "--mode hybrid: an endpoint takes text only",
         ),
     ],
 )

@@ -26,14 +26,7 @@ from specprefill_cli.training.sources import prompt_format
 from specprefill_cli.training.synthesis import NOT_FOUND
 from specprefill_cli.training.tokenizer import load_tokenizer
 from specprefill_cli.training.train import Trainer, keep_settings
-from tests.helpers.written_questions import harbour_groups
-
-PLACES = ["Oslo", "Bergen", "Kalmar", "Turku", "Visby", "Ribe", "Odense", "Lund", "Vaasa", "Molde"]
-PASSAGES = [
-    f"The harbour of {place} was opened by the council in {1800 + number}. It cost {number + 3} million crowns and lies "
-    f"{number + 2} miles north of the old town. Ships from {PLACES[number - 1]} call there every week. " * 3
-    for number, place in enumerate(PLACES)
-]
+from tests.helpers.written_questions import GROUPS, PASSAGES, PLACES
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +45,7 @@ def tokenizer_files(tmp_path):
 
 
 def maker(tokenizer, recipe, **options):
-    groups = harbour_groups(PLACES, PASSAGES)
-    return RowMaker(tokenizer, prompt_format(), PASSAGES, groups, 16_384, 3, recipe, **options)
+    return RowMaker(tokenizer, prompt_format(), PASSAGES, GROUPS, 16_384, 3, recipe, **options)
 
 
 def texts_of(rows, maker):

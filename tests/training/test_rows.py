@@ -13,10 +13,9 @@ from specprefill_cli.training.positions import MAX_GAP_BEFORE_SUFFIX, widen_gaps
 from specprefill_cli.training.rows import RowMaker
 from specprefill_cli.training.sources import prompt_format
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block
-from tests.helpers.written_questions import harbour_groups
+from tests.helpers.written_questions import GROUPS, PASSAGES, PLACES
 
 CONTEXT = 16_384
-PLACES = ["Oslo", "Bergen", "Kalmar", "Turku", "Visby", "Ribe", "Odense", "Lund", "Vaasa", "Molde"]
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +27,7 @@ def tokenizer():
 
 @pytest.fixture
 def maker(tokenizer):
-    passages = [
-        f"The harbour of {place} was opened by the council in {1800 + number}. It cost {number + 3} million crowns and "
-        f"lies {number + 2} miles north of the old town. Ships from {PLACES[number - 1]} call there every week. " * 3
-        for number, place in enumerate(PLACES)
-    ]
-    groups = harbour_groups(PLACES, passages)
-    return RowMaker(tokenizer.backend_tokenizer, prompt_format(), passages, groups, CONTEXT, seed=3)
+    return RowMaker(tokenizer.backend_tokenizer, prompt_format(), PASSAGES, GROUPS, CONTEXT, seed=3)
 
 
 def questions_of(row, maker):
@@ -162,10 +155,7 @@ def test_locates_the_answer_near_words_of_the_question():
 
 def test_rows_are_the_same_for_a_seed(maker, tokenizer):
     first, second = (
-        RowMaker(
-            tokenizer.backend_tokenizer, prompt_format(), maker.material.passages, maker.material.groups, CONTEXT, 5
-        )
-        for _ in range(2)
+        RowMaker(tokenizer.backend_tokenizer, prompt_format(), PASSAGES, GROUPS, CONTEXT, 5) for _ in range(2)
     )
     rows = [(first.document_row(512, 0.5), second.document_row(512, 0.5)) for _ in range(3)]
     assert all(

@@ -16,9 +16,8 @@ from specprefill_cli.training.smollm2 import rows
 from specprefill_cli.training.smollm2.rows import ChatRowMaker, Mixture
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question
 from specprefill_cli.training.topics import Material
-from tests.helpers.written_questions import harbour_groups
+from tests.helpers.written_questions import GROUPS, PASSAGES, PLACES
 
-PLACES = ["Oslo", "Bergen", "Kalmar", "Turku", "Visby", "Ribe", "Odense", "Lund", "Vaasa", "Molde"]
 TEMPLATE = PromptFormat("System: answer.\nUser: ", "\n\nQuestion:", "\nAssistant: ")
 
 
@@ -30,18 +29,13 @@ def tokenizer():
 @pytest.fixture
 def make(tokenizer, monkeypatch):
     monkeypatch.setattr(rows, "END", "<|endoftext|>" if tokenizer.token_to_id("<|endoftext|>") is not None else "!")
-    passages = [
-        f"The harbour of {place} was opened by the council in {1800 + number}. It cost {number + 3} million crowns and "
-        f"lies {number + 2} miles north of the old town. Ships from {PLACES[number - 1]} call there every week. " * 3
-        for number, place in enumerate(PLACES)
-    ]
 
     def rank_chunks(text, question, offsets):
         return random.Random(question).sample(range(-(-len(offsets) // 32)), -(-len(offsets) // 32))
 
     def maker(everyday=(), **mixture):
-        material = Material(passages, harbour_groups(PLACES, passages), FactBook())
-        blocks = BlockMaker(material, names_in(passages), Recipe(), random.Random(4))
+        material = Material(PASSAGES, GROUPS, FactBook())
+        blocks = BlockMaker(material, names_in(PASSAGES), Recipe(), random.Random(4))
         return ChatRowMaker(tokenizer, TEMPLATE, material, blocks, Mixture(**mixture), rank_chunks, everyday)
 
     return maker
