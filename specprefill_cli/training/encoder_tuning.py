@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specprefill_cli.models.encoder import STRETCH, Encoder, divide, load_encoder
+from specprefill_cli.models.placement import cpu_has_bfloat16
 from specprefill_cli.training.blocks import joined
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups
 from specprefill_cli.training.encoder import WORDS, packed
@@ -82,7 +83,7 @@ def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int)
     chunks = torch.arange(len(ids)) // chunk_tokens
     stretches = divide(len(ids))
     rows = torch.stack([ids[stretch.start : stretch.end] for stretch in stretches])
-    states = encoder.states(encoder.framed(rows))[:, 1:-1].float()
+    states = states_of(encoder, rows)[:, 1:-1]
     core = torch.cat([row[s.core[0] - s.start : s.core[1] - s.start] for s, row in zip(stretches, states, strict=True)])
     vectors = F.normalize(torch.zeros(count, core.shape[1]).index_add(0, chunks, core), dim=-1)
     asked = torch.stack([question_vector(encoder, question.text) for question in document.questions])
@@ -100,7 +101,13 @@ def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int)
 def question_vector(encoder: Encoder, question: str) -> Tensor:
     """The unit vector [width] of a question, with its gradient."""
     ids = encoder.tokenizer.encode(question, add_special_tokens=False).ids[: STRETCH - 2]
-    return F.normalize(encoder.states(encoder.framed(torch.tensor([ids]))).float().mean(1), dim=-1)[0]
+    return F.normalize(states_of(encoder, torch.tensor([ids])).mean(1), dim=-1)[0]
+
+
+def states_of(encoder: Encoder, rows: Tensor) -> Tensor:
+    """The final states [rows, tokens, width] of rows of token ids, computed in bfloat16 where the processor has it."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=cpu_has_bfloat16()):
+        return encoder.states(encoder.framed(rows)).float()
 
 
 def loss_of(encoder: Encoder, document: Block, chunk_tokens: int) -> Tensor:
