@@ -46,7 +46,7 @@ class RowEngine(Protocol):
         """
 
     def close(self) -> None:
-        """End everything in flight."""
+        """End, once no row is in flight."""
 
 
 @dataclass
@@ -149,6 +149,9 @@ def run_rows(
     except KeyboardInterrupt:
         rows.keep_delivered()
         raise
+    finally:
+        for held in rows.in_flight.values():
+            held.cancel()
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,14 @@ from transformers import LlamaConfig
 
 from specprefill_cli.answering.cells import stream_cells
 from specprefill_cli.answering.session import WARM_UP, Session
+from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection, Document
 from specprefill_cli.endpoint.choosing import check_possible, choose
 from specprefill_cli.endpoint.client import Client, open_client
 from specprefill_cli.endpoint.evidence_text import chat_messages
 from specprefill_cli.endpoint.stream import EndpointStream
-from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Request, Started
+from specprefill_cli.engine.request import ANSWER, Asking, Deliver, Done, Event, Piece, Request, Started
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.loading import LoadedModel, load_model
 from specprefill_cli.models.memory import PeakMemory
@@ -35,8 +37,10 @@ from specprefill_cli.prompting import Template, load_template
 from specprefill_cli.settings import Settings, prompt_folder
 
 if TYPE_CHECKING:
-    from specprefill_cli.answering.session import Session
+    from specprefill_cli.batching.engine_rows import Reader
 
+# Rows that wait at a time where nothing is said: servers answer as many together without making each much slower.
+CAPACITY = 8
 # No prompt is too long here: the server knows its model's context, and says when it is exceeded.
 NO_LIMIT = 2**40
 CHOOSER = f"{BUNDLED}draft"
@@ -166,19 +170,38 @@ class EndpointSession(Session):
 
 @dataclass(frozen=True)
 class EndpointEngine:
-    """Answers one request at a time, in the calling thread. session: of `open_endpoint`."""
+    """Asks the endpoint, for each request in a thread of its own.
+
+    session: of `open_endpoint`; read: reads documents by name
+    """
 
     session: Session
+    capacity: int = CAPACITY
+    read: Reader = read_collection
 
     def ask(self, request: Request) -> Iterator[Event]:
-        """The events of a question about documents that were read; Ctrl-C ends the answer, which is complete up to there.
+        """The events of a question; Ctrl-C ends the answer, which is complete up to there.
 
         Raises what `EndpointSession.ask` raises, and EndpointError where the answer is cut off.
         """
         assert request.task == ANSWER, "plans and passages need a target with weights here"
-        assert not isinstance(request.documents, tuple), "the documents were read"
-        stream = self.session.ask(request.documents, request.question, request.settings, request.identifier)
+        names = request.documents
+        collection = self.read(names) if isinstance(names, tuple) else names
+        stream = self.session.ask(collection, request.question, request.settings, request.identifier)
         yield Started()
-        for text in stream:
-            yield Piece(text)
+        # Its end closes the connection, and writes the draft's cache.
+        with closing(iter(stream)) as pieces:
+            for text in pieces:
+                yield Piece(text)
         yield Done(stream.result(), stream_cells(stream) if request.with_cells else None)
+
+    def submit(self, request: Request, deliver: Deliver) -> Asking:
+        """Ask in a thread of its own."""
+        return Asking(self.ask(request), deliver)
+
+    def cancel(self, ticket: Asking) -> None:
+        """End an answer between two of its pieces."""
+        ticket.cancel()
+
+    def close(self) -> None:
+        """Leave the server as it is."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.engine.question import Ticket, due, is_device_failure, largest_pass_bytes, without_target
+from specprefill_cli.engine.question import Ticket, due, largest_pass_bytes, without_target
 from specprefill_cli.engine.request import (
     ANSWER,
     LAST,
@@ -36,6 +36,7 @@ from specprefill_cli.engine.request import (
     QueueFull,
     Request,
     Started,
+    is_device_failure,
 )
 from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.packed import run_together
@@ -47,6 +48,8 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 MOST_ON_CPU, MOST_ON_GPU = 16, 64
 # Threads that read documents and tokenise prompts, beside the engine's.
 PREPARING = 2
+# Seconds that `close` waits for the pass in hand.
+CLOSING = 3.0
 
 
 @dataclass(eq=False)
@@ -80,6 +83,7 @@ class LocalEngine:
     numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
     last_active: float = field(default_factory=time.monotonic, init=False)
     closing: bool = field(default=False, init=False)
+    thread: threading.Thread | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         pair = self.session.pair
@@ -345,8 +349,15 @@ class LocalEngine:
             self.drop(ticket)
             ticket.deliver(failure)
 
+    def start(self) -> None:
+        """Work in a thread, because the main one waits for other things, and for Ctrl-C."""
+        self.thread = threading.Thread(target=self.run, name="engine", daemon=True)
+        self.thread.start()
+
     def close(self) -> None:
-        """Let `run` return once everything is done."""
+        """Let `run` return once everything is done; wait a moment for the thread of `start`."""
         with self.changed:
             self.closing = True
             self.changed.notify_all()
+        if self.thread is not None:
+            self.thread.join(CLOSING)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -236,13 +235,6 @@ def largest_pass_bytes(prepared: Prepared) -> int:
     """Bytes that the largest pass of a prompt takes beside keys and values."""
     request, target = prepared.request, prepared.request.pair.loaded_target
     return min(request.prefill_chunk, request.prompt.length) * pass_bytes(target)
-
-
-def is_device_failure(error: BaseException) -> bool:
-    """Whether an accelerator raised an error that all further work on it will raise too: any but a lack of memory."""
-    kind, text = type(error).__name__, str(error)
-    failed = kind == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
-    return bool(failed) and "out of memory" not in text.lower()
 
 
 def due(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:

@@ -11,7 +11,6 @@ from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine import local
 from specprefill_cli.engine.local import LocalEngine
-from specprefill_cli.engine.question import is_device_failure
 from specprefill_cli.engine.request import (
     LAST,
     PASSAGES,
@@ -23,6 +22,7 @@ from specprefill_cli.engine.request import (
     QueueFull,
     Request,
     Started,
+    is_device_failure,
 )
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.prefill import phases
