@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from specprefill_cli import __version__
 from specprefill_cli.engine.http import HttpEngine, UnixConnection
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.pairs import chosen_pair
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, HTTP_SOCKET, SWITCH, is_private, runtime_folder
+from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, HTTP_SOCKET, is_private, runtime_folder, sole_server
 from specprefill_cli.settings import SETTINGS, Settings
 
 # Environment variables that decide what is loaded.
@@ -57,10 +57,6 @@ class Identity:
                 return f"the running server has another {name}"
         return None
 
-    def to_json(self) -> dict[str, Any]:
-        """The identity as JSON values."""
-        return asdict(self)
-
 
 def identity_of(settings: Settings) -> Identity:
     """What a server with these settings would be. Raises UsageError for a pair that does not exist."""
@@ -68,28 +64,23 @@ def identity_of(settings: Settings) -> Identity:
     names = filter(None, (pair.draft, pair.target, pair.adapter))
     models = [os.path.realpath(name) if os.path.exists(name) else name for name in names]
     loading = [name for name, setting in SETTINGS.items() if not setting.per_question and name not in ELSEWHERE]
+    # A folder's own time does not change when a file in it is rewritten.
+    package = Path(__file__).absolute().parents[1]
+    changed = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
     return Identity(
         version=__version__,
-        installation=installation(),
+        installation=f"{package} {sys.prefix} {changed}",
         models=models,
         settings={name: getattr(settings, name) for name in loading},
         variables={name: os.environ.get(name) for name in VARIABLES},
     )
 
 
-def installation() -> str:
-    """The package's folder, the environment's, and when the files of the package were last changed."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    # A folder's own time does not change when a file in it is rewritten.
-    changed = max(path.stat().st_mtime_ns for path in Path(package).rglob("*.py"))
-    return f"{package} {sys.prefix} {changed}"
-
-
 def server_state() -> dict[str, Any] | None:
     """What `/healthz` of this user's server says; None where none runs. Raises SpecprefillError where it is silent."""
     if not HAS_UNIX_SOCKETS or not is_private(runtime_folder()):
         return None
-    connection = UnixConnection(socket_path(), REPLY_SECONDS)
+    connection = UnixConnection(Path(runtime_folder(), HTTP_SOCKET), REPLY_SECONDS)
     try:
         connection.connect()
     except OSError:
@@ -103,11 +94,6 @@ def server_state() -> dict[str, Any] | None:
         connection.close()
 
 
-def socket_path() -> Path:
-    """The socket of this user's server."""
-    return Path(runtime_folder()) / HTTP_SOCKET
-
-
 def server_for(
     settings: Settings, startup_seconds: Callable[[], float], tell: Callable[[str], None]
 ) -> HttpEngine | None:
@@ -115,7 +101,7 @@ def server_for(
 
     startup_seconds: of this process
     """
-    if os.environ.get(SWITCH, "").lower() == "off" or "RANK" in os.environ:
+    if os.environ.get("SPECPREFILL_SERVER", "").lower() == "off" or "RANK" in os.environ:
         return None
     try:
         state = server_state()
@@ -130,13 +116,11 @@ def server_for(
     if reason is not None:
         tell(f"{reason}; running without it")
         return None
-    return HttpEngine(path=socket_path(), startup_seconds=startup_seconds())
+    return HttpEngine(path=Path(runtime_folder(), HTTP_SOCKET), startup_seconds=startup_seconds())
 
 
 def stop_server(process: int) -> None:
     """Let the server finish what it is answering, and wait for its end. Raises SpecprefillError where it goes on."""
-    from specprefill_cli.serving.listening import sole_server
-
     folder = Path(runtime_folder())
     try:
         os.kill(process, signal.SIGTERM)

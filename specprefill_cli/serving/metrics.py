@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from specprefill_cli.engine.local import LocalEngine
-from specprefill_cli.engine.question import Ticket
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Started
 
 if TYPE_CHECKING:
+    from specprefill_cli.engine.local import LocalEngine
+    from specprefill_cli.engine.question import Ticket
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)

@@ -35,7 +35,7 @@ from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE, Passage
 from specprefill_cli.serving.api import health, metrics
-from specprefill_cli.serving.backend import Backend, while_connected, whole_answer, with_errors
+from specprefill_cli.serving.backend import Backend, while_connected, with_errors
 from specprefill_cli.serving.body import body_bytes, overridden
 from specprefill_cli.serving.guard import ApiError, log_line
 from specprefill_cli.serving.metrics import RATIOS
@@ -60,13 +60,12 @@ class Proxy:
     """Forwards requests.
 
     upstream: where to, and the one model whose requests are thinned; "" for all
-    shadow: share of the thinned requests that are also sent whole; running: those, which nothing else keeps alive
+    running: whole requests that are also sent, which nothing else keeps alive
     chats: counts chat requests by what became of them; agreement: of the answers to both
     """
 
     backend: Backend
     upstream: EndpointRef
-    shadow: float
     client: httpx.AsyncClient
     chats: Counter
     agreement: Histogram
@@ -125,13 +124,12 @@ def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
     return session
 
 
-def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointRef, shadow: float) -> ASGIApp:
+def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointRef) -> ASGIApp:
     """The application of the proxy; `/healthz` and `/metrics` are its own. paths_allowed: no request names files."""
     registry = backend.metrics.registry
     proxy = Proxy(
         backend=backend,
         upstream=upstream,
-        shadow=shadow,
         client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)),
         chats=Counter("specprefill_chats", "Chat requests by what became of them.", ["outcome"], registry=registry),
         agreement=Histogram(
@@ -151,7 +149,7 @@ def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointR
 
 async def forward(request: Request, proxy: Proxy) -> Response:
     """Pass a request on, thinned where it is a chat about long documents, and its reply back as it comes."""
-    content, told = await body_bytes(request, proxy.backend.limits.body_bytes), {KEPT: "untouched"}
+    content, told = await body_bytes(request, proxy.backend.options.body_bytes), {KEPT: "untouched"}
     shadow = None
     if request.method == "POST" and request.url.path == CHAT:
         values, own = await asyncio.to_thread(without_own, content)
@@ -162,7 +160,7 @@ async def forward(request: Request, proxy: Proxy) -> Response:
             told = {KEPT: f"{kept}/{total}"}
             content = json.dumps(thinned).encode()
             proxy.backend.metrics.kept.observe(kept / total)
-            if random.random() < proxy.shadow:
+            if random.random() < proxy.backend.options.shadow:
                 whole = {key: value for key, value in values.items() if key != "stream_options"} | {"stream": False}
                 shadow = proxy.request(request, json.dumps(whole).encode())
         except Untouched as untouched:
@@ -225,7 +223,7 @@ async def thin(values: Mapping[str, Any], own: object, proxy: Proxy) -> dict[str
     question, long, collection = await asyncio.to_thread(documents_in, values, settings)
     try:
         asked = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
-        done = await whole_answer(proxy.backend.submit(asked))
+        done = await proxy.backend.answer(asked)
     except ApiError as error:
         if error.status not in (400, 500):
             raise
