@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specprefill_cli.answering.cells import stream_cells
-from specprefill_cli.answering.dry_run import dry_run
+from specprefill_cli.answering.draft_side import dry_run
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.errors import PromptTooLong
@@ -69,13 +68,18 @@ class Comparison:
         A mode that the prompt is too long for goes to `misfits` where another one answers. Raises what `Session.ask` raises,
         and KeyboardInterrupt when an answer was interrupted.
         """
+        # With the logits [V] of the first token, None where a target shows none.
         answers: list[tuple[ModeAnswer, Tensor | None]] = []
         self.misfits = {}
         session = self.session.with_cache(self.cache if len(modes) == 1 else None)
         for mode in modes:
             on_mode(mode)
             try:
-                answers.append(self.answer(session, mode, question, settings.varied(mode=mode)))
+                stream = session.ask(self.collection, question, settings.varied(mode=mode))
+                answer = ModeAnswer(asked=mode, answer=stream.finished(), cells=stream.cells)
+                answers.append((answer, stream.prefilled.logits))
+                # The next mode needs the memory of its KV.
+                del stream
             except PromptTooLong as error:
                 self.misfits[mode] = str(error)
                 if len(self.misfits) == len(modes):
@@ -84,14 +88,6 @@ class Comparison:
         if baseline is None:
             return [answer for answer, _ in answers]
         return [with_differences(baseline, answer, logits) for answer, logits in answers]
-
-    def answer(
-        self, session: Session, mode: str, question: str, settings: Settings
-    ) -> tuple[ModeAnswer, Tensor | None]:
-        """The answer in one mode, and its first token's logits [V], None where a target shows none; its KV is freed."""
-        stream = session.ask(self.collection, question, settings)
-        answer = ModeAnswer(asked=mode, answer=stream.finished(), cells=stream_cells(stream))
-        return answer, stream.prefilled.logits
 
     def plan(self, question: str, settings: Settings) -> DryRun:
         """A dry run for a question."""

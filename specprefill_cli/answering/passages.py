@@ -15,8 +15,9 @@ from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.documents.sentences import sentence_ranges
 from specprefill_cli.prefill.bm25 import coverage, word_scores
+from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.selection import with_neighbours
-from specprefill_cli.record import Passage
+from specprefill_cli.record import Fate, Passage
 
 # Tokens over which importance is averaged, so that a single token lifts no sentence.
 SMOOTHING = 16
@@ -79,15 +80,14 @@ class Sentences:
 
 
 def ranges_of(text: str) -> np.ndarray:
-    """The character ranges [n, 2] of a text's sentences, kept for the next question about it."""
-    return RANGES.find_or(text, lambda: find_ranges(text))
+    """The character ranges [n, 2] of a text's sentences; read-only, kept for the next question about the text."""
 
+    def found() -> np.ndarray:
+        ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
+        ranges.setflags(write=False)
+        return ranges
 
-def find_ranges(text: str) -> np.ndarray:
-    """What `ranges_of` returns; read-only, because all questions about the text share it."""
-    ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
-    ranges.setflags(write=False)
-    return ranges
+    return RANGES.find_or(text, found)
 
 
 def shares(scores: np.ndarray) -> np.ndarray:
@@ -137,6 +137,26 @@ def best_passages(
         add_sentence(runs, index, collection, sentences)
     while grow(runs, collection, sentences, WORDS_PER_PASSAGE * count):
         pass
+    return [as_passage(collection, sentences, run) for run in runs]
+
+
+def kept_passages(collection: Collection, sentences: Sentences, plan: Plan, offsets: np.ndarray) -> list[Passage]:
+    """The sentences that a plan's recomputed spans touch, as passages; offsets: [n, 2] characters of document tokens."""
+    kept = np.zeros(len(sentences.ranges), dtype=bool)
+    for span in plan.spans:
+        if span.fate is Fate.RECOMPUTE:
+            first, last = span.start - plan.document[0], span.end - plan.document[0] - 1
+            # Sentences are in document order and do not overlap.
+            first_sentence = np.searchsorted(sentences.ranges[:, 1], offsets[first, 0], side="right")
+            end_sentence = np.searchsorted(sentences.ranges[:, 0], offsets[last, 1])
+            kept[first_sentence:end_sentence] = True
+    runs: list[tuple[int, int]] = []
+    for index in np.flatnonzero(kept).tolist():
+        longer = (runs[-1][0], index + 1) if runs else (index, index + 1)
+        if runs and runs[-1][1] == index and joined(collection, sentences, longer):
+            runs[-1] = longer
+        else:
+            runs.append((index, index + 1))
     return [as_passage(collection, sentences, run) for run in runs]
 
 

@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specprefill_cli.answering.cells import stream_cells
-from specprefill_cli.answering.dry_run import dry_run
+from specprefill_cli.answering.draft_side import dry_run, retrieve
 from specprefill_cli.answering.resolve import EncodedQuestion, Prepared, loads_draft
-from specprefill_cli.answering.retrieval import retrieve
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.adaptive import SpeculationState
@@ -185,7 +183,7 @@ class Ticket:
         if self.retried is not None:
             again = f"out of memory ({self.retried}); asked again in passes of {self.settings.prefill_chunk} tokens"
             answer = replace(answer, warnings=[*answer.warnings, again])
-        yield Done(answer, stream_cells(stream) if self.request.with_cells else None)
+        yield Done(answer, stream.cells if self.request.with_cells else None)
 
     def may_retry(self, error: Exception) -> bool:
         """Whether it lacked memory, has told nothing yet, and was not tried again before."""

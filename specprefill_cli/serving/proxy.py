@@ -20,13 +20,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from specprefill_cli.answering.comparison import word_f1
-from specprefill_cli.answering.retrieval import retrieve
+from specprefill_cli.answering.draft_side import retrieve
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.endpoint.choosing import check_possible, choose_mode
+from specprefill_cli.endpoint.choosing import check_possible, choose_mode, evidence_text
 from specprefill_cli.endpoint.client import CONNECT_SECONDS, KEY_VARIABLE, TIMEOUT_SECONDS
-from specprefill_cli.endpoint.evidence_text import evidence_text
 from specprefill_cli.endpoint.session import open_chooser
 from specprefill_cli.engine.request import PASSAGES
 from specprefill_cli.engine.request import Request as Question
