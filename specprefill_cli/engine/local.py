@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -41,7 +41,6 @@ from specprefill_cli.engine.request import (
 from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.packed import run_together
 from specprefill_cli.models.passes import before_each_pass
-from specprefill_cli.prefill.calibration import CalibratedPair
 
 # What `--concurrency auto` runs at once. On a CPU 16 sequences share the fixed cost of a pass well enough; on a GPU memory
 # decides sooner.
@@ -94,6 +93,8 @@ class LocalEngine:
         limit = self.memory_bytes
         self.limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache) if limit is None else limit
         self.preparing = ThreadPoolExecutor(PREPARING, "prepare")
+        # For requests that do without the target's weights.
+        self.draft_side = without_target(pair)
 
     @property
     def capacity(self) -> int:
@@ -105,18 +106,13 @@ class LocalEngine:
         """Whether a request runs or waits."""
         return bool(self.running or self.waiting or self.prefilling)
 
-    @property
-    def queued(self) -> int:
-        """Requests that wait."""
-        return len(self.waiting)
-
     def submit(self, request: Request, deliver: Deliver, limit: int | None = None) -> Ticket:
         """Add a request, from any thread; whatever is wrong with it comes as its event.
 
         limit: requests that may wait already; raises QueueFull beyond it, unless nothing runs
         """
         with self.changed:
-            if self.closing or (limit is not None and self.busy and self.queued >= limit):
+            if self.closing or (limit is not None and self.busy and len(self.waiting) >= limit):
                 raise QueueFull
             if not self.busy:
                 self.last_active = time.monotonic()
@@ -163,24 +159,21 @@ class LocalEngine:
         ticket.deliver(Failed(Cancelled()))
 
     def prepare(self, ticket: Ticket) -> None:
-        """Read and tokenise beside the engine's thread."""
+        """Read and tokenise beside the engine's thread, which is then woken."""
+
+        def wake(_encoded: object) -> None:
+            with self.changed:
+                self.changed.notify_all()
+
         ticket.encoded = self.preparing.submit(ticket.encode, self.session, self.read, self.independent)
-        ticket.encoded.add_done_callback(lambda _: self.wake())
-
-    def wake(self) -> None:
-        """Let a waiting `step` look again."""
-        with self.changed:
-            self.changed.notify_all()
-
-    @property
-    def has_work(self) -> bool:
-        """Whether `step` has something to do."""
-        return bool(self.running) or any(ticket.is_ready for ticket in self.waiting)
+        ticket.encoded.add_done_callback(wake)
 
     def step(self) -> None:
         """Begin the oldest request that fits, and run one pass for all running answers; wait while there is nothing to do."""
         with self.changed:
-            while not self.has_work and (self.waiting or not self.closing):
+            while not (self.running or any(ticket.is_ready for ticket in self.waiting)):
+                if self.closing and not self.waiting:
+                    break
                 self.changed.wait()
         self.end_cancelled()
         ticket = self.admitted()
@@ -193,7 +186,10 @@ class LocalEngine:
         """Take the oldest request that is tokenised and fits beside those that run."""
         with self.changed:
             ticket = next((ticket for ticket in self.waiting if ticket.is_ready), None)
-        if ticket is None or not self.has_place or (self.running and self.needs_all(ticket)):
+        if ticket is None or not self.has_place:
+            return None
+        # After a lack of memory a request runs with no other.
+        if self.running and (self.alone or any(other.retried is not None for other in (ticket, *self.running))):
             return None
         try:
             if ticket.request.task == ANSWER and ticket.prepared is None:
@@ -218,10 +214,6 @@ class LocalEngine:
         answering = sum(not ticket.confirming for ticket in self.running)
         return answering < self.most and len(self.running) < self.capacity
 
-    def needs_all(self, ticket: Ticket) -> bool:
-        """Whether a request cannot run beside others."""
-        return self.alone or any(other.retried is not None for other in (ticket, *self.running))
-
     def begin(self, ticket: Ticket) -> None:
         """Prefill a question, or do what else was asked for."""
         ticket.started = time.perf_counter()
@@ -239,11 +231,6 @@ class LocalEngine:
             self.fail(ticket, error)
         finally:
             self.prefilling = None
-
-    @cached_property
-    def draft_side(self) -> CalibratedPair:
-        """The pair for requests that do without the target's weights."""
-        return without_target(self.session.pair)
 
     def between_passes(self, ticket: Ticket) -> None:
         """Let the answers go on between two passes of a prefill. Raises Cancelled where nobody waits for that any more."""
@@ -290,7 +277,8 @@ class LocalEngine:
 
     def fail(self, ticket: Ticket, error: Exception) -> None:
         """End a request; one that lacked memory and has told nothing yet is first tried again, alone and in short passes."""
-        if not ticket.may_retry(error):
+        lacks_memory = isinstance(error, torch.OutOfMemoryError)
+        if not lacks_memory or ticket.delivered or ticket.cancelled or ticket.retried is not None:
             self.tell(ticket, Failed(error))
             return
         self.drop(ticket)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from specprefill_cli.answering.draft_side import dry_run, retrieve
@@ -129,10 +128,8 @@ class Ticket:
         assert encoded.prompt is not None, "the question is to be answered"
         encoded.session.warm_up(self.settings)
         self.prepared = encoded.session.resolved(encoded.prompt, self.settings, self.request.identifier)
-        self.bytes, self.confirming_bytes = (
-            answer_bytes(self.prepared),
-            answer_bytes(replace(self.prepared, mode=BASELINE)),
-        )
+        self.bytes = answer_bytes(self.prepared)
+        self.confirming_bytes = answer_bytes(replace(self.prepared, mode=BASELINE))
 
     def prefill(self) -> None:
         """Prefill the question, and choose the first token of its answer."""
@@ -184,11 +181,6 @@ class Ticket:
             again = f"out of memory ({self.retried}); asked again in passes of {self.settings.prefill_chunk} tokens"
             answer = replace(answer, warnings=[*answer.warnings, again])
         yield Done(answer, stream.cells if self.request.with_cells else None)
-
-    def may_retry(self, error: Exception) -> bool:
-        """Whether it lacked memory, has told nothing yet, and was not tried again before."""
-        untold = not self.delivered and not self.cancelled and self.retried is None
-        return untold and isinstance(error, torch.OutOfMemoryError)
 
     def restart(self, error: Exception) -> None:
         """Go back to the beginning, with short passes."""

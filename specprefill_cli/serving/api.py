@@ -53,7 +53,7 @@ async def health(request: Request, backend: Backend, told: bool) -> Response:
         state |= description(backend.identity, backend.addresses) | {
             "pair": backend.pair_name,
             "uptime_seconds": round(time.time() - backend.started, 1),
-            "waiting": engine.queued,
+            "waiting": len(engine.waiting),
             "busy": engine.busy,
         }
     return AsciiResponse(state, 503 if stuck else 200)

@@ -49,7 +49,7 @@ class Metrics:
     def watch(self, engine: LocalEngine, cache: DocumentCache) -> None:
         """Measure queue and cache whenever they are asked for."""
         queue = Gauge("specprefill_queue", "Questions that wait.", registry=self.registry)
-        queue.set_function(lambda: engine.queued)
+        queue.set_function(lambda: len(engine.waiting))
         size = Gauge("specprefill_cache_bytes", "Memory of documents' KV between questions.", registry=self.registry)
         size.set_function(lambda: cache.draft.prefixes.bytes + cache.target.prefixes.bytes)
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import first_line
 from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
-from specprefill_cli.record import BASELINE, Passage
+from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import health, metrics
 from specprefill_cli.serving.backend import Backend, while_connected, with_errors
 from specprefill_cli.serving.body import body_bytes, overridden
@@ -94,18 +94,11 @@ class Proxy:
         try:
             return await self.client.send(request, stream=True)
         except httpx.ReadTimeout:
-            raise ApiError(
-                504,
-                f"{self.upstream.url}: no answer within {TIMEOUT_SECONDS:g} s; see whether it is busy",
-                "upstream_error",
-            ) from None
+            status, reason = 504, f"no answer within {TIMEOUT_SECONDS:g} s; see whether it is busy"
         except httpx.HTTPError as error:
             cause = first_line(error) or type(error).__name__
-            raise ApiError(
-                502,
-                f"{self.upstream.url}: cannot be reached ({cause}); start it, or check --upstream",
-                "upstream_error",
-            ) from None
+            status, reason = 502, f"cannot be reached ({cause}); start it, or check --upstream"
+        raise ApiError(status, f"{self.upstream.url}: {reason}", "upstream_error")
 
     async def compare(self, request: httpx.Request, reply: str) -> None:
         """Send a whole request, and measure how far its answer agrees with that of the thinned one."""
@@ -222,13 +215,19 @@ async def thin(values: Mapping[str, Any], own: object, proxy: Proxy) -> dict[str
     question, long, collection = await asyncio.to_thread(documents_in, values, settings)
     try:
         asked = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
-        done = await proxy.backend.answer(asked)
+        passages = (await proxy.backend.answer(asked)).result.passages
     except ApiError as error:
         if error.status not in (400, 500):
             raise
         log_line(f"forwarded a request as it is: {error}")
         raise Untouched("the draft failed") from None
-    return with_texts(values, long, kept_texts(collection, done.result.passages))
+    kept = [
+        evidence_text(
+            Collection((document,)), [replace(passage, number=0) for passage in passages if passage.number == number]
+        )
+        for number, document in enumerate(collection.documents)
+    ]
+    return with_texts(values, long, kept)
 
 
 def documents_in(values: Mapping[str, Any], settings: Settings) -> tuple[str, list[LongText], Collection]:
@@ -240,16 +239,6 @@ def documents_in(values: Mapping[str, Any], settings: Settings) -> tuple[str, li
         raise Untouched("short")
     documents = (one_page_document("", clean_characters(text.document), "text/plain") for text in long)
     return question, long, Collection(tuple(documents))
-
-
-def kept_texts(collection: Collection, passages: Sequence[Passage]) -> list[str]:
-    """What is kept of each document, in their order."""
-    return [
-        evidence_text(
-            Collection((document,)), [replace(passage, number=0) for passage in passages if passage.number == number]
-        )
-        for number, document in enumerate(collection.documents)
-    ]
 
 
 def tokens_in(values: Mapping[str, Any]) -> int:

@@ -214,7 +214,7 @@ def test_only_so_many_run_at_once_and_all_are_answered_in_order(session):
     asker = Asker(session, concurrency=1)
     tickets = [asker.submit(name) for name in "abc"]
     asker.step_until("a", Piece)
-    assert asker.engine.queued == 2
+    assert len(asker.engine.waiting) == 2
     assert [ticket.started is None for ticket in tickets] == [False, True, True]
     with pytest.raises(QueueFull):
         asker.submit("d", limit=2)
