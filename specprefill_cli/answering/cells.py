@@ -81,13 +81,9 @@ def document_cells(
                 fate=span.fate,
                 importance=score,
                 place=places.get(chunk),
-                level=_level(score, largest),
+                # By the root, because few chunks hold most of the importance.
+                level=round(LEVELS * sqrt(max(score, 0.0) / largest)) if score is not None and largest > 0 else 0,
                 layers=span.layers,
             )
         )
     return cells
-
-
-def _level(score: float | None, largest: float) -> int:
-    """Return the shading of a score: by its root, because few chunks hold most of the importance."""
-    return round(LEVELS * sqrt(max(score, 0.0) / largest)) if score is not None and largest > 0 else 0

@@ -84,27 +84,22 @@ class Comparison:
                 self.misfits[mode] = str(error)
                 if len(self.misfits) == len(modes):
                     raise
-        baseline = next((pair for pair in answers if pair[0].asked == BASELINE), None)
-        if baseline is None:
+        full, full_logits = next((pair for pair in answers if pair[0].asked == BASELINE), (None, None))
+        if full is None:
             return [answer for answer, _ in answers]
-        return [with_differences(baseline, answer, logits) for answer, logits in answers]
+        return [
+            replace(
+                answer,
+                speedup=full.answer.ttft_seconds / answer.answer.ttft_seconds,
+                first_token_kl=None if full_logits is None or logits is None else kl_divergence(full_logits, logits),
+                agreement=word_f1(answer.answer.answer, full.answer.answer),
+            )
+            for answer, logits in answers
+        ]
 
     def plan(self, question: str, settings: Settings) -> DryRun:
         """A dry run for a question."""
         return dry_run(self.session, self.collection, question, settings)
-
-
-def with_differences(
-    baseline: tuple[ModeAnswer, Tensor | None], answer: ModeAnswer, logits: Tensor | None
-) -> ModeAnswer:
-    """The answer with its differences from the baseline's."""
-    full, full_logits = baseline
-    return replace(
-        answer,
-        speedup=full.answer.ttft_seconds / answer.answer.ttft_seconds,
-        first_token_kl=None if full_logits is None or logits is None else kl_divergence(full_logits, logits),
-        agreement=word_f1(answer.answer.answer, full.answer.answer),
-    )
 
 
 def kl_divergence(reference: Tensor, logits: Tensor) -> float:

@@ -6,9 +6,8 @@ Kept spans are sent as prose: whole sentences below the name and page of their d
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -146,31 +145,20 @@ def place_of(collection: Collection, passage: Passage) -> tuple[int, int]:
 
 
 def evidence_text(collection: Collection, passages: Sequence[Passage]) -> str:
-    """The passages as a text for a model: a heading for each page, then its passages, each a paragraph."""
-    return PARAGRAPH.join(parts(collection, passages))
-
-
-def parts(collection: Collection, passages: Sequence[Passage]) -> Iterator[str]:
-    """The paragraphs of the text; a heading belongs to the paragraph below it."""
-    reached = 0
-    for (number, page), group in groupby(passages, key=lambda passage: (passage.number, passage.page)):
-        heading = page_heading(collection, number, page)
-        for passage in group:
-            start, end = place_of(collection, passage)
-            if collection.text[reached:start].strip():
-                yield LEFT_OUT
-            yield f"{heading}\n{passage.text}" if heading else passage.text
-            heading, reached = "", end
+    """The passages as a text for a model: each a paragraph, the first of a page below its document's name and the page."""
+    paragraphs, reached, headed = [], 0, None
+    for passage in passages:
+        start, end = place_of(collection, passage)
+        if collection.text[reached:start].strip():
+            paragraphs.append(LEFT_OUT)
+        document, place = collection.documents[passage.number], (passage.number, passage.page)
+        page = f", page {passage.page}" if len(document.pages) > 1 else ""
+        heading = f"{one_line(document.name)}{page}:\n" if document.name and place != headed else ""
+        paragraphs.append(heading + passage.text)
+        reached, headed = end, place
     if collection.text[reached:].strip():
-        yield LEFT_OUT
-
-
-def page_heading(collection: Collection, number: int, page: int) -> str:
-    """What stands above the text of a page: the document's name, if it has one, and the page where it has several."""
-    document = collection.documents[number]
-    if not document.name:
-        return ""
-    return f"{one_line(document.name)}, page {page}:" if len(document.pages) > 1 else f"{one_line(document.name)}:"
+        paragraphs.append(LEFT_OUT)
+    return PARAGRAPH.join(paragraphs)
 
 
 def chat_messages(template: Template, document: str, question: str) -> list[dict[str, str]]:

@@ -186,7 +186,9 @@ class LocalEngine:
         """Take the oldest request that is tokenised and fits beside those that run."""
         with self.changed:
             ticket = next((ticket for ticket in self.waiting if ticket.is_ready), None)
-        if ticket is None or not self.has_place:
+        # Confirmations take no place, but no more than `capacity` pile up.
+        answering = sum(not other.confirming for other in self.running)
+        if ticket is None or answering >= self.most or len(self.running) >= self.capacity:
             return None
         # After a lack of memory a request runs with no other.
         if self.running and (self.alone or any(other.retried is not None for other in (ticket, *self.running))):
@@ -207,12 +209,6 @@ class LocalEngine:
             self.waiting.remove(ticket)
             self.prefilling = ticket
         return ticket
-
-    @property
-    def has_place(self) -> bool:
-        """Whether one more question may run. Confirmations take no place, but no more than `capacity` pile up."""
-        answering = sum(not ticket.confirming for ticket in self.running)
-        return answering < self.most and len(self.running) < self.capacity
 
     def begin(self, ticket: Ticket) -> None:
         """Prefill a question, or do what else was asked for."""

@@ -150,7 +150,12 @@ def refusal(error: BaseException) -> ApiError:
 
 async def while_connected(request: HttpRequest, work: Awaitable[Any]) -> Any:
     """The outcome of the work, which is cancelled when the client goes away first."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request))
+
+    async def disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -159,12 +164,6 @@ async def while_connected(request: HttpRequest, work: Awaitable[Any]) -> Any:
     finally:
         for pending in (task, gone):
             pending.cancel()
-
-
-async def disconnected(request: HttpRequest) -> None:
-    """Wait until the client has gone."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def event_stream(

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from starlette.requests import Request
@@ -26,6 +27,7 @@ from specprefill_cli.record import Record
 from specprefill_cli.serving.backend import Backend, event_stream, while_connected
 from specprefill_cli.serving.body import json_body, overridden
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
+from specprefill_cli.serving.thinning import Untouched, texts_of
 
 ROLES = ("system", "developer", "user", "assistant")
 # Fields that ask for something else than text, with the values that ask for nothing.
@@ -44,6 +46,11 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "n": (None, 1),
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
+}
+# What is said of messages that `texts_of` refuses.
+NO_TEXT = {
+    "tools": "messages: tool calls are not supported",
+    "not text alone": "messages: content must be text or a list of text parts; nothing else is supported",
 }
 PARAGRAPH = "\n\n"
 NAME = "conversation"
@@ -119,7 +126,16 @@ def chat_of(messages: object) -> Chat:
     """The conversation as a prompt. Raises ApiError for messages that are not text."""
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise ApiError(400, "messages must be a list of objects with role and content")
-    turns = [(role_of(message, number), text_of(message, number)) for number, message in enumerate(messages)]
+    try:
+        parts = texts_of(messages)
+    except Untouched as untouched:
+        raise ApiError(400, NO_TEXT[str(untouched)]) from None
+    turns = [
+        (role, "\n".join(text for *_, text in group))
+        for (role, _), group in groupby(parts, key=lambda part: (part[0], part[1]))
+    ]
+    if any(role not in ROLES for role, _ in turns):
+        raise ApiError(400, f"messages: role must be one of {', '.join(ROLES)}")
     system = clean_characters(PARAGRAPH.join(text for role, text in turns if role in ("system", "developer")))
     spoken = [(role, text) for role, text in turns if role in ("user", "assistant")]
     if not spoken or spoken[-1][0] != "user" or not spoken[-1][1].strip():
@@ -127,28 +143,6 @@ def chat_of(messages: object) -> Chat:
     earlier = [f"{role.capitalize()}: {text.strip()}" for role, text in spoken[:-1]]
     before, _, question = spoken[-1][1].strip().rpartition(PARAGRAPH)
     return Chat(system=system, document=PARAGRAPH.join([*earlier, *filter(None, [before])]), question=question)
-
-
-def role_of(message: Mapping[str, Any], number: int) -> str:
-    """A message's role. Raises ApiError for a tool's, and for one that is unknown."""
-    role = message.get("role")
-    if role in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
-        raise ApiError(400, f"messages[{number}]: tool calls are not supported")
-    if role not in ROLES:
-        raise ApiError(400, f"messages[{number}]: role must be one of {', '.join(ROLES)}")
-    return str(role)
-
-
-def text_of(message: Mapping[str, Any], number: int) -> str:
-    """A message's text. Raises ApiError for images and other content."""
-    content = message.get("content")
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise ApiError(400, f"messages[{number}]: content must be text or a list of text parts")
-    for part in parts:
-        if part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise ApiError(400, f"messages[{number}]: content must be text; {part.get('type')} is not supported")
-    return "\n".join(part["text"] for part in parts)
 
 
 def chat_template(chat: Chat, own: Template) -> Template:
