@@ -38,7 +38,7 @@ class Finished:
     def take(self, row: Row | BadRow) -> bool | None:
         """Whether a row failed, which is then forgotten; None where the output does not have it."""
         entries = self.rows.get(key_of(row), [])
-        same = [entry for entry in entries if entry[0] in (row.origin.content_hash, None)]
+        same = [entry for entry in entries if entry[0] in (row.content_hash, None)]
         if not same:
             return None
         # One that names this content, and did not fail, first.

@@ -81,22 +81,11 @@ class RowError(SpecprefillError):
 
 
 @dataclass(frozen=True)
-class Origin:
-    """The line of a row. content_hash: of the whole line; has_identifier: whether it names one."""
-
-    content_hash: str
-    has_identifier: bool
-
-
-UNKNOWN = Origin("", True)
-
-
-@dataclass(frozen=True)
 class Row:
     """One question; `identifier` is the row's own, or the number of its line.
 
     documents: empty for the batch's own; overrides: settings as the row has them; ignored: unknown keys
-    origin: the line that it stands in
+    content_hash: of its whole line; named: whether that has an identifier
     """
 
     identifier: str | int
@@ -104,7 +93,8 @@ class Row:
     documents: tuple[str, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-    origin: Origin = field(default=UNKNOWN, compare=False)
+    content_hash: str = field(default="", compare=False)
+    named: bool = field(default=True, compare=False)
 
     @property
     def warnings(self) -> list[str]:
@@ -118,7 +108,8 @@ class BadRow:
 
     identifier: str | int
     error: RowError
-    origin: Origin = field(default=UNKNOWN, compare=False)
+    content_hash: str
+    named: bool
 
 
 def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | None:
@@ -127,25 +118,28 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | 
     number: of the line, from 1; has_documents: whether rows without documents, and plain questions, are allowed
     """
     identifier: str | int = number
-    origin = Origin(hashlib.sha256(line.strip()).hexdigest()[:16], has_identifier=False)
+    content_hash, named = hashlib.sha256(line.strip()).hexdigest()[:16], False
     try:
         # Files joined by `cat` may have byte order marks in the middle.
         text = line.decode("utf-8").strip().lstrip("\ufeff")
         if not text:
             return None
         values = json.loads(text) if text.startswith("{") else {"question": plain_question(text, has_documents)}
-        if (own := own_identifier(values)) is not None:
-            identifier, origin = own, replace(origin, has_identifier=True)
-        return replace(row_of(values, identifier, has_documents), origin=origin)
+        own = values.get("id")
+        if isinstance(own, bool) or not isinstance(own, str | int | None):
+            raise RowError("id must be a string or a whole number")
+        if own is not None:
+            identifier, named = own, True
+        return replace(row_of(values, identifier, has_documents), content_hash=content_hash, named=named)
     except RowError as error:
-        return BadRow(identifier, error, origin)
+        return BadRow(identifier, error, content_hash, named)
     except (ValueError, RecursionError) as error:
-        return BadRow(identifier, RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"), origin)
+        return BadRow(identifier, RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"), content_hash, named)
 
 
 def key_of(row: Row | BadRow) -> str | int:
     """What finds a row again in an output, wherever it stands: its identifier, or its content where it has none."""
-    return row.identifier if row.origin.has_identifier else row.origin.content_hash
+    return row.identifier if row.named else row.content_hash
 
 
 def identity_of(row: Row | BadRow, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
@@ -153,10 +147,10 @@ def identity_of(row: Row | BadRow, repeated: Container[str | int] | None = ()) -
 
     repeated: identifiers that several rows of the input have, which their content tells apart; None: any may be
     """
-    if not row.origin.has_identifier:
-        return {"id": row.identifier, "row_hash": row.origin.content_hash}
+    if not row.named:
+        return {"id": row.identifier, "row_hash": row.content_hash}
     if repeated is None or row.identifier in repeated:
-        return {"id": row.identifier, "content_hash": row.origin.content_hash}
+        return {"id": row.identifier, "content_hash": row.content_hash}
     return {"id": row.identifier}
 
 
@@ -196,14 +190,6 @@ def plain_question(text: str, has_documents: bool) -> object:
     if isinstance(value, list) or text in ("[", "]"):
         raise RowError("a JSON array is not a row; give one object per line (jq -c '.[]' writes them)")
     return value
-
-
-def own_identifier(values: Mapping[str, Any]) -> str | int | None:
-    """The row's `id`. Raises RowError for one of another type."""
-    identifier = values.get("id")
-    if isinstance(identifier, bool) or not isinstance(identifier, str | int | None):
-        raise RowError("id must be a string or a whole number")
-    return identifier
 
 
 def row_of(values: Mapping[str, Any], identifier: str | int, has_documents: bool) -> Row:

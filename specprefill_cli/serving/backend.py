@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +133,7 @@ def description(identity: Identity, addresses: tuple[str, ...]) -> dict[str, Any
         "version": __version__,
         "process": os.getpid(),
         "addresses": list(addresses),
-        "identity": asdict(identity),
+        "identity": identity,
     }
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.light_import import import_transformers
 from specprefill_cli.serving.backend import Backend, ServeOptions, description
-from specprefill_cli.serving.control import Identity, identity_of, server_state
+from specprefill_cli.serving.control import Identity, difference, identity_of, server_state
 from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, listen, private_folder, sole_server
 from specprefill_cli.serving.metrics import Metrics
@@ -188,6 +188,6 @@ def start(settings: Settings, own: Collection | None, options: ServeOptions, tel
 def check_same(identity: Identity) -> None:
     """Raises SpecprefillError where the running server has other settings than would be served now."""
     state = server_state() if HAS_UNIX_SOCKETS else None
-    difference = identity.difference(state.get("identity") or {}) if state is not None else None
-    if difference is not None:
-        raise SpecprefillError(f"{difference}; end it with `specprefill serve --stop` first")
+    reason = difference(identity, state.get("identity") or {}) if state is not None else None
+    if reason is not None:
+        raise SpecprefillError(f"{reason}; end it with `specprefill serve --stop` first")
