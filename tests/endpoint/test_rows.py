@@ -7,10 +7,9 @@ import pytest
 
 from specprefill_cli.batching.engine_rows import EngineRows
 from specprefill_cli.batching.rows import Row
-from specprefill_cli.documents import DocumentError, read_collection
+from specprefill_cli.documents import read_collection
 from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
 from specprefill_cli.engine.request import Cancelled
-from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import Settings
 from tests.helpers.upstream import piece, says, silent, streamed
 
@@ -64,19 +63,6 @@ def test_a_row_brings_its_documents_and_settings(ask, upstream, outcomes, tmp_pa
     assert upstream.bodies[0]["max_tokens"] == 7
     assert record["answer"] == "42 pence"
     assert "colour" in record["warnings"][-1]
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({"documents": ("missing.txt",)}, DocumentError),
-        ({"overrides": {"mode": "hybrid"}}, UsageError),
-    ],
-)
-def test_what_is_wrong_with_a_row_is_its_outcome(ask, upstream, outcomes, values, expected):
-    ask("What?", **values)
-    assert isinstance(outcomes.get()[1], expected)
-    assert upstream.bodies == []
 
 
 def test_a_row_that_is_given_up_holds_nothing_up(ask, upstream, outcomes):
