@@ -61,8 +61,6 @@ class LocalEngine:
         engine.cancel(ticket)
 
     concurrency: questions that run at once; None: as many as pay
-    memory_bytes: limit of the running answers' KV and the largest pass; None: that of `--memory-cache`. One question runs
-        whatever it needs
     independent: whether answers, and the choice of their mode, do not depend on earlier questions, as clients of a server
         expect
     read: reads documents by name; observe: told of every event, for metrics
@@ -71,7 +69,6 @@ class LocalEngine:
 
     session: Session
     concurrency: int | None = None
-    memory_bytes: int | None = None
     independent: bool = False
     read: Callable[[tuple[str, ...]], Collection] = read_collection
     observe: Callable[[Ticket, Event], None] = lambda _ticket, _event: None
@@ -90,8 +87,8 @@ class LocalEngine:
         self.alone = pair.ranks.size > 1
         most = MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU
         self.most = 1 if self.alone else self.concurrency or most
-        limit = self.memory_bytes
-        self.limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache) if limit is None else limit
+        # Bytes of the running answers' KV and the largest pass; one question runs whatever it needs.
+        self.limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache)
         self.preparing = ThreadPoolExecutor(PREPARING, "prepare")
         # For requests that do without the target's weights.
         self.draft_side = without_target(pair)
@@ -283,10 +280,9 @@ class LocalEngine:
         with self.changed:
             self.waiting.appendleft(ticket)
         # What was kept of earlier documents, and what torch keeps.
-        for cache in (self.session.cache, ticket.request.session.cache if ticket.request.session else None):
-            if cache is not None:
-                cache.draft.prefixes.evict(0)
-                cache.target.prefixes.evict(0)
+        if (cache := self.session.cache) is not None:
+            cache.draft.prefixes.evict(0)
+            cache.target.prefixes.evict(0)
         torch.cuda.empty_cache()
         self.prepare(ticket)
 

@@ -95,7 +95,6 @@ class Ticket:
         session: the engine's; independent: of what earlier answers showed
         """
         request, settings, documents = self.request, self.settings, self.request.documents
-        session = session if request.session is None else request.session
         if independent:
             # What warm-up measured, without what answers showed.
             fresh = SpeculationState(costs=deepcopy(session.speculation.costs))
@@ -139,8 +138,6 @@ class Ticket:
         self.prepared = None
         prepared.request.clock.resume()
         stream = session.answer(prepared, session.prefill(prepared))
-        if not self.request.stop_tokens:
-            stream.stop_tokens = frozenset()
         if self.cancelled:
             raise Cancelled
         self.stream, self.steps = stream, stream.steps()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.prompting import Template
     from specprefill_cli.record import Record
@@ -28,8 +27,6 @@ class Request:
     top: passages to find; None: those of the keep ratio
     with_cells: also tell the fate of every chunk, for a page
     template: of the prompt; None: the engine's
-    stop_tokens: whether the answer ends where the target ends it, and not only at its longest
-    session: a variant of the engine's session; None: the engine's
     """
 
     documents: Collection | tuple[str, ...]
@@ -40,8 +37,6 @@ class Request:
     top: int | None = None
     with_cells: bool = False
     template: Template | None = None
-    stop_tokens: bool = True
-    session: Session | None = None
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def listen(
     token_file: Path | None,
     stack: ExitStack,
     tell: Callable[[str], None],
-    on_socket: bool = HAS_UNIX_SOCKETS,
+    on_socket: bool,
 ) -> tuple[list[tuple[socket.socket, str | None]], tuple[str, ...]]:
     """Open all sockets; those in the folder are removed again when the stack is left.
 

@@ -193,7 +193,8 @@ def test_only_so_many_run_at_once_and_all_are_answered_in_order(session):
 
 
 def test_memory_decides_how_many_run(session):
-    asker, most = caller(session, memory_bytes=1), 0
+    asker, most = caller(session), 0
+    asker.engine.limit = 1
     for question in QUESTIONS:
         asker.submit(question, question)
     while asker.engine.busy:
