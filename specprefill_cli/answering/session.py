@@ -168,9 +168,9 @@ class Session:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong for one that does not fit the pair."""
         return resolve(settings, self.pair, encoded, identifier, self.cache, self.cold_choice)
 
-    def request(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> PrefillRequest:
+    def request(self, collection: Collection, question: str, settings: Settings) -> PrefillRequest:
         """Tokenise a prompt, and resolve the settings of its prefill."""
-        return resolve_request(settings, self.pair, self.encode(collection, question, settings, opening), self.cache)
+        return resolve_request(settings, self.pair, self.encode(collection, question, settings), self.cache)
 
     def encode(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> EncodedQuestion:
         """Tokenise the prompt for the target, and for the draft where one may run and has other tokens; from any thread.

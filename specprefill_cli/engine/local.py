@@ -6,7 +6,6 @@ two passes of a prefill the answers go on.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import defaultdict, deque
@@ -76,7 +75,6 @@ class LocalEngine:
     running: list[Ticket] = field(default_factory=list, init=False)
     prefilling: Ticket | None = field(default=None, init=False)
     changed: threading.Condition = field(default_factory=threading.Condition, init=False)
-    numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
     last_active: float = field(default_factory=time.monotonic, init=False)
     closing: bool = field(default=False, init=False)
     thread: threading.Thread | None = field(default=None, init=False)
@@ -114,7 +112,6 @@ class LocalEngine:
             if not self.busy:
                 self.last_active = time.monotonic()
             ticket = Ticket(
-                number=next(self.numbers),
                 request=request,
                 deliver=deliver,
                 submitted=time.perf_counter(),

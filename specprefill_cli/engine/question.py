@@ -62,7 +62,6 @@ class Ticket:
     retried: why the first attempt lacked memory; the second runs with no other
     """
 
-    number: int
     request: Request
     deliver: Deliver
     submitted: float

@@ -44,7 +44,7 @@ class Metrics:
         self.kept = Histogram(
             "specprefill_kept_ratio", "Tokens computed over prompt tokens.", buckets=RATIOS, registry=self.registry
         )
-        self.latest: dict[int, float] = {}
+        self.latest: dict[Ticket, float] = {}
 
     def watch(self, engine: LocalEngine, cache: DocumentCache) -> None:
         """Measure queue and cache whenever they are asked for."""
@@ -59,15 +59,15 @@ class Metrics:
 
     def observe(self, ticket: Ticket, event: Event) -> None:
         """Measure what happened to a question."""
-        now, number = time.perf_counter(), ticket.number
+        now = time.perf_counter()
         if isinstance(event, Started):
             self.ttft.observe(now - ticket.submitted)
-            self.latest[number] = now
+            self.latest[ticket] = now
         elif isinstance(event, Piece):
-            self.gaps.observe(now - self.latest.get(number, now))
-            self.latest[number] = now
+            self.gaps.observe(now - self.latest.get(ticket, now))
+            self.latest[ticket] = now
         else:
-            self.latest.pop(number, None)
+            self.latest.pop(ticket, None)
         if isinstance(event, Done) and ticket.request.task == ANSWER:
             self.answers.inc()
             self.tokens.inc(event.result.generated_tokens)
