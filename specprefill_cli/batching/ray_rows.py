@@ -140,7 +140,8 @@ def connect(
 
 
 def start(ray: Any, address: str | None, workers: int | None) -> None:
-    """Connect to Ray, which replaces the handlers of signals. Raises SpecprefillError where that fails."""
+    """Connect to Ray. Raises SpecprefillError where that fails."""
+    # Ray replaces them.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # A machine with fewer cores than workers runs them all the same.
     here = {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False} if address is None else {}

@@ -153,7 +153,7 @@ class LocalEngine:
         ticket.deliver(Failed(Cancelled()))
 
     def prepare(self, ticket: Ticket) -> None:
-        """Read and tokenise beside the engine's thread, which is then woken."""
+        """Read and tokenise beside the engine's thread, and wake that one."""
 
         def wake(_encoded: object) -> None:
             with self.changed:

@@ -173,8 +173,7 @@ async def event_stream(
 ) -> StreamingResponse:
     """Server-sent events, of which no proxy or browser may keep a part back.
 
-    written: writes the events after the first token, which is awaited here, so that a question that fails has a status of
-        its own
+    written: writes the events after the first token. That is awaited here: a question that fails has a status of its own
     """
     await while_connected(request, anext(events))
 

@@ -172,7 +172,7 @@ def listen(
 
     http_address, token_file: the options `--http` and `--token-file`; on_socket: whether commands find the server
 
-    Returns the sockets, each with its token, which the Unix socket needs none of, and all addresses in words.
+    Returns the sockets with their tokens (None for the Unix socket), and all addresses in words.
     """
     listeners: list[tuple[socket.socket, str | None]] = []
     addresses: list[str] = []

@@ -59,7 +59,7 @@ class Proxy:
     """Forwards requests.
 
     upstream: where to, and the one model whose requests are thinned; "" for all
-    running: whole requests that are also sent, which nothing else keeps alive
+    running: whole requests that are also sent; nothing else keeps them alive
     chats: counts chat requests by what became of them; agreement: of the answers to both
     """
 
