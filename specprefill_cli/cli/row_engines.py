@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from specprefill_cli.batching.engine_rows import EngineRows, reading_once
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import document_reader
 from specprefill_cli.cli.loading import open_ready_session, prepare_target, running_server
@@ -70,6 +69,8 @@ def open_row_engine(context: typer.Context, options: RowOptions, notes: Notes) -
         here = options.cache_dir is not None or STANDARD_INPUT in options.names
         server = None if here else running_server(context, settings, notes)
         if server is not None:
+            from specprefill_cli.batching.engine_rows import EngineRows
+
             engine = replace(server, capacity=options.concurrency or server.capacity)
             return EngineRows(engine, settings, options.names)
         prepare_target(settings, notes)
@@ -102,6 +103,7 @@ class LocalOpener:
         options, settings = self.options, self.options.settings
         # A row may bring what gives an option its effect: nothing is idle here.
         session = open_ready_session(context, [settings], {}, notes)
+        from specprefill_cli.batching.engine_rows import EngineRows, reading_once
         from specprefill_cli.prefill.prefix_cache import document_cache
 
         store = disk_cache(options.cache_dir, options.cache_limit, notes)
