@@ -36,12 +36,12 @@ def retrieve(
     sentences = rank_sentences(collection, question, request.prompt.offsets, scores.importance)
     warnings = list(collection.warnings)
     if top is not None:
-        chosen = best_passages(collection, sentences, top)
+        chosen = best_passages(sentences, top)
         passages = sorted(chosen, key=lambda passage: (passage.number, passage.start))
     else:
         selection = select_scored(request, scores, capped=False)
         warnings += selection.warnings
-        passages = kept_passages(collection, sentences, selection.plan, request.prompt.offsets)
+        passages = kept_passages(sentences, selection.plan, request.prompt.offsets)
     return Retrieval(
         question=question,
         passages=passages,

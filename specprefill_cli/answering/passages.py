@@ -60,8 +60,12 @@ TRUSTED_QUOTE = 0.7
 
 @dataclass(frozen=True, kw_only=True)
 class Sentences:
-    """The sentences of a collection: character ranges [n, 2] in its text, and the relevance [n] of each, 0 to 1."""
+    """The sentences of a collection: character ranges [n, 2] in its text, and the relevance [n] of each, 0 to 1.
 
+    A run [first, last) of sentences is given by their indices.
+    """
+
+    collection: Collection
     ranges: np.ndarray
     relevance: np.ndarray
 
@@ -77,6 +81,34 @@ class Sentences:
     def highest(self) -> float:
         """The highest relevance."""
         return float(self.relevance.max(initial=0.0))
+
+    def span(self, run: tuple[int, int]) -> tuple[int, int]:
+        """The character range of a run."""
+        return int(self.ranges[run[0], 0]), int(self.ranges[run[1] - 1, 1])
+
+    def words(self, run: tuple[int, int]) -> int:
+        """The number of words in a run."""
+        return len(self.collection.text[slice(*self.span(run))].split())
+
+    def on_one_page(self, run: tuple[int, int]) -> bool:
+        """Whether a run lies on one page of one document, so that a passage names the page it stands on."""
+        touched = self.collection.pages_by_document(*self.span(run))
+        return len(touched) == 1 and len(touched[0].pages) <= 1
+
+    def passage(self, run: tuple[int, int]) -> Passage:
+        """A run as a passage."""
+        start, end = self.span(run)
+        document, first, last = self.collection.parts(start, end)[0]
+        return Passage(
+            document=document.name,
+            page=next(iter(document.pages_between(first, last)), 1),
+            start=first,
+            end=last,
+            text=self.collection.text[start:end],
+            importance=round(float(self.relevance[slice(*run)].max()), 4),
+            # By place, because the same document may be there twice.
+            number=bisect_right(self.collection.starts, start) - 1,
+        )
 
 
 def ranges_of(text: str) -> np.ndarray:
@@ -104,7 +136,7 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
     text = collection.text
     ranges = ranges_of(text)
     if not len(ranges) or not len(offsets):
-        return Sentences(ranges=ranges, relevance=np.zeros(len(ranges)))
+        return Sentences(collection=collection, ranges=ranges, relevance=np.zeros(len(ranges)))
     score = shares(word_scores(question, text, ranges[:, 0], len(text)))
     if importance is not None:
         smooth = np.convolve(importance.double().numpy(), np.full(SMOOTHING, 1 / SMOOTHING), "same")[: len(offsets)]
@@ -117,12 +149,10 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
     if kind is not None:
         score += KIND_BONUS * np.array([kind.search(text, start, end) is not None for start, end in ranges.tolist()])
     relevance = with_neighbours(torch.from_numpy(score), NEIGHBOURS).numpy() / ((1 + KIND_BONUS) * (1 + 2 * NEIGHBOURS))
-    return Sentences(ranges=ranges, relevance=relevance)
+    return Sentences(collection=collection, ranges=ranges, relevance=relevance)
 
 
-def best_passages(
-    collection: Collection, sentences: Sentences, count: int, leading: Sequence[int] = ()
-) -> list[Passage]:
+def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ()) -> list[Passage]:
     """Return up to `count` passages, the most relevant ones first.
 
     leading: characters of the collection's text whose sentences come before all others
@@ -134,13 +164,13 @@ def best_passages(
     for index in order:
         if len(runs) >= count or sum(last - first for first, last in runs) >= count + SPARE_SENTENCES:
             break
-        add_sentence(runs, index, collection, sentences)
-    while grow(runs, collection, sentences, WORDS_PER_PASSAGE * count):
+        add_sentence(runs, index, sentences)
+    while grow(runs, sentences, WORDS_PER_PASSAGE * count):
         pass
-    return [as_passage(collection, sentences, run) for run in runs]
+    return [sentences.passage(run) for run in runs]
 
 
-def kept_passages(collection: Collection, sentences: Sentences, plan: Plan, offsets: np.ndarray) -> list[Passage]:
+def kept_passages(sentences: Sentences, plan: Plan, offsets: np.ndarray) -> list[Passage]:
     """The sentences that a plan's recomputed spans touch, as passages; offsets: [n, 2] characters of document tokens."""
     kept = np.zeros(len(sentences.ranges), dtype=bool)
     for span in plan.spans:
@@ -152,12 +182,11 @@ def kept_passages(collection: Collection, sentences: Sentences, plan: Plan, offs
             kept[first_sentence:end_sentence] = True
     runs: list[tuple[int, int]] = []
     for index in np.flatnonzero(kept).tolist():
-        longer = (runs[-1][0], index + 1) if runs else (index, index + 1)
-        if runs and runs[-1][1] == index and joined(collection, sentences, longer):
-            runs[-1] = longer
+        if runs and runs[-1][1] == index and sentences.on_one_page((runs[-1][0], index + 1)):
+            runs[-1] = (runs[-1][0], index + 1)
         else:
             runs.append((index, index + 1))
-    return [as_passage(collection, sentences, run) for run in runs]
+    return [sentences.passage(run) for run in runs]
 
 
 def trusted_quotes(sentences: Sentences, quotes: Sequence[int]) -> list[int]:
@@ -165,66 +194,34 @@ def trusted_quotes(sentences: Sentences, quotes: Sequence[int]) -> list[int]:
     return [place for place in quotes[:1] if sentences.relevance_at(place) >= TRUSTED_QUOTE * sentences.highest]
 
 
-def add_sentence(runs: list[tuple[int, int]], index: int, collection: Collection, sentences: Sentences) -> None:
-    """Join a sentence to the run [first, last) of sentences beside it, or begin a new run."""
+def add_sentence(runs: list[tuple[int, int]], index: int, sentences: Sentences) -> None:
+    """Join a sentence to the run of sentences beside it, or begin a new run."""
     for place, (first, last) in enumerate(runs):
         if first <= index < last:
             return
         longer = (min(first, index), max(last, index + 1))
-        if longer[1] - longer[0] == last - first + 1 <= LONGEST_PASSAGE and joined(collection, sentences, longer):
+        if longer[1] - longer[0] == last - first + 1 <= LONGEST_PASSAGE and sentences.on_one_page(longer):
             runs[place] = longer
             return
     runs.append((index, index + 1))
 
 
-def grow(runs: list[tuple[int, int]], collection: Collection, sentences: Sentences, most_words: int) -> bool:
+def grow(runs: list[tuple[int, int]], sentences: Sentences, most_words: int) -> bool:
     """Add the more relevant neighbour to each of the first runs, as far as all have at most `most_words`; whether any grew."""
     grew = False
     for place, (first, last) in enumerate(runs[:GROWING_PASSAGES]):
         taken = {index for run in runs for index in range(*run)}
-        spare = most_words - sum(words(collection, sentences, run) for run in runs)
+        spare = most_words - sum(map(sentences.words, runs))
         longer = [
             (sentences.relevance[index], run)
             for index, run in ((last, (first, last + 1)), (first - 1, (first - 1, last)))
             if last - first < LONGEST_PASSAGE
             and 0 <= index < len(sentences.ranges)
             and index not in taken
-            and words(collection, sentences, (index, index + 1)) <= spare
-            and joined(collection, sentences, run)
+            and sentences.words((index, index + 1)) <= spare
+            and sentences.on_one_page(run)
         ]
         if longer:
             runs[place] = max(longer)[1]
             grew = True
     return grew
-
-
-def words(collection: Collection, sentences: Sentences, run: tuple[int, int]) -> int:
-    """The number of words in a run of sentences."""
-    return len(collection.text[slice(*span(sentences, run))].split())
-
-
-def joined(collection: Collection, sentences: Sentences, run: tuple[int, int]) -> bool:
-    """Whether a run of sentences lies on one page of one document, so that a passage names the page it stands on."""
-    touched = collection.pages_by_document(*span(sentences, run))
-    return len(touched) == 1 and len(touched[0].pages) <= 1
-
-
-def span(sentences: Sentences, run: tuple[int, int]) -> tuple[int, int]:
-    """The character range of a run of sentences."""
-    return int(sentences.ranges[run[0], 0]), int(sentences.ranges[run[1] - 1, 1])
-
-
-def as_passage(collection: Collection, sentences: Sentences, run: tuple[int, int]) -> Passage:
-    """A run of sentences as a passage."""
-    start, end = span(sentences, run)
-    document, first, last = collection.parts(start, end)[0]
-    return Passage(
-        document=document.name,
-        page=next(iter(document.pages_between(first, last)), 1),
-        start=first,
-        end=last,
-        text=collection.text[start:end],
-        importance=round(float(sentences.relevance[slice(*run)].max()), 4),
-        # By place, because the same document may be there twice.
-        number=bisect_right(collection.starts, start) - 1,
-    )

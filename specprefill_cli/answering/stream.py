@@ -132,7 +132,7 @@ class TextStream(ABC):
         if isinstance(settings.passages, int):
             # First what the answer quotes.
             leading = trusted_quotes(self.sentences, self.places(citations))
-            passages = best_passages(self.collection, self.sentences, settings.passages, leading)
+            passages = best_passages(self.sentences, settings.passages, leading)
         return Record(
             id=self.identifier,
             question=self.question,

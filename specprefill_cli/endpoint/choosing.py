@@ -124,7 +124,8 @@ def choose_mode(mode: str, document_tokens: int) -> tuple[str, str | None]:
 def whole_sentences(collection: Collection, plan: Plan, offsets: np.ndarray) -> list[Passage]:
     """The sentences that a plan's kept spans touch, in document order; offsets: [n, 2] characters of document tokens."""
     ranges = ranges_of(collection.text)
-    return kept_passages(collection, Sentences(ranges=ranges, relevance=np.zeros(len(ranges))), plan, offsets)
+    sentences = Sentences(collection=collection, ranges=ranges, relevance=np.zeros(len(ranges)))
+    return kept_passages(sentences, plan, offsets)
 
 
 def plan_of(collection: Collection, passages: Sequence[Passage], plan: Plan, offsets: np.ndarray) -> Plan:
