@@ -116,6 +116,7 @@ class LocalEngine:
                 deliver=deliver,
                 submitted=time.perf_counter(),
                 settings=request.settings,
+                session=self.session,
             )
             self.waiting.append(ticket)
             self.prepare(ticket)
@@ -159,7 +160,9 @@ class LocalEngine:
             with self.changed:
                 self.changed.notify_all()
 
-        ticket.encoded = self.preparing.submit(ticket.encode, self.session, self.read, self.independent)
+        # Another attempt has nothing of the first one.
+        ticket.session = self.session
+        ticket.encoded = self.preparing.submit(ticket.encode, self.read, self.independent)
         ticket.encoded.add_done_callback(wake)
 
     def step(self) -> None:

@@ -41,21 +41,13 @@ from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.settings import AUTO, Settings
 
 
-@dataclass(frozen=True, kw_only=True)
-class Encoded:
-    """What is prepared beside the engine's thread. prompt: None for requests that are not answered."""
-
-    session: Session
-    collection: Collection
-    prompt: EncodedQuestion | None
-
-
 @dataclass(eq=False, kw_only=True)
 class Ticket:
     """A submitted request.
 
     submitted, started: on the clock of `time.perf_counter`; started is None while the request waits
-    encoded: its documents, read, and its prompt, tokenised; prepared: its settings, resolved
+    session: the engine's, then with what is this request's own
+    encoded: its documents, read, and for an answer its prompt, tokenised; prepared: its settings, resolved
     bytes: of keys and values that it holds, estimated; confirming_bytes: while full prefill confirms its answer
     steps: the answer, which asks for passes; waiting: the pass that it needs next
     delivered: whether a piece of the answer was delivered
@@ -66,8 +58,9 @@ class Ticket:
     deliver: Deliver
     submitted: float
     settings: Settings
+    session: Session
     started: float | None = None
-    encoded: Future[Encoded] | None = None
+    encoded: Future[EncodedQuestion | Collection] | None = None
     prepared: Prepared | None = None
     bytes: int = 0
     confirming_bytes: int = 0
@@ -88,12 +81,9 @@ class Ticket:
         """Whether its answer is complete, and full prefill confirms it."""
         return self.stream is not None and self.stream.confirmation is not None
 
-    def encode(self, session: Session, read: Callable[[tuple[str, ...]], Collection], independent: bool) -> Encoded:
-        """Read the documents and tokenise the prompt; in a thread of its own.
-
-        session: the engine's; independent: of what earlier answers showed
-        """
-        request, settings, documents = self.request, self.settings, self.request.documents
+    def encode(self, read: Callable[[tuple[str, ...]], Collection], independent: bool) -> EncodedQuestion | Collection:
+        """Read the documents and tokenise the prompt; in a thread of its own. independent: of what earlier answers showed."""
+        request, settings, documents, session = self.request, self.settings, self.request.documents, self.session
         if independent:
             # What warm-up measured, without what answers showed.
             fresh = SpeculationState(costs=deepcopy(session.speculation.costs))
@@ -106,33 +96,28 @@ class Ticket:
             began = time.perf_counter()
             documents = read(documents)
             session = replace(session, startup_seconds=session.startup_seconds + time.perf_counter() - began)
+        self.session = session
         if request.task != ANSWER:
-            return Encoded(session=session, collection=documents, prompt=None)
+            return documents
         if loads_draft(settings) and session.pair.draft is None:
             raise UsageError("this question needs the draft, but it is not loaded; start with a --mode that uses it")
         check_proposer(settings, session.pair)
-        prompt = session.encode(documents, request.question, settings)
-        return Encoded(session=session, collection=documents, prompt=prompt)
-
-    @property
-    def encoding(self) -> Encoded:
-        """Its documents and its prompt; raises what reading and tokenising them raised."""
-        assert self.encoded is not None, "it was submitted"
-        return self.encoded.result()
+        return session.encode(documents, request.question, settings)
 
     def resolve(self) -> None:
         """Resolve the settings of a question. Raises SpecprefillError where it cannot be answered."""
-        encoded = self.encoding
-        assert encoded.prompt is not None, "the question is to be answered"
-        encoded.session.warm_up(self.settings)
-        self.prepared = encoded.session.resolved(encoded.prompt, self.settings, self.request.identifier)
+        assert self.encoded is not None, "it was submitted"
+        prompt = self.encoded.result()
+        assert isinstance(prompt, EncodedQuestion), "the question is to be answered"
+        self.session.warm_up(self.settings)
+        self.prepared = self.session.resolved(prompt, self.settings, self.request.identifier)
         self.bytes = answer_bytes(self.prepared)
         self.confirming_bytes = answer_bytes(replace(self.prepared, mode=BASELINE))
 
     def prefill(self) -> None:
         """Prefill the question, and choose the first token of its answer."""
         assert self.prepared is not None, "it was resolved"
-        session, prepared = self.encoding.session, self.prepared
+        session, prepared = self.session, self.prepared
         # What the answer needs of it frees its memory with the answer.
         self.prepared = None
         prepared.request.clock.resume()
@@ -143,11 +128,13 @@ class Ticket:
 
     def without_answer(self, pair: CalibratedPair) -> Any:
         """The passages or the plan of the question. pair: that of the session, without the target's weights."""
-        encoded, request = self.encoding, self.request
-        session = replace(encoded.session, pair=pair)
+        assert self.encoded is not None, "it was submitted"
+        collection, request = self.encoded.result(), self.request
+        assert isinstance(collection, Collection), "nothing is to be answered"
+        session = replace(self.session, pair=pair)
         if request.task == PASSAGES:
-            return retrieve(session, encoded.collection, request.question, self.settings, request.top)
-        return dry_run(session, encoded.collection, request.question, self.settings)
+            return retrieve(session, collection, request.question, self.settings, request.top)
+        return dry_run(session, collection, request.question, self.settings)
 
     def advance(self, outcome: Tensor | BaseException | None = None) -> Iterator[Event]:
         """What the answer tells up to its next pass, or its end.
