@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from specprefill_cli.batching.output import Finished
-from specprefill_cli.batching.rows import BadRow, Line, Row, Source, identity_of, parse_line
+from specprefill_cli.batching.rows import Line, Row, Source, identity_of, parse_line
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.record import SCHEMA
 from specprefill_cli.signals import SLICE_SECONDS, deferred_signals
@@ -103,7 +103,7 @@ class Held:
     record: once there is one, until those of earlier rows are written
     """
 
-    row: Row | BadRow
+    row: Row
     cancel: Callable[[], None] = lambda: None
     deadline: float | None = None
     record: dict[str, Any] | None = None
@@ -180,11 +180,11 @@ class Batch:
     in_flight: dict[int, Held] = field(default_factory=dict)
     added: int = 0
 
-    def add(self, row: Row | BadRow) -> None:
+    def add(self, row: Row) -> None:
         """Take the next row."""
         place, self.added = self.added, self.added + 1
         self.pending[place] = Held(row)
-        if isinstance(row, BadRow):
+        if row.error is not None:
             self.finish(place, row.error)
         else:
             self.waiting.append(place)
@@ -201,7 +201,6 @@ class Batch:
             def deliver(outcome: Outcome, place: int = place) -> None:
                 self.inbox.put(Answered(place, outcome))
 
-            assert isinstance(held.row, Row), "a bad row has an error at once"
             held.cancel = self.engine.ask(held.row, deliver)
 
     def take(self, event: Answered) -> None:
@@ -245,7 +244,7 @@ class Batch:
             self.step()
 
 
-def skip(row: Row | BadRow, finished: Finished, count: Count) -> bool:
+def skip(row: Row, finished: Finished, count: Count) -> bool:
     """Whether the output has this row already, which is then counted."""
     failed = finished.take(row)
     if failed is None:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from filelock import lock_descriptor
 
-from specprefill_cli.batching.rows import BadRow, Row, key_of
+from specprefill_cli.batching.rows import Row, key_of
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import is_device, write_pieces
 from specprefill_cli.record import SCHEMA, json_line
@@ -35,7 +35,7 @@ class Finished:
         key = record.get("row_hash", record["id"])
         self.rows.setdefault(key, []).append((record.get("content_hash"), "error" in record))
 
-    def take(self, row: Row | BadRow) -> bool | None:
+    def take(self, row: Row) -> bool | None:
         """Whether a row failed, which is then forgotten; None where the output does not have it."""
         entries = self.rows.get(key_of(row), [])
         same = [entry for entry in entries if entry[0] in (row.content_hash, None)]

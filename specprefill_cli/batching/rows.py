@@ -82,17 +82,18 @@ class RowError(SpecprefillError):
 
 @dataclass(frozen=True)
 class Row:
-    """One question; `identifier` is the row's own, or the number of its line.
+    """One question, or why its line is none; `identifier` is the row's own, or the number of its line.
 
     documents: empty for the batch's own; overrides: settings as the row has them; ignored: unknown keys
     content_hash: of its whole line; named: whether that has an identifier
     """
 
     identifier: str | int
-    question: str
+    question: str = ""
     documents: tuple[str, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    error: RowError | None = None
     content_hash: str = field(default="", compare=False)
     named: bool = field(default=True, compare=False)
 
@@ -102,17 +103,7 @@ class Row:
         return [f"key '{key}' of the row is unknown and was ignored" for key in self.ignored]
 
 
-@dataclass(frozen=True)
-class BadRow:
-    """A line that is not a question, and why."""
-
-    identifier: str | int
-    error: RowError
-    content_hash: str
-    named: bool
-
-
-def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | None:
+def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
     """Parse a line of input; None for a blank one.
 
     number: of the line, from 1; has_documents: whether rows without documents, and plain questions, are allowed
@@ -132,17 +123,18 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | 
             identifier, named = own, True
         return replace(row_of(values, identifier, has_documents), content_hash=content_hash, named=named)
     except RowError as error:
-        return BadRow(identifier, error, content_hash, named)
+        return Row(identifier, error=error, content_hash=content_hash, named=named)
     except (ValueError, RecursionError) as error:
-        return BadRow(identifier, RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"), content_hash, named)
+        wrong = RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})")
+        return Row(identifier, error=wrong, content_hash=content_hash, named=named)
 
 
-def key_of(row: Row | BadRow) -> str | int:
+def key_of(row: Row) -> str | int:
     """What finds a row again in an output, wherever it stands: its identifier, or its content where it has none."""
     return row.identifier if row.named else row.content_hash
 
 
-def identity_of(row: Row | BadRow, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
+def identity_of(row: Row, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
     """The keys of a record that tell whose it is.
 
     repeated: identifiers that several rows of the input have, which their content tells apart; None: any may be
