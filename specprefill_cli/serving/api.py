@@ -9,14 +9,13 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, Provisional
-from specprefill_cli.serving.backend import Backend, description, event_stream, while_connected, with_errors
+from specprefill_cli.serving.backend import Backend, description, event_stream, starlette, while_connected
 from specprefill_cli.serving.body import AskBody, ask_body, json_body, read_all
 from specprefill_cli.serving.chat import complete, list_models, show_model
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
@@ -29,7 +28,7 @@ def application(backend: Backend, paths_allowed: bool) -> ASGIApp:
     """The application for one listening socket. paths_allowed: whether requests may name files, as on the Unix socket."""
 
     def route(path: str, endpoint: Any, method: str = "GET", **more: Any) -> Route:
-        return Route(path, with_errors(partial(endpoint, backend=backend, **more)), methods=[method])
+        return Route(path, partial(endpoint, backend=backend, **more), methods=[method])
 
     routes = [
         route("/v1/ask", ask, "POST", paths_allowed=paths_allowed, task=ANSWER),
@@ -41,7 +40,7 @@ def application(backend: Backend, paths_allowed: bool) -> ASGIApp:
         route("/healthz", health, told=paths_allowed),
         route("/metrics", metrics),
     ]
-    return Starlette(routes=routes)
+    return starlette(routes)
 
 
 async def health(request: Request, backend: Backend, told: bool) -> Response:

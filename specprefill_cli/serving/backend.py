@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from specprefill_cli import __version__
 from specprefill_cli.engine.request import Cancelled, Done, Event, Failed, QueueFull, Request
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 # Seconds after which a client that was turned away may ask again.
 RETRY_SECONDS = 5
+FAILURES = (ApiError, SpecprefillError, ClientDisconnect, Exception)
 # Documents that are read at a time, beside the engine's work.
 READERS = 2
 
@@ -186,17 +189,14 @@ async def event_stream(
     return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
 
 
-def with_errors(endpoint: Callable[[HttpRequest], Awaitable[Response]]) -> Callable[[HttpRequest], Awaitable[Response]]:
-    """An endpoint whose refusals become responses; one bad request harms no other."""
+async def failed(_request: HttpRequest, error: Exception) -> Response:
+    """The response to a request that failed; one bad request harms no other."""
+    told = error if isinstance(error, ApiError) else refusal(error)
+    if told is error and told.status not in (400, 499):
+        log_line(f"refused with {told.status}: {told}")
+    return told.response()
 
-    async def answered(request: HttpRequest) -> Response:
-        try:
-            return await endpoint(request)
-        except ApiError as error:
-            if error.status not in (400, 499):
-                log_line(f"refused with {error.status}: {error}")
-            return error.response()
-        except Exception as error:
-            return refusal(error).response()
 
-    return answered
+def starlette(routes: Sequence[Route]) -> Starlette:
+    """An application whose errors become responses."""
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(FAILURES, failed))

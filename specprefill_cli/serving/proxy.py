@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 from prometheus_client import Counter, Histogram
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -34,7 +33,7 @@ from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import health, metrics
-from specprefill_cli.serving.backend import Backend, while_connected, with_errors
+from specprefill_cli.serving.backend import Backend, starlette, while_connected
 from specprefill_cli.serving.body import body_bytes, overridden
 from specprefill_cli.serving.guard import ApiError, log_line
 from specprefill_cli.serving.metrics import RATIOS
@@ -132,11 +131,11 @@ def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointR
         ),
     )
     routes = [
-        Route("/healthz", with_errors(partial(health, backend=backend, told=False))),
-        Route("/metrics", with_errors(partial(metrics, backend=backend))),
-        Route("/{path:path}", with_errors(partial(forward, proxy=proxy)), methods=METHODS),
+        Route("/healthz", partial(health, backend=backend, told=False)),
+        Route("/metrics", partial(metrics, backend=backend)),
+        Route("/{path:path}", partial(forward, proxy=proxy), methods=METHODS),
     ]
-    return Starlette(routes=routes)
+    return starlette(routes)
 
 
 async def forward(request: Request, proxy: Proxy) -> Response:
