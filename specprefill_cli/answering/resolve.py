@@ -71,7 +71,6 @@ class Prepared:
 
     collection: Collection
     question: str
-    identifier: str
     request: PrefillRequest
     mode: str
     mode_reason: str | None
@@ -165,7 +164,6 @@ def resolve(
     settings: Settings,
     pair: CalibratedPair,
     encoded: EncodedQuestion,
-    identifier: str,
     cache: DocumentCache | None,
     cold_choice: bool,
 ) -> Prepared:
@@ -183,7 +181,6 @@ def resolve(
     return Prepared(
         collection=encoded.collection,
         question=encoded.question,
-        identifier=identifier,
         request=request,
         mode=mode,
         mode_reason=reason,

@@ -140,7 +140,6 @@ class Session:
         documents: Collection | Sequence[Document],
         question: str,
         settings: Settings | None = None,
-        identifier: str = "",
         opening: str = "",
     ) -> AnswerStream:
         """Prefill for a question; iterating over the stream decodes the answer.
@@ -155,18 +154,16 @@ class Session:
         collection = documents if isinstance(documents, Collection) else Collection(tuple(documents))
         check_proposer(settings, self.pair)
         self.warm_up(settings)
-        prepared = self.prepare(collection, question, settings, identifier, opening)
+        prepared = self.prepare(collection, question, settings, opening)
         return self.answer(prepared, self.prefill(prepared))
 
-    def prepare(
-        self, collection: Collection, question: str, settings: Settings, identifier: str = "", opening: str = ""
-    ) -> Prepared:
+    def prepare(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> Prepared:
         """Tokenise the prompt, start the clock of the TTFT and resolve the settings for this prompt."""
-        return self.resolved(self.encode(collection, question, settings, opening), settings, identifier)
+        return self.resolved(self.encode(collection, question, settings, opening), settings)
 
-    def resolved(self, encoded: EncodedQuestion, settings: Settings, identifier: str = "") -> Prepared:
+    def resolved(self, encoded: EncodedQuestion, settings: Settings) -> Prepared:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong for one that does not fit the pair."""
-        return resolve(settings, self.pair, encoded, identifier, self.cache, self.cold_choice)
+        return resolve(settings, self.pair, encoded, self.cache, self.cold_choice)
 
     def request(self, collection: Collection, question: str, settings: Settings) -> PrefillRequest:
         """Tokenise a prompt, and resolve the settings of its prefill."""
@@ -230,7 +227,6 @@ class Session:
         return AnswerStream(
             collection=prepared.collection,
             question=prepared.question,
-            identifier=prepared.identifier,
             resolved=prepared,
             prefilled=replace(result, warnings=warnings),
             sampler=sampler,

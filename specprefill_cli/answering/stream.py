@@ -46,7 +46,6 @@ class TextStream(ABC):
 
     collection: Collection
     question: str
-    identifier: str
     prefilled: Any
     memory: PeakMemory
     startup_seconds: float = 0.0
@@ -134,7 +133,7 @@ class TextStream(ABC):
             leading = trusted_quotes(self.sentences, self.places(citations))
             passages = best_passages(self.sentences, settings.passages, leading)
         return Record(
-            id=self.identifier,
+            id="",
             question=self.question,
             answer=self.text,
             target=request.pair.target.name,

@@ -185,7 +185,6 @@ class EndpointSession(Session):
         documents: Collection | Sequence[Document],
         question: str,
         settings: Settings | None = None,
-        identifier: str = "",
     ) -> EndpointStream:
         """Choose, send, and wait for the first piece of the answer; iterating over the stream brings the others.
 
@@ -206,7 +205,6 @@ class EndpointSession(Session):
         return EndpointStream(
             collection=collection,
             question=question,
-            identifier=identifier,
             settings=settings,
             prefilled=choice,
             reply=reply,
@@ -263,7 +261,7 @@ class EndpointEngine:
         assert request.task == ANSWER, "plans and passages need a target with weights here"
         names = request.documents
         collection = self.read(names) if isinstance(names, tuple) else names
-        stream = self.session.ask(collection, request.question, request.settings, request.identifier)
+        stream = self.session.ask(collection, request.question, request.settings)
         yield Started()
         # Its end closes the connection, and writes the draft's cache.
         with closing(iter(stream)) as pieces:

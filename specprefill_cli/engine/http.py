@@ -146,7 +146,6 @@ def body_of(request: Request) -> dict[str, Any]:
         "question": request.question,
         "documents": [document_of(name) for name in request.documents],
         "folder": os.getcwd(),
-        "id": request.identifier,
         "top": request.top,
         "with_cells": request.with_cells,
         **{name: AUTO if value is None else value for name, value in values.items()},

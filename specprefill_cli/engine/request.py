@@ -32,7 +32,6 @@ class Request:
     documents: Collection | tuple[str, ...]
     question: str
     settings: Settings
-    identifier: str = ""
     task: str = ANSWER
     top: int | None = None
     with_cells: bool = False

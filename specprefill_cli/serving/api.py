@@ -102,7 +102,7 @@ async def server_sent(events: AsyncIterator[Event], body: AskBody) -> AsyncItera
 
 
 def record(done: Done, body: AskBody) -> dict[str, Any]:
-    """The JSON of `ask`, with a warning for each key that was not known."""
+    """The JSON of `ask`, with the id of the request, and a warning for each key that was not known."""
     ignored = [f"key '{key}' of the request is unknown and was ignored" for key in body.ignored]
-    answer = replace(done.result, warnings=[*done.result.warnings, *ignored]).to_json()
+    answer = replace(done.result, id=body.identifier, warnings=[*done.result.warnings, *ignored]).to_json()
     return answer | ({"cells": [asdict(cell) for cell in done.cells]} if done.cells is not None else {})

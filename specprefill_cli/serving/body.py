@@ -43,6 +43,7 @@ class AskBody:
     ignored: unknown keys
     """
 
+    identifier: str
     question: Question
     documents: list[Any]
     stream: bool
@@ -91,11 +92,11 @@ def ask_body(values: Mapping[str, Any], settings: Settings) -> AskBody:
     if not isinstance(documents, list):
         raise ApiError(400, f"documents must be a list of {SHAPES}")
     return AskBody(
+        identifier=str(identifier),
         question=Question(
             documents=(),
             question=question,
             settings=overridden(settings, values),
-            identifier=str(identifier),
             top=top if isinstance(top, int) and top > 0 else None,
             with_cells=values.get("with_cells") is True,
         ),

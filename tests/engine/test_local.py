@@ -245,10 +245,10 @@ def test_a_text_that_is_refused_holds_up_no_answer(session, asker, monkeypatch):
 def test_a_failure_of_admission_is_that_of_its_question(session, asker, monkeypatch):
     real = Session.resolved
 
-    def fail(self, encoded, settings, identifier=""):
+    def fail(self, encoded, settings):
         if encoded.question == "Why?":
             raise ZeroDivisionError
-        return real(self, encoded, settings, identifier)
+        return real(self, encoded, settings)
 
     monkeypatch.setattr(Session, "resolved", fail)
     asker.submit("bad", "Why?")
