@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, Provisional
-from specprefill_cli.serving.backend import Backend, description, event_stream, starlette, while_connected
+from specprefill_cli.serving.backend import Backend, event_stream, starlette, while_connected
 from specprefill_cli.serving.body import AskBody, ask_body, json_body, read_all
 from specprefill_cli.serving.chat import complete, list_models, show_model
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
@@ -49,7 +49,8 @@ async def health(request: Request, backend: Backend, told: bool) -> Response:
     stuck = engine.busy and time.monotonic() - engine.last_active > STUCK_SECONDS
     state: dict[str, Any] = {"status": "stuck" if stuck else "ok"}
     if told:
-        state |= description(backend.identity, backend.addresses) | {
+        state |= {
+            **backend.about,
             "pair": backend.pair_name,
             "uptime_seconds": round(time.time() - backend.started, 1),
             "waiting": len(engine.waiting),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,6 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from specprefill_cli import __version__
 from specprefill_cli.engine.request import Cancelled, Done, Event, Failed, QueueFull, Request
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line
 from specprefill_cli.serving.guard import ApiError, log_line
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.models.refs import EndpointRef
-    from specprefill_cli.serving.control import Identity
     from specprefill_cli.serving.metrics import Metrics
 
 # Seconds after which a client that was turned away may ask again.
@@ -62,15 +59,14 @@ class Backend:
     """Answers for the HTTP endpoints.
 
     own: the server's documents, for questions that bring none
-    identity: what the server has loaded; addresses: where it listens; started: seconds since 1970
+    about: what the server is, for its own user; started: seconds since 1970
     """
 
     engine: LocalEngine
     own: Collection | None
     options: ServeOptions
     metrics: Metrics
-    identity: Identity
-    addresses: tuple[str, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=time.time)
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
 
@@ -128,16 +124,6 @@ class Backend:
         events = [event async for event in self.events(request, patient)]
         assert isinstance(events[-1], Done), "a question that fails raises"
         return events[-1]
-
-
-def description(identity: Identity, addresses: tuple[str, ...]) -> dict[str, Any]:
-    """What a server is, for its own user."""
-    return {
-        "version": __version__,
-        "process": os.getpid(),
-        "addresses": list(addresses),
-        "identity": identity,
-    }
 
 
 def refusal(error: BaseException) -> ApiError:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.light_import import import_transformers
-from specprefill_cli.serving.backend import Backend, ServeOptions, description
+from specprefill_cli.serving.backend import Backend, ServeOptions
 from specprefill_cli.serving.control import Identity, difference, identity_of, server_state
 from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, listen, private_folder, sole_server
@@ -52,9 +53,14 @@ class Service:
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        state = description(self.identity, self.addresses)
+        self.about = {
+            "version": __version__,
+            "process": os.getpid(),
+            "addresses": list(self.addresses),
+            "identity": self.identity,
+        }
         self.guards = [
-            Guard(token, self.metrics.count, self.options.allowed_hosts, state if token is None else {})
+            Guard(token, self.metrics.count, self.options.allowed_hosts, self.about if token is None else {})
             for _, token in self.listeners
         ]
 
@@ -130,8 +136,7 @@ class Service:
             own=self.own,
             options=options,
             metrics=self.metrics,
-            identity=self.identity,
-            addresses=self.addresses,
+            about=self.about,
         )
         for guard in self.guards:
             guard.application = site(backend, paths_allowed=guard.token is None)

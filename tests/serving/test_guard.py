@@ -22,7 +22,6 @@ from specprefill_cli.serving import guard
 from specprefill_cli.serving.api import application
 from specprefill_cli.serving.backend import Backend, ServeOptions
 from specprefill_cli.serving.body import json_body
-from specprefill_cli.serving.control import identity_of
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_own_host
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, parse_address, private_folder, read_token, unix_listener
 from specprefill_cli.serving.metrics import Metrics
@@ -262,8 +261,7 @@ def test_idle_is_a_duration(call, monkeypatch, tmp_path, idle):
 
 def backend_of(engine, **options):
     settings = ServeOptions(body_bytes=10_000, **options)
-    identity = identity_of(engine.session.settings)
-    return Backend(engine=engine, own=None, options=settings, metrics=Metrics(), identity=identity)
+    return Backend(engine=engine, own=None, options=settings, metrics=Metrics())
 
 
 def ask_often(backend, count, paths_allowed=False):
