@@ -78,7 +78,7 @@ def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
     def quote(first: int, end: int) -> str:
         return " ".join(answer[words[first].start() : words[end - 1].end()].split())
 
-    # A cheap test first, which also accepts parts of words. A run within one that the text holds need not be searched.
+    # A cheap test first: it also accepts parts of words. A run within one that the text holds need not be searched.
     ends, end = [], 0
     for first in range(len(words)):
         end = max(end, first)

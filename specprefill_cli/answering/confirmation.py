@@ -109,7 +109,7 @@ def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
 
 
 def exact_answer(stream: AnswerStream, provisional: Sequence[int], confirmation: Confirmation) -> Steps[list[int]]:
-    """The answer's tokens after full prefill, which are decoded only from where they differ from the provisional ones."""
+    """The answer's tokens after full prefill, decoded only from where they differ from the provisional ones."""
     request, decoding = stream.request, stream.resolved.decoding
     if request.pair.ranks.size > 1:
         # The clock of the question has measured its TTFT.

@@ -94,7 +94,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
 
 
 def pass_cost(role: str, model: PlacedModel) -> PassCost:
-    """The fixed cost of a model's pass, which the estimates rest on."""
+    """The fixed cost of a model's pass; the estimates rest on it."""
     cost = cost_of(model)
     if cost.pass_tokens is None:
         return PassCost(role=role, tokens=cost.overhead_tokens, measured=False)

@@ -107,7 +107,7 @@ def resolve_positions(settings: Settings, pair: CalibratedPair, prompt_tokens: i
 
 
 def encoder_pays(pair: CalibratedPair) -> bool:
-    """Whether the sentence encoder, which knows what the bundled draft lacks, takes little of a target's time."""
+    """Whether the sentence encoder, with what the bundled draft lacks, takes little of a target's time."""
     bundled = pair.draft is not None and ModelRef(pair.draft.name).kind is Kind.BUNDLED
     return bundled and cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
 

@@ -117,7 +117,7 @@ class Session:
     speculation: what earlier answers showed about acceptance and costs
     warmed: modes that have run
     confidence: tells how likely an answer is right, where the pair was calibrated for it
-    cold_choice: whether `auto` takes the mode that it would take without the cache, which then only saves work
+    cold_choice: whether `auto` takes the mode that it would take without the cache; that then only saves work
     """
 
     pair: CalibratedPair

@@ -185,10 +185,10 @@ class AnswerStream(TextStream):
         yield from (item for item in items_of(self.steps()) if isinstance(item, str))
 
     def steps(self) -> Generator[Pass | str | Record, Tensor, None]:
-        """Pieces of text, and the passes that they need, whose logits it is sent.
+        """Pieces of text, and the passes that they need; it is sent the logits of these.
 
         Where the answer is to be confirmed, its record follows, still provisional, and the passes of that. A
-        KeyboardInterrupt thrown into it ends the answer, which is complete up to there.
+        KeyboardInterrupt thrown into it ends the answer; it is complete up to there.
         """
         text = Detokenizer(self.request.pair.target.tokenizer)
 

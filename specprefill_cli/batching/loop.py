@@ -124,7 +124,7 @@ def run_rows(
     """Let an engine answer the lines of a source, and write their records.
 
     ordered: in the order of the lines; otherwise as soon as they are there
-    finished: rows of earlier runs, which are skipped; what is left of it at the end is not in the input
+    finished: rows of earlier runs; they are skipped, and what is left of them at the end is not in the input
     count: kept up to date; step: called after every row; row_seconds: after which a row fails
     repeated: as in `identity_of`
 
@@ -136,7 +136,7 @@ def run_rows(
     number, requested, ended = 0, False, False
     try:
         while not ended or batch.pending:
-            # What is answered is written before more is read, which may wait.
+            # What is answered is written before more is read: reading may wait.
             if not (ended or requested) and inbox.empty() and len(batch.pending) < READ_AHEAD * engine.capacity:
                 requested = True
                 request()
@@ -245,7 +245,7 @@ class Batch:
 
 
 def skip(row: Row, finished: Finished, count: Count) -> bool:
-    """Whether the output has this row already, which is then counted."""
+    """Whether the output has this row already; count it then."""
     failed = finished.take(row)
     if failed is None:
         return False

@@ -36,7 +36,7 @@ class Finished:
         self.rows.setdefault(key, []).append((record.get("content_hash"), "error" in record))
 
     def take(self, row: Row) -> bool | None:
-        """Whether a row failed, which is then forgotten; None where the output does not have it."""
+        """Whether a row failed, and forget it; None where the output does not have it."""
         entries = self.rows.get(key_of(row), [])
         same = [entry for entry in entries if entry[0] in (row.content_hash, None)]
         if not same:
@@ -127,7 +127,7 @@ def without_failed_rows(stream: BinaryIO, path: Path) -> BinaryIO:
 def opened(path: Path, mode: str) -> BinaryIO:
     """Open the output, for this run alone.
 
-    Without a buffer, which would retry, and fail again, on close when the disk is full.
+    Without a buffer: that would retry, and fail again, on close when the disk is full.
     """
     try:
         stream = cast(BinaryIO, path.open(mode, buffering=0))

@@ -53,7 +53,7 @@ class RowActor:
         return self.refusal
 
     def answer(self, row: Row) -> dict[str, Any]:
-        """The record of a row, which may be an error record; or why this actor can answer none, as `refused`."""
+        """The record of a row, or its error record; or why this actor can answer none, as `refused`."""
         if self.rows is None:
             # It was opened once, and cannot be after a restart.
             return {"refused": self.refusal[0] if self.refusal else ""}
@@ -61,7 +61,7 @@ class RowActor:
         self.rows.ask(row, outcomes.put)
         outcome = outcomes.get()
         if isinstance(outcome, BatchEnded):
-            # Ray starts another process, which can use the device again.
+            # Ray starts another process, and that can use the device again.
             os._exit(1)
         return error_record(outcome, {}) if isinstance(outcome, BaseException) else outcome
 
@@ -83,7 +83,7 @@ class RayRows:
         return partial(self.ray.cancel, result)
 
     def take(self, place: int, deliver: Callable[[Outcome], None], result: Any) -> None:
-        """Deliver what an actor has returned; in a thread of Ray's, which must not call Ray."""
+        """Deliver what an actor has returned; in a thread of Ray's that must not call Ray."""
         self.held[place] -= 1
         try:
             outcome = result.result()

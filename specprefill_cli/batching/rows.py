@@ -137,7 +137,7 @@ def key_of(row: Row) -> str | int:
 def identity_of(row: Row, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
     """The keys of a record that tell whose it is.
 
-    repeated: identifiers that several rows of the input have, which their content tells apart; None: any may be
+    repeated: identifiers that several rows of the input have; their content tells them apart; None: any may be
     """
     if not row.named:
         return {"id": row.identifier, "row_hash": row.content_hash}
@@ -147,7 +147,7 @@ def identity_of(row: Row, repeated: Container[str | int] | None = ()) -> dict[st
 
 
 def keys_in(stream: BinaryIO, has_documents: bool) -> list[str | int] | None:
-    """The keys of all rows of a file, which is left where it was; None for a pipe, whose rows are yet to come."""
+    """The keys of all rows of a file, left where it was; None for a pipe: its rows are yet to come."""
     if not stream.seekable():
         return None
     start = stream.tell()
@@ -163,7 +163,7 @@ def row_settings(settings: Settings, row: Row) -> Settings:
 
 
 def settings_with(settings: Settings, overrides: Mapping[str, Any], place: str) -> Settings:
-    """Settings with others in their place. Raises UsageError, which begins with `place`, for a wrong value."""
+    """Settings with others in their place. Raises UsageError for a wrong value; it begins with `place`."""
     settings = settings.varied(**{name: parse_setting(name, value, place) for name, value in overrides.items()})
     check_names(settings)
     return settings

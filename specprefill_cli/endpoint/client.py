@@ -60,16 +60,18 @@ def explained(error: Any, ref: EndpointRef, key: str, timeout: float, streaming:
             f"{ref.name}: the prompt does not fit the model's context ({detail}); use --mode select, a smaller --keep, or "
             "serve the model with a longer context"
         )
-    told = detail if status is None else f"{status}: {detail}"
+    reason = detail if status is None else f"{status}: {detail}"
     if status in (401, 403):
-        return EndpointError(f"{ref.url}: refuses the key ({told}); set OPENAI_API_KEY to one that it knows")
+        return EndpointError(f"{ref.url}: refuses the key ({reason}); set OPENAI_API_KEY to one that it knows")
     if status == 404:
-        return EndpointError(f"{ref.name}: no such model or address ({told}); `curl {ref.url}/models` lists the models")
+        return EndpointError(
+            f"{ref.name}: no such model or address ({reason}); `curl {ref.url}/models` lists the models"
+        )
     if status in BUSY:
-        return EndpointError(f"{ref.url}: is busy ({told}); ask again later, or lower --concurrency")
+        return EndpointError(f"{ref.url}: is busy ({reason}); ask again later, or lower --concurrency")
     if status is None or status >= 500:
-        return EndpointError(f"{ref.url}: failed ({told}); see the server's log, and ask again")
-    return EndpointError(f"{ref.url}: refuses the request ({told}); leave out the option that it names")
+        return EndpointError(f"{ref.url}: failed ({reason}); see the server's log, and ask again")
+    return EndpointError(f"{ref.url}: refuses the request ({reason}); leave out the option that it names")
 
 
 def cut_off(ref: EndpointRef, cause: str) -> EndpointError:

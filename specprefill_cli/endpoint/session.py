@@ -1,4 +1,4 @@
-"""A session, and an engine, whose target is behind an endpoint: the draft chooses here, the server answers."""
+"""A session, and an engine, with the target behind an endpoint: the draft chooses here, the server answers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class EndpointOutline(ModelOutline):
     """A target of which only its name is known.
 
     Its prompt is counted in the draft's tokens. Where `auto` of a setting depends on its size, it is taken for a model of
-    7 billion parameters, which is what transformers' own configuration of Llama describes.
+    7 billion parameters: that is what transformers' own configuration of Llama describes.
     """
 
     @property
@@ -78,7 +78,7 @@ def open_endpoint(settings: Settings) -> EndpointSession:
 
 
 def open_chooser(settings: Settings, target: str) -> Session:
-    """Load the draft, which chooses what an endpoint is sent. target: the endpoint's name.
+    """Load the draft. It chooses what an endpoint is sent. target: the endpoint's name.
 
     Raises UsageError for settings that an endpoint cannot have, SpecprefillError where the draft cannot be loaded.
     """
@@ -171,7 +171,7 @@ class EndpointStream(TextStream):
 
 @dataclass(kw_only=True)
 class EndpointSession(Session):
-    """Answers questions from any number of threads; the draft, which is quick, reads for one of them at a time.
+    """Answers questions from any number of threads; the draft is quick, and reads for one of them at a time.
 
     template: what the draft reads; messages: the template of what is sent
     """
@@ -235,7 +235,7 @@ class EndpointSession(Session):
             self.warmed.add(settings.scorer)
 
     def score(self, request: PrefillRequest) -> Scores:
-        """Refuse dry runs, whose times rest on the target's sizes. Raises UsageError."""
+        """Refuse dry runs: their times rest on the target's sizes. Raises UsageError."""
         raise UsageError(
             f"{self.pair.target.name}: a plan's times need the sizes of its model; ask, or give a --target with "
             "weights here"
@@ -254,7 +254,7 @@ class EndpointEngine:
     read: Reader = read_collection
 
     def ask(self, request: Request) -> Iterator[Event]:
-        """The events of a question; Ctrl-C ends the answer, which is complete up to there.
+        """The events of a question; Ctrl-C ends the answer; it is complete up to there.
 
         Raises what `EndpointSession.ask` raises, and EndpointError where the answer is cut off.
         """

@@ -59,7 +59,7 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(os.fspath(self.path))
 
     def stop(self) -> None:
-        """End what waits for the server, which is told; closing would not wake a thread that reads."""
+        """End what waits for the server, and tell it; closing would not wake a thread that reads."""
         with suppress(OSError, AttributeError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -68,7 +68,7 @@ class UnixConnection(http.client.HTTPConnection):
 class HttpEngine:
     """Posts requests to a server.
 
-    path: of the server's socket; startup_seconds: of this process, which its records then have
+    path: of the server's socket; startup_seconds: of this process, for its records
     """
 
     path: Path
@@ -153,7 +153,7 @@ def body_of(request: Request) -> dict[str, Any]:
 
 
 def document_of(name: str) -> dict[str, str]:
-    """A document as the server takes it: its path, or what standard input holds, which is read here."""
+    """A document as the server takes it: its path, or what standard input holds, read here."""
     if name != STANDARD_INPUT:
         return {"path": os.path.expanduser(name)}
     from specprefill_cli.documents.collect import read_standard_input

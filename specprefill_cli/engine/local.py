@@ -123,9 +123,9 @@ class LocalEngine:
         return ticket
 
     def ask(self, request: Request) -> Iterator[Event]:
-        """The events of one request, whose passes run in the calling thread.
+        """The events of one request; its passes run in the calling thread.
 
-        Ctrl-C ends an answer, which is complete up to there. Raises what the request fails with.
+        Ctrl-C ends an answer; it is complete up to there. Raises what the request fails with.
         """
         events: deque[Event] = deque()
         ticket = self.submit(request, events.append)
@@ -276,7 +276,7 @@ class LocalEngine:
             return
         self.drop(ticket)
         ticket.restart(error)
-        # Before the memory is freed, which may fail: then this request ends with the others.
+        # Before the memory is freed. That may fail: then this request ends with the others.
         with self.changed:
             self.waiting.appendleft(ticket)
         # What was kept of earlier documents, and what torch keeps.

@@ -49,7 +49,7 @@ class Ticket:
     session: the engine's, then with what is this request's own
     encoded: its documents, read, and for an answer its prompt, tokenised; prepared: its settings, resolved
     bytes: of keys and values that it holds, estimated; confirming_bytes: while full prefill confirms its answer
-    steps: the answer, which asks for passes; waiting: the pass that it needs next
+    steps: the answer; it asks for passes; waiting: the pass that it needs next
     delivered: whether a piece of the answer was delivered
     retried: why the first attempt lacked memory; the second runs with no other
     """
@@ -180,7 +180,7 @@ class Ticket:
 
 
 def without_target(pair: CalibratedPair) -> CalibratedPair:
-    """The pair without the target's weights, which passages and plans do without."""
+    """The pair without the target's weights: passages and plans do without them."""
     target = pair.target
     if not isinstance(target, LoadedModel):
         return pair

@@ -44,7 +44,7 @@ def application(backend: Backend, paths_allowed: bool) -> ASGIApp:
 
 
 async def health(request: Request, backend: Backend, told: bool) -> Response:
-    """Whether the server answers. told: also what it is, which needs no token only on the socket."""
+    """Whether the server answers. told: also what it is; on the socket that needs no token."""
     engine = backend.engine
     stuck = engine.busy and time.monotonic() - engine.last_active > STUCK_SECONDS
     state: dict[str, Any] = {"status": "stuck" if stuck else "ok"}
@@ -73,7 +73,7 @@ async def ask(request: Request, backend: Backend, paths_allowed: bool, task: str
     if collection is None:
         raise ApiError(400, "documents are missing; send some, or start the server with some")
     question = replace(body.question, documents=collection, task=task)
-    # The server's own user has a command that waits, which would lose the rows of a batch otherwise.
+    # The command of the server's own user waits: a batch would lose rows otherwise.
     if body.stream and task == ANSWER:
         events = backend.events(question, patient=paths_allowed)
         return await event_stream(request, events, partial(server_sent, body=body))

@@ -111,8 +111,8 @@ class Backend:
                 except TimeoutError:
                     if ticket.started is not None:
                         continue
-                    told = f"the question waited for {options.queue_seconds:g} s; ask again later"
-                    raise ApiError(503, told, "overloaded", RETRY_SECONDS) from None
+                    reason = f"the question waited for {options.queue_seconds:g} s; ask again later"
+                    raise ApiError(503, reason, "overloaded", RETRY_SECONDS) from None
                 if isinstance(event, Failed):
                     raise refusal(event.error)
                 yield event
@@ -138,7 +138,7 @@ def refusal(error: BaseException) -> ApiError:
 
 
 async def while_connected(request: HttpRequest, work: Awaitable[Any]) -> Any:
-    """The outcome of the work, which is cancelled when the client goes away first."""
+    """The outcome of the work; it is cancelled when the client goes away first."""
 
     async def disconnected() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -177,10 +177,10 @@ async def event_stream(
 
 async def failed(_request: HttpRequest, error: Exception) -> Response:
     """The response to a request that failed; one bad request harms no other."""
-    told = error if isinstance(error, ApiError) else refusal(error)
-    if told is error and told.status not in (400, 499):
-        log_line(f"refused with {told.status}: {told}")
-    return told.response()
+    refused = error if isinstance(error, ApiError) else refusal(error)
+    if refused is error and refused.status not in (400, 499):
+        log_line(f"refused with {refused.status}: {refused}")
+    return refused.response()
 
 
 def starlette(routes: Sequence[Route]) -> Starlette:

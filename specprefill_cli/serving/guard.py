@@ -63,7 +63,7 @@ class ApiError(Exception):
         """The error as OpenAI's API writes it."""
         error: dict[str, Any] = {"message": str(self), "type": self.kind, "param": None, "code": None}
         if self.cause is not None:
-            # For this user's own commands, which end as they would without a server.
+            # This user's own commands end as they would without a server.
             error |= {"name": type(self.cause).__name__, "exit_code": self.cause.exit_code}
         return {"error": error}
 
@@ -210,7 +210,7 @@ def report_loop_error(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any
 class Guard:
     """Refuses requests without the token, those that a page of another origin has made, and all while the models load.
 
-    token: None on the Unix socket, which only this user can open
+    token: None on the Unix socket: only this user can open it
     count: told of each response's path and status; allowed_hosts: names by which proxies and containers call the server
     state: what /healthz tells while the models load; application: None until they are loaded
     """

@@ -16,7 +16,7 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 HAS_UNIX_SOCKETS = os.name == "posix"
 HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
 BACKLOG = 128
-# The longest path of a Unix socket, which the system's address structure bounds.
+# The longest path of a Unix socket: the system's address structure bounds it.
 LONGEST_PATH = 103
 TOKEN_BYTES = 32
 

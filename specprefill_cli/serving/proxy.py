@@ -89,7 +89,7 @@ class Proxy:
         )
 
     async def send(self, request: httpx.Request) -> httpx.Response:
-        """The reply, whose body is still to be read. Raises ApiError where there is none."""
+        """The reply with its body still to be read. Raises ApiError where there is none."""
         try:
             return await self.client.send(request, stream=True)
         except httpx.ReadTimeout:
@@ -109,7 +109,7 @@ class Proxy:
 
 
 def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
-    """A session with the draft, which has read once, so that no first request pays for lazy initialisation."""
+    """A session with the draft. It has read once: no first request pays for lazy initialisation."""
     session = open_chooser(settings, upstream.url)
     retrieve(session, WARM_UP, "When?", settings.varied(speculate=OFF))
     return session
@@ -140,7 +140,7 @@ def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointR
 
 async def forward(request: Request, proxy: Proxy) -> Response:
     """Pass a request on, thinned where it is a chat about long documents, and its reply back as it comes."""
-    content, told = await body_bytes(request, proxy.backend.options.body_bytes), {KEPT: "untouched"}
+    content, headers_added = await body_bytes(request, proxy.backend.options.body_bytes), {KEPT: "untouched"}
     shadow = None
     if request.method == "POST" and request.url.path == CHAT:
         values, own = await asyncio.to_thread(without_own, content)
@@ -148,22 +148,22 @@ async def forward(request: Request, proxy: Proxy) -> Response:
         try:
             thinned = await while_connected(request, thin(values, own, proxy))
             kept, total = await asyncio.to_thread(lambda: (tokens_in(thinned), tokens_in(values)))
-            told = {KEPT: f"{kept}/{total}"}
+            headers_added = {KEPT: f"{kept}/{total}"}
             content = json.dumps(thinned).encode()
             proxy.backend.metrics.kept.observe(kept / total)
             if random.random() < proxy.backend.options.shadow:
                 whole = {key: value for key, value in values.items() if key != "stream_options"} | {"stream": False}
                 shadow = proxy.request(request, json.dumps(whole).encode())
         except Untouched as untouched:
-            told[REASON] = str(untouched)
-        proxy.chats.labels(told.get(REASON, "thinned")).inc()
+            headers_added[REASON] = str(untouched)
+        proxy.chats.labels(headers_added.get(REASON, "thinned")).inc()
     response = await while_connected(request, proxy.send(proxy.request(request, content)))
 
     body = relay(response, shadow if response.status_code == 200 else None, proxy)
     relayed = StreamingResponse(body, response.status_code)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
-    relayed.headers.update(told)
+    relayed.headers.update(headers_added)
     return relayed
 
 
@@ -192,7 +192,7 @@ async def relay(response: httpx.Response, shadow: httpx.Request | None, proxy: P
 
 
 def without_own(content: bytes) -> tuple[dict[str, Any], object]:
-    """The values of a body, none where it is no JSON object, and those for this proxy, which are taken out."""
+    """The values of a body (none where it is no JSON object), without those for this proxy; and these."""
     try:
         values = json.loads(content)
     except (ValueError, RecursionError):
@@ -251,6 +251,7 @@ def answer_in(reply: str) -> str:
     Raises ValueError, LookupError, TypeError or AttributeError for another reply.
     """
     events = [line.removeprefix("data:").strip() for line in reply.split("\n") if line.startswith("data:")]
-    told = [json.loads(text) for text in [event for event in events if event != "[DONE]"] or [reply]]
-    said = [choice.get("delta") or choice.get("message") or {} for values in told for choice in values["choices"][:1]]
+    replies = [json.loads(text) for text in [event for event in events if event != "[DONE]"] or [reply]]
+    choices = (choice for values in replies for choice in values["choices"][:1])
+    said = [choice.get("delta") or choice.get("message") or {} for choice in choices]
     return "".join(message.get("content") or "" for message in said)

@@ -171,8 +171,8 @@ def start(settings: Settings, own: Collection | None, options: ServeOptions, tel
                 return 0
             stack.callback(os.close, lock)
         # Commands ask no proxy: of those any number may run.
-        found = alone and HAS_UNIX_SOCKETS
-        listeners, addresses = listen(folder, options.http, options.token_file, stack, tell, found)
+        on_socket = alone and HAS_UNIX_SOCKETS
+        listeners, addresses = listen(folder, options.http, options.token_file, stack, tell, on_socket)
         service = Service(
             settings=settings,
             own=own,
