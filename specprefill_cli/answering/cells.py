@@ -15,13 +15,12 @@ from specprefill_cli.record import LEVELS, Cell, Fate, SpanRecord
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specprefill_cli.answering.stream import AnswerStream
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.prompting import Prompt
 
 
 def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
-    """Return the plan's spans with the pages that they touch."""
+    """The plan's spans with the pages that they touch."""
     records = []
     for span in plan.spans:
         first, last = span.start - prompt.document[0], span.end - prompt.document[0] - 1
@@ -40,19 +39,6 @@ def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[Spa
     return records
 
 
-def stream_cells(stream: AnswerStream) -> list[Cell]:
-    """Return the cells of an answer."""
-    request, prefilled = stream.request, stream.prefilled
-    return document_cells(
-        stream.collection,
-        request.prompt.offsets,
-        prefilled.plan,
-        prefilled.importance,
-        request.chunk_size,
-        prefilled.neighbours,
-    )
-
-
 def document_cells(
     collection: Collection,
     offsets: np.ndarray,
@@ -69,7 +55,13 @@ def document_cells(
     count, first = len(offsets), plan.document[0]
     if not count:
         return []
-    scores, places = _ranked_chunks(importance, chunk_size, neighbours)
+    scores: list[float] = []
+    places: dict[int, int] = {}
+    if importance is not None:
+        by_chunk = chunk_scores(importance, chunk_size)
+        scores = by_chunk.tolist()
+        ranked = rank(with_neighbours(by_chunk, neighbours)).tolist()
+        places = {chunk: place for place, chunk in enumerate(ranked, start=1)}
     largest = max(scores, default=0.0)
     spans = {span.start - first: span for span in plan.spans}
     edges = sorted({*range(0, count, chunk_size), *spans, count})
@@ -89,22 +81,9 @@ def document_cells(
                 fate=span.fate,
                 importance=score,
                 place=places.get(chunk),
-                level=_level(score, largest),
+                # By the root, because few chunks hold most of the importance.
+                level=round(LEVELS * sqrt(max(score, 0.0) / largest)) if score is not None and largest > 0 else 0,
                 layers=span.layers,
             )
         )
     return cells
-
-
-def _ranked_chunks(importance: Tensor | None, chunk_size: int, neighbours: float) -> tuple[list[float], dict[int, int]]:
-    """Return the score of every chunk, and its place by chunk; both empty where nothing was scored."""
-    if importance is None:
-        return [], {}
-    scores = chunk_scores(importance, chunk_size)
-    ranked = rank(with_neighbours(scores, neighbours)).tolist()
-    return scores.tolist(), {chunk: place for place, chunk in enumerate(ranked, start=1)}
-
-
-def _level(score: float | None, largest: float) -> int:
-    """Return the shading of a score: by its root, because few chunks hold most of the importance."""
-    return round(LEVELS * sqrt(max(score, 0.0) / largest)) if score is not None and largest > 0 else 0

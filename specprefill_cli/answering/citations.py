@@ -49,7 +49,7 @@ def cite(
         tokens = slice(np.searchsorted(offsets[:, 1], start, side="right"), np.searchsorted(offsets[:, 0], end))
         if seen[tokens].any():
             ranked.append((-float(weights[tokens].max(initial=0.0)), start, end))
-    return [_citation(collection, start, end) for _, start, end in sorted(ranked)[:MOST_CITATIONS]]
+    return [citation(collection, start, end) for _, start, end in sorted(ranked)[:MOST_CITATIONS]]
 
 
 def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
@@ -78,7 +78,7 @@ def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
     def quote(first: int, end: int) -> str:
         return " ".join(answer[words[first].start() : words[end - 1].end()].split())
 
-    # A cheap test first, which also accepts parts of words. A run within one that the text holds need not be searched.
+    # A cheap test first: it also accepts parts of words. A run within one that the text holds need not be searched.
     ends, end = [], 0
     for first in range(len(words)):
         end = max(end, first)
@@ -95,17 +95,13 @@ def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
     return next(filter(None, (occurrences(quote(*run), text) for run in runs)), [])
 
 
-def _citation(collection: Collection, start: int, end: int) -> Citation:
+def citation(collection: Collection, start: int, end: int) -> Citation:
+    """What stands at characters [start, end) of the collection's text, with the sentence or line around it."""
     document, first, last = collection.parts(start, end)[0]
     pages = document.pages_between(first, last)
-    text = _sentence(document.text, first, last)
+    left, right = max(0, first - WIDEST_SENTENCE), min(len(document.text), last + WIDEST_SENTENCE)
+    before = [match.end() for match in SENTENCE_END.finditer(document.text, left, first)]
+    after = SENTENCE_END.search(document.text, last, right)
+    text = document.text[before[-1] if before else left : after.end() if after else right].strip()
     number = next(index for index, other in enumerate(collection.documents) if other is document)
     return Citation(document.name, pages[0] if pages else 1, first, last, text, number)
-
-
-def _sentence(text: str, start: int, end: int) -> str:
-    """Return the sentence or line around characters [start, end), at most `WIDEST_SENTENCE` to either side."""
-    first, last = max(0, start - WIDEST_SENTENCE), min(len(text), end + WIDEST_SENTENCE)
-    before = [match.end() for match in SENTENCE_END.finditer(text, first, start)]
-    after = SENTENCE_END.search(text, end, last)
-    return text[before[-1] if before else first : after.end() if after else last].strip()

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specprefill_cli.answering.cells import stream_cells
-from specprefill_cli.answering.dry_run import dry_run
+from specprefill_cli.answering.draft_side import dry_run
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.errors import PromptTooLong
@@ -69,46 +68,38 @@ class Comparison:
         A mode that the prompt is too long for goes to `misfits` where another one answers. Raises what `Session.ask` raises,
         and KeyboardInterrupt when an answer was interrupted.
         """
+        # With the logits [V] of the first token, None where a target shows none.
         answers: list[tuple[ModeAnswer, Tensor | None]] = []
         self.misfits = {}
         session = self.session.with_cache(self.cache if len(modes) == 1 else None)
         for mode in modes:
             on_mode(mode)
             try:
-                answers.append(self.answer(session, mode, question, settings.varied(mode=mode)))
+                stream = session.ask(self.collection, question, settings.varied(mode=mode))
+                answer = ModeAnswer(asked=mode, answer=stream.finished(), cells=stream.cells)
+                answers.append((answer, stream.prefilled.logits))
+                # The next mode needs the memory of its KV.
+                del stream
             except PromptTooLong as error:
                 self.misfits[mode] = str(error)
                 if len(self.misfits) == len(modes):
                     raise
-        baseline = next((pair for pair in answers if pair[0].asked == BASELINE), None)
-        if baseline is None:
+        full, full_logits = next((pair for pair in answers if pair[0].asked == BASELINE), (None, None))
+        if full is None:
             return [answer for answer, _ in answers]
-        return [with_differences(baseline, answer, logits) for answer, logits in answers]
-
-    def answer(
-        self, session: Session, mode: str, question: str, settings: Settings
-    ) -> tuple[ModeAnswer, Tensor | None]:
-        """The answer in one mode, and its first token's logits [V], None where a target shows none; its KV is freed."""
-        stream = session.ask(self.collection, question, settings)
-        answer = ModeAnswer(asked=mode, answer=stream.finished(), cells=stream_cells(stream))
-        return answer, stream.prefilled.logits
+        return [
+            replace(
+                answer,
+                speedup=full.answer.ttft_seconds / answer.answer.ttft_seconds,
+                first_token_kl=None if full_logits is None or logits is None else kl_divergence(full_logits, logits),
+                agreement=word_f1(answer.answer.answer, full.answer.answer),
+            )
+            for answer, logits in answers
+        ]
 
     def plan(self, question: str, settings: Settings) -> DryRun:
         """A dry run for a question."""
         return dry_run(self.session, self.collection, question, settings)
-
-
-def with_differences(
-    baseline: tuple[ModeAnswer, Tensor | None], answer: ModeAnswer, logits: Tensor | None
-) -> ModeAnswer:
-    """The answer with its differences from the baseline's."""
-    full, full_logits = baseline
-    return replace(
-        answer,
-        speedup=full.answer.ttft_seconds / answer.answer.ttft_seconds,
-        first_token_kl=None if full_logits is None or logits is None else kl_divergence(full_logits, logits),
-        agreement=word_f1(answer.answer.answer, full.answer.answer),
-    )
 
 
 def kl_divergence(reference: Tensor, logits: Tensor) -> float:

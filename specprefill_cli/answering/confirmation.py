@@ -26,7 +26,6 @@ from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
 from specprefill_cli.models.passes import Pass, Steps
 from specprefill_cli.prefill.auto_mode import SHORTEN, Extension, check_context
-from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.modes.full import full_steps
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import cached_tokens
@@ -110,9 +109,15 @@ def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
 
 
 def exact_answer(stream: AnswerStream, provisional: Sequence[int], confirmation: Confirmation) -> Steps[list[int]]:
-    """The answer's tokens after full prefill, which are decoded only from where they differ from the provisional ones."""
+    """The answer's tokens after full prefill, decoded only from where they differ from the provisional ones."""
     request, decoding = stream.request, stream.resolved.decoding
-    prefilled = yield from full_prefill(request)
+    if request.pair.ranks.size > 1:
+        # The clock of the question has measured its TTFT.
+        request = replace(request, clock=PhaseClock())
+        with request.pair.ranks.together(request.command(BASELINE)):
+            prefilled = MODES[BASELINE].prefill(request)
+    else:
+        prefilled = yield from full_steps(request, confirming_pass(request))
     sampler, speed = Sampler(), DecodeSpeed()
     first = sampler(prefilled.logits)
     others = choose_speculator(request, prefilled, decoding, sampler, stream.stop_tokens, stream.speculation)
@@ -130,16 +135,6 @@ def exact_answer(stream: AnswerStream, provisional: Sequence[int], confirmation:
         log_probabilities(prefilled.logits[None], [first]).tolist() + speed.log_probabilities
     )
     return tokens
-
-
-def full_prefill(request: PrefillRequest) -> Steps[PrefillResult]:
-    """Plain prefill in short passes; by all ranks at once where they share the target."""
-    if request.pair.ranks.size > 1:
-        # The clock of the question has measured its TTFT.
-        request = replace(request, clock=PhaseClock())
-        with request.pair.ranks.together(request.command(BASELINE)):
-            return MODES[BASELINE].prefill(request)
-    return (yield from full_steps(request, confirming_pass(request)))
 
 
 def confirming_pass(request: PrefillRequest) -> int:

@@ -15,8 +15,9 @@ from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.documents.sentences import sentence_ranges
 from specprefill_cli.prefill.bm25 import coverage, word_scores
+from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.selection import with_neighbours
-from specprefill_cli.record import Passage
+from specprefill_cli.record import Fate, Passage
 
 # Tokens over which importance is averaged, so that a single token lifts no sentence.
 SMOOTHING = 16
@@ -59,8 +60,12 @@ TRUSTED_QUOTE = 0.7
 
 @dataclass(frozen=True, kw_only=True)
 class Sentences:
-    """The sentences of a collection: character ranges [n, 2] in its text, and the relevance [n] of each, 0 to 1."""
+    """The sentences of a collection: character ranges [n, 2] in its text, and the relevance [n] of each, 0 to 1.
 
+    A run [first, last) of sentences is given by their indices.
+    """
+
+    collection: Collection
     ranges: np.ndarray
     relevance: np.ndarray
 
@@ -77,17 +82,44 @@ class Sentences:
         """The highest relevance."""
         return float(self.relevance.max(initial=0.0))
 
+    def span(self, run: tuple[int, int]) -> tuple[int, int]:
+        """The character range of a run."""
+        return int(self.ranges[run[0], 0]), int(self.ranges[run[1] - 1, 1])
+
+    def words(self, run: tuple[int, int]) -> int:
+        """The number of words in a run."""
+        return len(self.collection.text[slice(*self.span(run))].split())
+
+    def on_one_page(self, run: tuple[int, int]) -> bool:
+        """Whether a run lies on one page of one document, so that a passage names the page it stands on."""
+        touched = self.collection.pages_by_document(*self.span(run))
+        return len(touched) == 1 and len(touched[0].pages) <= 1
+
+    def passage(self, run: tuple[int, int]) -> Passage:
+        """A run as a passage."""
+        start, end = self.span(run)
+        document, first, last = self.collection.parts(start, end)[0]
+        return Passage(
+            document=document.name,
+            page=next(iter(document.pages_between(first, last)), 1),
+            start=first,
+            end=last,
+            text=self.collection.text[start:end],
+            importance=round(float(self.relevance[slice(*run)].max()), 4),
+            # By place, because the same document may be there twice.
+            number=bisect_right(self.collection.starts, start) - 1,
+        )
+
 
 def ranges_of(text: str) -> np.ndarray:
-    """The character ranges [n, 2] of a text's sentences, kept for the next question about it."""
-    return RANGES.find_or(text, lambda: find_ranges(text))
+    """The character ranges [n, 2] of a text's sentences; read-only, kept for the next question about the text."""
 
+    def found() -> np.ndarray:
+        ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
+        ranges.setflags(write=False)
+        return ranges
 
-def find_ranges(text: str) -> np.ndarray:
-    """What `ranges_of` returns; read-only, because all questions about the text share it."""
-    ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
-    ranges.setflags(write=False)
-    return ranges
+    return RANGES.find_or(text, found)
 
 
 def shares(scores: np.ndarray) -> np.ndarray:
@@ -104,7 +136,7 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
     text = collection.text
     ranges = ranges_of(text)
     if not len(ranges) or not len(offsets):
-        return Sentences(ranges=ranges, relevance=np.zeros(len(ranges)))
+        return Sentences(collection=collection, ranges=ranges, relevance=np.zeros(len(ranges)))
     score = shares(word_scores(question, text, ranges[:, 0], len(text)))
     if importance is not None:
         smooth = np.convolve(importance.double().numpy(), np.full(SMOOTHING, 1 / SMOOTHING), "same")[: len(offsets)]
@@ -117,12 +149,10 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
     if kind is not None:
         score += KIND_BONUS * np.array([kind.search(text, start, end) is not None for start, end in ranges.tolist()])
     relevance = with_neighbours(torch.from_numpy(score), NEIGHBOURS).numpy() / ((1 + KIND_BONUS) * (1 + 2 * NEIGHBOURS))
-    return Sentences(ranges=ranges, relevance=relevance)
+    return Sentences(collection=collection, ranges=ranges, relevance=relevance)
 
 
-def best_passages(
-    collection: Collection, sentences: Sentences, count: int, leading: Sequence[int] = ()
-) -> list[Passage]:
+def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ()) -> list[Passage]:
     """Return up to `count` passages, the most relevant ones first.
 
     leading: characters of the collection's text whose sentences come before all others
@@ -134,10 +164,29 @@ def best_passages(
     for index in order:
         if len(runs) >= count or sum(last - first for first, last in runs) >= count + SPARE_SENTENCES:
             break
-        add_sentence(runs, index, collection, sentences)
-    while grow(runs, collection, sentences, WORDS_PER_PASSAGE * count):
+        add_sentence(runs, index, sentences)
+    while grow(runs, sentences, WORDS_PER_PASSAGE * count):
         pass
-    return [as_passage(collection, sentences, run) for run in runs]
+    return [sentences.passage(run) for run in runs]
+
+
+def kept_passages(sentences: Sentences, plan: Plan, offsets: np.ndarray) -> list[Passage]:
+    """The sentences that a plan's recomputed spans touch, as passages; offsets: [n, 2] characters of document tokens."""
+    kept = np.zeros(len(sentences.ranges), dtype=bool)
+    for span in plan.spans:
+        if span.fate is Fate.RECOMPUTE:
+            first, last = span.start - plan.document[0], span.end - plan.document[0] - 1
+            # Sentences are in document order and do not overlap.
+            first_sentence = np.searchsorted(sentences.ranges[:, 1], offsets[first, 0], side="right")
+            end_sentence = np.searchsorted(sentences.ranges[:, 0], offsets[last, 1])
+            kept[first_sentence:end_sentence] = True
+    runs: list[tuple[int, int]] = []
+    for index in np.flatnonzero(kept).tolist():
+        if runs and runs[-1][1] == index and sentences.on_one_page((runs[-1][0], index + 1)):
+            runs[-1] = (runs[-1][0], index + 1)
+        else:
+            runs.append((index, index + 1))
+    return [sentences.passage(run) for run in runs]
 
 
 def trusted_quotes(sentences: Sentences, quotes: Sequence[int]) -> list[int]:
@@ -145,66 +194,34 @@ def trusted_quotes(sentences: Sentences, quotes: Sequence[int]) -> list[int]:
     return [place for place in quotes[:1] if sentences.relevance_at(place) >= TRUSTED_QUOTE * sentences.highest]
 
 
-def add_sentence(runs: list[tuple[int, int]], index: int, collection: Collection, sentences: Sentences) -> None:
-    """Join a sentence to the run [first, last) of sentences beside it, or begin a new run."""
+def add_sentence(runs: list[tuple[int, int]], index: int, sentences: Sentences) -> None:
+    """Join a sentence to the run of sentences beside it, or begin a new run."""
     for place, (first, last) in enumerate(runs):
         if first <= index < last:
             return
         longer = (min(first, index), max(last, index + 1))
-        if longer[1] - longer[0] == last - first + 1 <= LONGEST_PASSAGE and joined(collection, sentences, longer):
+        if longer[1] - longer[0] == last - first + 1 <= LONGEST_PASSAGE and sentences.on_one_page(longer):
             runs[place] = longer
             return
     runs.append((index, index + 1))
 
 
-def grow(runs: list[tuple[int, int]], collection: Collection, sentences: Sentences, most_words: int) -> bool:
+def grow(runs: list[tuple[int, int]], sentences: Sentences, most_words: int) -> bool:
     """Add the more relevant neighbour to each of the first runs, as far as all have at most `most_words`; whether any grew."""
     grew = False
     for place, (first, last) in enumerate(runs[:GROWING_PASSAGES]):
         taken = {index for run in runs for index in range(*run)}
-        spare = most_words - sum(words(collection, sentences, run) for run in runs)
+        spare = most_words - sum(map(sentences.words, runs))
         longer = [
             (sentences.relevance[index], run)
             for index, run in ((last, (first, last + 1)), (first - 1, (first - 1, last)))
             if last - first < LONGEST_PASSAGE
             and 0 <= index < len(sentences.ranges)
             and index not in taken
-            and words(collection, sentences, (index, index + 1)) <= spare
-            and joined(collection, sentences, run)
+            and sentences.words((index, index + 1)) <= spare
+            and sentences.on_one_page(run)
         ]
         if longer:
             runs[place] = max(longer)[1]
             grew = True
     return grew
-
-
-def words(collection: Collection, sentences: Sentences, run: tuple[int, int]) -> int:
-    """The number of words in a run of sentences."""
-    return len(collection.text[slice(*span(sentences, run))].split())
-
-
-def joined(collection: Collection, sentences: Sentences, run: tuple[int, int]) -> bool:
-    """Whether a run of sentences lies on one page of one document, so that a passage names the page it stands on."""
-    touched = collection.pages_by_document(*span(sentences, run))
-    return len(touched) == 1 and len(touched[0].pages) <= 1
-
-
-def span(sentences: Sentences, run: tuple[int, int]) -> tuple[int, int]:
-    """The character range of a run of sentences."""
-    return int(sentences.ranges[run[0], 0]), int(sentences.ranges[run[1] - 1, 1])
-
-
-def as_passage(collection: Collection, sentences: Sentences, run: tuple[int, int]) -> Passage:
-    """A run of sentences as a passage."""
-    start, end = span(sentences, run)
-    document, first, last = collection.parts(start, end)[0]
-    return Passage(
-        document=document.name,
-        page=next(iter(document.pages_between(first, last)), 1),
-        start=first,
-        end=last,
-        text=collection.text[start:end],
-        importance=round(float(sentences.relevance[slice(*run)].max()), 4),
-        # By place, because the same document may be there twice.
-        number=bisect_right(collection.starts, start) - 1,
-    )

@@ -71,7 +71,6 @@ class Prepared:
 
     collection: Collection
     question: str
-    identifier: str
     request: PrefillRequest
     mode: str
     mode_reason: str | None
@@ -108,7 +107,7 @@ def resolve_positions(settings: Settings, pair: CalibratedPair, prompt_tokens: i
 
 
 def encoder_pays(pair: CalibratedPair) -> bool:
-    """Whether the sentence encoder, which knows what the bundled draft lacks, takes little of a target's time."""
+    """Whether the sentence encoder, with what the bundled draft lacks, takes little of a target's time."""
     bundled = pair.draft is not None and ModelRef(pair.draft.name).kind is Kind.BUNDLED
     return bundled and cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
 
@@ -165,7 +164,6 @@ def resolve(
     settings: Settings,
     pair: CalibratedPair,
     encoded: EncodedQuestion,
-    identifier: str,
     cache: DocumentCache | None,
     cold_choice: bool,
 ) -> Prepared:
@@ -183,7 +181,6 @@ def resolve(
     return Prepared(
         collection=encoded.collection,
         question=encoded.question,
-        identifier=identifier,
         request=request,
         mode=mode,
         mode_reason=reason,

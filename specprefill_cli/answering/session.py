@@ -117,7 +117,7 @@ class Session:
     speculation: what earlier answers showed about acceptance and costs
     warmed: modes that have run
     confidence: tells how likely an answer is right, where the pair was calibrated for it
-    cold_choice: whether `auto` takes the mode that it would take without the cache, which then only saves work
+    cold_choice: whether `auto` takes the mode that it would take without the cache; that then only saves work
     """
 
     pair: CalibratedPair
@@ -140,7 +140,6 @@ class Session:
         documents: Collection | Sequence[Document],
         question: str,
         settings: Settings | None = None,
-        identifier: str = "",
         opening: str = "",
     ) -> AnswerStream:
         """Prefill for a question; iterating over the stream decodes the answer.
@@ -155,22 +154,20 @@ class Session:
         collection = documents if isinstance(documents, Collection) else Collection(tuple(documents))
         check_proposer(settings, self.pair)
         self.warm_up(settings)
-        prepared = self.prepare(collection, question, settings, identifier, opening)
+        prepared = self.prepare(collection, question, settings, opening)
         return self.answer(prepared, self.prefill(prepared))
 
-    def prepare(
-        self, collection: Collection, question: str, settings: Settings, identifier: str = "", opening: str = ""
-    ) -> Prepared:
+    def prepare(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> Prepared:
         """Tokenise the prompt, start the clock of the TTFT and resolve the settings for this prompt."""
-        return self.resolved(self.encode(collection, question, settings, opening), settings, identifier)
+        return self.resolved(self.encode(collection, question, settings, opening), settings)
 
-    def resolved(self, encoded: EncodedQuestion, settings: Settings, identifier: str = "") -> Prepared:
+    def resolved(self, encoded: EncodedQuestion, settings: Settings) -> Prepared:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong for one that does not fit the pair."""
-        return resolve(settings, self.pair, encoded, identifier, self.cache, self.cold_choice)
+        return resolve(settings, self.pair, encoded, self.cache, self.cold_choice)
 
-    def request(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> PrefillRequest:
+    def request(self, collection: Collection, question: str, settings: Settings) -> PrefillRequest:
         """Tokenise a prompt, and resolve the settings of its prefill."""
-        return resolve_request(settings, self.pair, self.encode(collection, question, settings, opening), self.cache)
+        return resolve_request(settings, self.pair, self.encode(collection, question, settings), self.cache)
 
     def encode(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> EncodedQuestion:
         """Tokenise the prompt for the target, and for the draft where one may run and has other tokens; from any thread.
@@ -230,7 +227,6 @@ class Session:
         return AnswerStream(
             collection=prepared.collection,
             question=prepared.question,
-            identifier=prepared.identifier,
             resolved=prepared,
             prefilled=replace(result, warnings=warnings),
             sampler=sampler,

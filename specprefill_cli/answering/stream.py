@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from specprefill_cli.answering.cells import span_records
+from specprefill_cli.answering.cells import document_cells, span_records
 from specprefill_cli.answering.citations import cite
 from specprefill_cli.answering.confidence import ConfidenceModel, Signals, answer_signals
 from specprefill_cli.answering.confirmation import Confirmation, confirm
@@ -33,7 +33,7 @@ from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.record import COMPACT, ORIGINAL, SWITCHED_OFF, Citation, Passage, Record
+from specprefill_cli.record import COMPACT, ORIGINAL, SWITCHED_OFF, Cell, Citation, Record
 from specprefill_cli.settings import Settings
 
 
@@ -46,7 +46,6 @@ class TextStream(ABC):
 
     collection: Collection
     question: str
-    identifier: str
     prefilled: Any
     memory: PeakMemory
     startup_seconds: float = 0.0
@@ -94,6 +93,15 @@ class TextStream(ABC):
         return cite(self.text, self.collection, self.plan_read, offsets, self.prefilled.importance)
 
     @property
+    def cells(self) -> list[Cell]:
+        """The fate of every chunk, for a page."""
+        request, prefilled = self.request, self.prefilled
+        offsets, importance = request.prompt.offsets, prefilled.importance
+        return document_cells(
+            self.collection, offsets, prefilled.plan, importance, request.chunk_size, prefilled.neighbours
+        )
+
+    @property
     def plan_read(self) -> Plan:
         """What the target read for the answer."""
         return self.prefilled.plan
@@ -108,11 +116,6 @@ class TextStream(ABC):
         """The sentences of the documents with their relevance to the question."""
         return rank_sentences(self.collection, self.question, self.request.prompt.offsets, self.prefilled.importance)
 
-    def passages(self, citations: Sequence[Citation], count: int) -> list[Passage]:
-        """The passages to show with an answer: first what it quotes."""
-        leading = trusted_quotes(self.sentences, self.places(citations))
-        return best_passages(self.collection, self.sentences, count, leading)
-
     def places(self, citations: Sequence[Citation]) -> list[int]:
         """The characters of the collection's text at which citations begin."""
         return [self.collection.starts[source.number] + source.start for source in citations]
@@ -124,9 +127,13 @@ class TextStream(ABC):
 
     def record(self, settings: Settings, length_stop: bool, citations: list[Citation], **measured: Any) -> Record:
         """The record of the answer, with what was measured."""
-        request, plan, count = self.request, self.prefilled.plan, settings.passages
+        request, plan, passages = self.request, self.prefilled.plan, []
+        if isinstance(settings.passages, int):
+            # First what the answer quotes.
+            leading = trusted_quotes(self.sentences, self.places(citations))
+            passages = best_passages(self.sentences, settings.passages, leading)
         return Record(
-            id=self.identifier,
+            id="",
             question=self.question,
             answer=self.text,
             target=request.pair.target.name,
@@ -139,7 +146,7 @@ class TextStream(ABC):
             citations=citations,
             stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
             reused=[*request.reused, *self.prefilled.reused],
-            passages=self.passages(citations, count) if isinstance(count, int) else [],
+            passages=passages,
             **measured,
         )
 
@@ -178,10 +185,10 @@ class AnswerStream(TextStream):
         yield from (item for item in items_of(self.steps()) if isinstance(item, str))
 
     def steps(self) -> Generator[Pass | str | Record, Tensor, None]:
-        """Pieces of text, and the passes that they need, whose logits it is sent.
+        """Pieces of text, and the passes that they need; it is sent the logits of these.
 
         Where the answer is to be confirmed, its record follows, still provisional, and the passes of that. A
-        KeyboardInterrupt thrown into it ends the answer, which is complete up to there.
+        KeyboardInterrupt thrown into it ends the answer; it is complete up to there.
         """
         text = Detokenizer(self.request.pair.target.tokenizer)
 
@@ -269,11 +276,6 @@ class AnswerStream(TextStream):
         source = max(map(self.sentences.relevance_at, self.places(citations)), default=0.0)
         return answer_signals(text, self.log_probabilities, source, self.sentences.highest)
 
-    def answer_confidence(self, text: str, citations: Sequence[Citation]) -> float | None:
-        """The probability that the answer is right; None where the pair was not calibrated for it."""
-        signals = self.signals(text, citations) if self.confidence is not None else None
-        return self.confidence.probability(signals) if self.confidence is not None and signals is not None else None
-
     @property
     def log_probabilities(self) -> list[float]:
         """Of the tokens decoded so far, by the target; after full prefill where that has given the answer."""
@@ -288,6 +290,7 @@ class AnswerStream(TextStream):
         request, prefilled, resolved, rounds = self.request, self.prefilled, self.resolved, self.rounds
         draft, citations, confirmation = request.pair.draft, self.citations, self.confirmation
         length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens
+        signals = self.signals(self.text, citations) if self.confidence is not None else None
         return self.record(
             resolved.decoding,
             length_stop,
@@ -306,7 +309,7 @@ class AnswerStream(TextStream):
             proposer=" and ".join(rounds.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
-            confidence=self.answer_confidence(self.text, citations),
+            confidence=self.confidence.probability(signals) if self.confidence and signals else None,
             expected_speedup=resolved.expected_speedup,
             scorer=request.scorer if MODES[resolved.mode].uses_draft else None,
             draft_window=prefilled.draft_window,

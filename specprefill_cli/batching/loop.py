@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from specprefill_cli.batching.output import Finished
-from specprefill_cli.batching.rows import BadRow, Line, Row, Source, identity_of, parse_line
+from specprefill_cli.batching.rows import Line, Row, Source, identity_of, parse_line
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.record import SCHEMA
 from specprefill_cli.signals import SLICE_SECONDS, deferred_signals
@@ -46,7 +46,7 @@ class RowEngine(Protocol):
         """
 
     def close(self) -> None:
-        """End everything in flight."""
+        """End, once no row is in flight."""
 
 
 @dataclass
@@ -96,11 +96,17 @@ class Inbox:
 
 
 @dataclass
-class InFlight:
-    """A row that the engine has. deadline: on the clock of `time.monotonic`, None for none."""
+class Held:
+    """A row that is not written yet.
 
-    cancel: Callable[[], None]
-    deadline: float | None
+    cancel: ends it at the engine, once that has it; deadline: then on the clock of `time.monotonic`, None for none
+    record: once there is one, until those of earlier rows are written
+    """
+
+    row: Row
+    cancel: Callable[[], None] = lambda: None
+    deadline: float | None = None
+    record: dict[str, Any] | None = None
 
 
 def run_rows(
@@ -118,7 +124,7 @@ def run_rows(
     """Let an engine answer the lines of a source, and write their records.
 
     ordered: in the order of the lines; otherwise as soon as they are there
-    finished: rows of earlier runs, which are skipped; what is left of it at the end is not in the input
+    finished: rows of earlier runs; they are skipped, and what is left of them at the end is not in the input
     count: kept up to date; step: called after every row; row_seconds: after which a row fails
     repeated: as in `identity_of`
 
@@ -126,12 +132,12 @@ def run_rows(
     """
     inbox = Inbox()
     request = source(inbox.put)
-    rows = Rows(engine, inbox, Output(write, count, step, ordered, repeated), row_seconds)
+    batch = Batch(engine, inbox, write, count, step, ordered, row_seconds, repeated)
     number, requested, ended = 0, False, False
     try:
-        while not ended or rows.output.pending:
-            # What is answered is written before more is read, which may wait.
-            if not (ended or requested) and inbox.empty() and rows.output.pending < READ_AHEAD * engine.capacity:
+        while not ended or batch.pending:
+            # What is answered is written before more is read: reading may wait.
+            if not (ended or requested) and inbox.empty() and len(batch.pending) < READ_AHEAD * engine.capacity:
                 requested = True
                 request()
             inbox.wait()
@@ -139,130 +145,107 @@ def run_rows(
             with deferred_signals(insistent=True):
                 event = inbox.take()
                 if isinstance(event, Answered):
-                    rows.finish(event.place, event.outcome)
+                    batch.take(event)
                 elif event is not None:
                     number, requested, ended = number + 1, False, not event.text
                     row = parse_line(event.text, number, has_documents)
                     if row is not None and not skip(row, finished, count):
-                        rows.add(row)
-                rows.fail_late_ones()
+                        batch.add(row)
+                batch.fail_late_ones()
     except KeyboardInterrupt:
-        rows.keep_delivered()
+        batch.keep_delivered()
         raise
+    finally:
+        for held in batch.in_flight.values():
+            held.cancel()
 
 
 @dataclass
-class Rows:
-    """The rows between their lines and their records: those that wait, and at most `engine.capacity` in flight."""
+class Batch:
+    """The rows between their lines and their records: those that wait, and at most `engine.capacity` in flight.
+
+    pending: rows that are not written, by their place, the oldest one first; added: how many there were so far
+    """
 
     engine: RowEngine
     inbox: Inbox
-    output: Output
+    write: Callable[[dict[str, Any]], None]
+    count: Count
+    step: Callable[[], None]
+    ordered: bool
     row_seconds: float | None
-    waiting: deque[tuple[int, Row]] = field(default_factory=deque)
-    in_flight: dict[int, InFlight] = field(default_factory=dict)
+    repeated: Container[str | int] | None
+    pending: dict[int, Held] = field(default_factory=dict)
+    waiting: deque[int] = field(default_factory=deque)
+    in_flight: dict[int, Held] = field(default_factory=dict)
+    added: int = 0
 
-    def add(self, row: Row | BadRow) -> None:
+    def add(self, row: Row) -> None:
         """Take the next row."""
-        place = self.output.add(row)
-        if isinstance(row, BadRow):
-            self.output.finish(place, row.error)
-            return
-        self.waiting.append((place, row))
-        self.submit()
+        place, self.added = self.added, self.added + 1
+        self.pending[place] = Held(row)
+        if row.error is not None:
+            self.finish(place, row.error)
+        else:
+            self.waiting.append(place)
+            self.submit()
 
     def submit(self) -> None:
         """Ask as many rows as the engine has room for."""
         while self.waiting and len(self.in_flight) < self.engine.capacity:
-            place, row = self.waiting.popleft()
-            deadline = None if self.row_seconds is None else time.monotonic() + self.row_seconds
+            place = self.waiting.popleft()
+            held = self.in_flight[place] = self.pending[place]
+            if self.row_seconds is not None:
+                held.deadline = time.monotonic() + self.row_seconds
 
             def deliver(outcome: Outcome, place: int = place) -> None:
                 self.inbox.put(Answered(place, outcome))
 
-            self.in_flight[place] = InFlight(self.engine.ask(row, deliver), deadline)
+            held.cancel = self.engine.ask(held.row, deliver)
 
-    def finish(self, place: int, outcome: Outcome) -> None:
+    def take(self, event: Answered) -> None:
         """Take the outcome of a row; one that was given up has another already."""
-        if isinstance(outcome, BatchEnded | KeyboardInterrupt):
-            raise outcome
-        if self.in_flight.pop(place, None) is not None:
-            self.output.finish(place, outcome)
+        if isinstance(event.outcome, BatchEnded | KeyboardInterrupt):
+            raise event.outcome
+        if self.in_flight.pop(event.place, None) is not None:
+            self.finish(event.place, event.outcome)
             self.submit()
 
     def keep_delivered(self) -> None:
         """Write what the engine has delivered already, and ask nothing more."""
+        self.waiting.clear()
         while (event := self.inbox.take()) is not None:
-            if isinstance(event, Line) or isinstance(event.outcome, BatchEnded | KeyboardInterrupt):
-                continue
-            if self.in_flight.pop(event.place, None) is not None:
-                self.output.finish(event.place, event.outcome)
+            if isinstance(event, Answered) and not isinstance(event.outcome, BatchEnded | KeyboardInterrupt):
+                self.take(event)
 
     def fail_late_ones(self) -> None:
         """Give up the rows that take too long."""
         now = time.monotonic()
-        late = [place for place, row in self.in_flight.items() if row.deadline is not None and row.deadline < now]
+        late = [place for place, held in self.in_flight.items() if held.deadline is not None and held.deadline < now]
         for place in late:
             self.in_flight[place].cancel()
-            self.finish(place, RowTimeout(f"not answered within {self.row_seconds:g} s; raise --row-timeout"))
-
-
-class Output:
-    """Writes the records of rows: in the order of the rows, so that a record that is early waits, or as they come.
-
-    pending: rows that are not written
-    """
-
-    def __init__(
-        self,
-        write: Callable[[dict[str, Any]], None],
-        count: Count,
-        step: Callable[[], None],
-        ordered: bool,
-        repeated: Container[str | int] | None,
-    ) -> None:
-        self.write, self.count, self.step, self.ordered, self.repeated = write, count, step, ordered, repeated
-        # The oldest row first; a record, once there is one.
-        self.rows: dict[int, tuple[Row | BadRow, dict[str, Any] | None]] = {}
-        self.added = 0
-
-    @property
-    def pending(self) -> int:
-        return len(self.rows)
-
-    def add(self, row: Row | BadRow) -> int:
-        """Take the next row; its place."""
-        self.rows[self.added] = row, None
-        self.added += 1
-        return self.added - 1
+            self.take(Answered(place, RowTimeout(f"not answered within {self.row_seconds:g} s; raise --row-timeout")))
 
     def finish(self, place: int, outcome: Outcome) -> None:
-        """Take the record of a row, or why it has none, and write what can be written."""
-        row, _ = self.rows[place]
-        identity = identity_of(row, self.repeated)
+        """Write the record of a row, or why it has none; in order, one that is early waits for those before it."""
+        identity = identity_of(self.pending[place].row, self.repeated)
         record = error_record(outcome, identity) if isinstance(outcome, BaseException) else outcome | identity
-        if not self.ordered:
-            self.put(place, record)
-            return
-        self.rows[place] = row, record
-        while self.rows:
-            oldest, (_, early) = next(iter(self.rows.items()))
+        self.pending[place].record = record
+        places = [*self.pending] if self.ordered else [place]
+        for written in places:
+            early = self.pending[written].record
             if early is None:
                 return
-            self.put(oldest, early)
-
-    def put(self, place: int, record: dict[str, Any]) -> None:
-        """Write the record of a row, which is then done."""
-        with deferred_signals(insistent=True):
-            self.write(record)
-            self.count.answered += 1
-            self.count.failed += "error" in record
-        del self.rows[place]
-        self.step()
+            with deferred_signals(insistent=True):
+                self.write(early)
+                self.count.answered += 1
+                self.count.failed += "error" in early
+            del self.pending[written]
+            self.step()
 
 
-def skip(row: Row | BadRow, finished: Finished, count: Count) -> bool:
-    """Whether the output has this row already, which is then counted."""
+def skip(row: Row, finished: Finished, count: Count) -> bool:
+    """Whether the output has this row already; count it then."""
     failed = finished.take(row)
     if failed is None:
         return False

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from filelock import lock_descriptor
 
-from specprefill_cli.batching.rows import BadRow, Row, key_of
+from specprefill_cli.batching.rows import Row, key_of
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import is_device, write_pieces
 from specprefill_cli.record import SCHEMA, json_line
@@ -35,10 +35,10 @@ class Finished:
         key = record.get("row_hash", record["id"])
         self.rows.setdefault(key, []).append((record.get("content_hash"), "error" in record))
 
-    def take(self, row: Row | BadRow) -> bool | None:
-        """Whether a row failed, which is then forgotten; None where the output does not have it."""
+    def take(self, row: Row) -> bool | None:
+        """Whether a row failed, and forget it; None where the output does not have it."""
         entries = self.rows.get(key_of(row), [])
-        same = [entry for entry in entries if entry[0] in (row.origin.content_hash, None)]
+        same = [entry for entry in entries if entry[0] in (row.content_hash, None)]
         if not same:
             return None
         # One that names this content, and did not fail, first.
@@ -127,7 +127,7 @@ def without_failed_rows(stream: BinaryIO, path: Path) -> BinaryIO:
 def opened(path: Path, mode: str) -> BinaryIO:
     """Open the output, for this run alone.
 
-    Without a buffer, which would retry, and fail again, on close when the disk is full.
+    Without a buffer: that would retry, and fail again, on close when the disk is full.
     """
     try:
         stream = cast(BinaryIO, path.open(mode, buffering=0))

@@ -10,8 +10,8 @@ import math
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, redirect_stdout
 from functools import partial
 from importlib import import_module
 from queue import SimpleQueue
@@ -53,7 +53,7 @@ class RowActor:
         return self.refusal
 
     def answer(self, row: Row) -> dict[str, Any]:
-        """The record of a row, which may be an error record; or why this actor can answer none, as `refused`."""
+        """The record of a row, or its error record; or why this actor can answer none, as `refused`."""
         if self.rows is None:
             # It was opened once, and cannot be after a restart.
             return {"refused": self.refusal[0] if self.refusal else ""}
@@ -61,7 +61,7 @@ class RowActor:
         self.rows.ask(row, outcomes.put)
         outcome = outcomes.get()
         if isinstance(outcome, BatchEnded):
-            # Ray starts another process, which can use the device again.
+            # Ray starts another process, and that can use the device again.
             os._exit(1)
         return error_record(outcome, {}) if isinstance(outcome, BaseException) else outcome
 
@@ -83,7 +83,7 @@ class RayRows:
         return partial(self.ray.cancel, result)
 
     def take(self, place: int, deliver: Callable[[Outcome], None], result: Any) -> None:
-        """Deliver what an actor has returned; in a thread of Ray's, which must not call Ray."""
+        """Deliver what an actor has returned; in a thread of Ray's that must not call Ray."""
         self.held[place] -= 1
         try:
             outcome = result.result()
@@ -113,8 +113,6 @@ def connect(
     be opened.
     """
     ray = import_ray()
-    if address is not None:
-        check_reachable(address)
     with ExitStack() as connection:
         # Ray prints there what happens to its processes, whatever it is asked to log.
         connection.enter_context(redirect_stdout(connection.enter_context(open(os.devnull, "w"))))
@@ -126,7 +124,6 @@ def connect(
         actors = [actor_class.remote(opener) for _ in range(places)]
         try:
             answers = ray.get([actor.refused.remote() for actor in actors], timeout=OPENING)
-            refusals = [refusal for refusal in answers if refusal]
         except ray.exceptions.GetTimeoutError as error:
             raise SpecprefillError(
                 f"--ray: {places} workers were not ready within {OPENING // 60} min; give fewer --workers, or look at "
@@ -135,29 +132,34 @@ def connect(
         except Exception as error:
             cause = getattr(error, "cause", None) or error
             raise SpecprefillError(f"--ray: a worker cannot be opened ({first_line(cause)})") from error
-        if refusals:
-            refused = SpecprefillError(refusals[0][0])
-            refused.exit_code = refusals[0][1]
+        for message, exit_code in filter(None, answers):
+            refused = SpecprefillError(message)
+            refused.exit_code = exit_code
             raise refused
         return RayRows(ray, actors, rows, connection.pop_all())
 
 
 def start(ray: Any, address: str | None, workers: int | None) -> None:
     """Connect to Ray. Raises SpecprefillError where that fails."""
+    # Ray replaces them.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # A machine with fewer cores than workers runs them all the same.
-    cores = max(os.cpu_count() or 1, workers or 1) if address is None else None
+    here = {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False} if address is None else {}
     try:
-        with own_signals():
-            ray.init(
-                address=address or "local",
-                num_cpus=cores,
-                include_dashboard=False if address is None else None,
-                log_to_driver=False,
-                logging_level=logging.CRITICAL,
-            )
+        host, _, port = (address or "").rpartition(":")
+        if host:
+            # Ray would try for minutes.
+            socket.create_connection((host, int(port)), timeout=CONNECTING).close()
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **here)
     except Exception as error:
         # Ray's own errors have no common base with Python's.
-        raise no_cluster(address or "local", first_line(error)) from error
+        raise SpecprefillError(
+            f"--ray {address or 'local'}: no Ray cluster there ({first_line(error)}); check it with `ray status`, set "
+            "RAY_AUTH_MODE=token if it asks for a token, or give --workers alone to start Ray on this machine"
+        ) from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def import_ray() -> Any:
@@ -166,46 +168,12 @@ def import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray: Any = import_module("ray")
-    except ImportError as error:
-        raise SpecprefillError(
-            f"--workers and --ray need the package ray; install it with {install_command('cluster')}"
-        ) from error
-    if Version(ray.__version__) < OLDEST:
-        raise SpecprefillError(
-            f"--workers and --ray need ray {OLDEST} or newer, this is {ray.__version__}; install it with "
-            f"{install_command('cluster')}"
-        )
+        missing = "" if Version(ray.__version__) >= OLDEST else f"ray {OLDEST} or newer, this is {ray.__version__}"
+    except ImportError:
+        ray, missing = None, "the package ray"
+    if missing:
+        raise SpecprefillError(f"--workers and --ray need {missing}; install it with {install_command('cluster')}")
     return ray
-
-
-def check_reachable(address: str) -> None:
-    """Raises SpecprefillError for a host and port that nothing listens to; Ray would try for minutes."""
-    host, colon, port = address.rpartition(":")
-    if not colon:
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECTING).close()
-    except (OSError, ValueError) as error:
-        raise no_cluster(address, first_line(error)) from error
-
-
-def no_cluster(address: str, reason: str) -> SpecprefillError:
-    """The error of an address without a cluster that can be used."""
-    return SpecprefillError(
-        f"--ray {address}: no Ray cluster there ({reason}); check it with `ray status`, set RAY_AUTH_MODE=token if it asks for a "
-        "token, or give --workers alone to start Ray on this machine"
-    )
-
-
-@contextmanager
-def own_signals() -> Iterator[None]:
-    """Keep the handlers of signals, which Ray replaces."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 def division(ray: Any, workers: int | None, gpus: int) -> tuple[int, Mapping[str, float]]:

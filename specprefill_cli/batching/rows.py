@@ -81,30 +81,21 @@ class RowError(SpecprefillError):
 
 
 @dataclass(frozen=True)
-class Origin:
-    """The line of a row. content_hash: of the whole line; has_identifier: whether it names one."""
-
-    content_hash: str
-    has_identifier: bool
-
-
-UNKNOWN = Origin("", True)
-
-
-@dataclass(frozen=True)
 class Row:
-    """One question; `identifier` is the row's own, or the number of its line.
+    """One question, or why its line is none; `identifier` is the row's own, or the number of its line.
 
     documents: empty for the batch's own; overrides: settings as the row has them; ignored: unknown keys
-    origin: the line that it stands in
+    content_hash: of its whole line; named: whether that has an identifier
     """
 
     identifier: str | int
-    question: str
+    question: str = ""
     documents: tuple[str, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-    origin: Origin = field(default=UNKNOWN, compare=False)
+    error: RowError | None = None
+    content_hash: str = field(default="", compare=False)
+    named: bool = field(default=True, compare=False)
 
     @property
     def warnings(self) -> list[str]:
@@ -112,56 +103,51 @@ class Row:
         return [f"key '{key}' of the row is unknown and was ignored" for key in self.ignored]
 
 
-@dataclass(frozen=True)
-class BadRow:
-    """A line that is not a question, and why."""
-
-    identifier: str | int
-    error: RowError
-    origin: Origin = field(default=UNKNOWN, compare=False)
-
-
-def parse_line(line: bytes, number: int, has_documents: bool) -> Row | BadRow | None:
+def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
     """Parse a line of input; None for a blank one.
 
     number: of the line, from 1; has_documents: whether rows without documents, and plain questions, are allowed
     """
     identifier: str | int = number
-    origin = Origin(hashlib.sha256(line.strip()).hexdigest()[:16], has_identifier=False)
+    content_hash, named = hashlib.sha256(line.strip()).hexdigest()[:16], False
     try:
         # Files joined by `cat` may have byte order marks in the middle.
         text = line.decode("utf-8").strip().lstrip("\ufeff")
         if not text:
             return None
         values = json.loads(text) if text.startswith("{") else {"question": plain_question(text, has_documents)}
-        if (own := own_identifier(values)) is not None:
-            identifier, origin = own, replace(origin, has_identifier=True)
-        return replace(row_of(values, identifier, has_documents), origin=origin)
+        own = values.get("id")
+        if isinstance(own, bool) or not isinstance(own, str | int | None):
+            raise RowError("id must be a string or a whole number")
+        if own is not None:
+            identifier, named = own, True
+        return replace(row_of(values, identifier, has_documents), content_hash=content_hash, named=named)
     except RowError as error:
-        return BadRow(identifier, error, origin)
+        return Row(identifier, error=error, content_hash=content_hash, named=named)
     except (ValueError, RecursionError) as error:
-        return BadRow(identifier, RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"), origin)
+        wrong = RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})")
+        return Row(identifier, error=wrong, content_hash=content_hash, named=named)
 
 
-def key_of(row: Row | BadRow) -> str | int:
+def key_of(row: Row) -> str | int:
     """What finds a row again in an output, wherever it stands: its identifier, or its content where it has none."""
-    return row.identifier if row.origin.has_identifier else row.origin.content_hash
+    return row.identifier if row.named else row.content_hash
 
 
-def identity_of(row: Row | BadRow, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
+def identity_of(row: Row, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
     """The keys of a record that tell whose it is.
 
-    repeated: identifiers that several rows of the input have, which their content tells apart; None: any may be
+    repeated: identifiers that several rows of the input have; their content tells them apart; None: any may be
     """
-    if not row.origin.has_identifier:
-        return {"id": row.identifier, "row_hash": row.origin.content_hash}
+    if not row.named:
+        return {"id": row.identifier, "row_hash": row.content_hash}
     if repeated is None or row.identifier in repeated:
-        return {"id": row.identifier, "content_hash": row.origin.content_hash}
+        return {"id": row.identifier, "content_hash": row.content_hash}
     return {"id": row.identifier}
 
 
 def keys_in(stream: BinaryIO, has_documents: bool) -> list[str | int] | None:
-    """The keys of all rows of a file, which is left where it was; None for a pipe, whose rows are yet to come."""
+    """The keys of all rows of a file, left where it was; None for a pipe: its rows are yet to come."""
     if not stream.seekable():
         return None
     start = stream.tell()
@@ -177,7 +163,7 @@ def row_settings(settings: Settings, row: Row) -> Settings:
 
 
 def settings_with(settings: Settings, overrides: Mapping[str, Any], place: str) -> Settings:
-    """Settings with others in their place. Raises UsageError, which begins with `place`, for a wrong value."""
+    """Settings with others in their place. Raises UsageError for a wrong value; it begins with `place`."""
     settings = settings.varied(**{name: parse_setting(name, value, place) for name, value in overrides.items()})
     check_names(settings)
     return settings
@@ -196,14 +182,6 @@ def plain_question(text: str, has_documents: bool) -> object:
     if isinstance(value, list) or text in ("[", "]"):
         raise RowError("a JSON array is not a row; give one object per line (jq -c '.[]' writes them)")
     return value
-
-
-def own_identifier(values: Mapping[str, Any]) -> str | int | None:
-    """The row's `id`. Raises RowError for one of another type."""
-    identifier = values.get("id")
-    if isinstance(identifier, bool) or not isinstance(identifier, str | int | None):
-        raise RowError("id must be a string or a whole number")
-    return identifier
 
 
 def row_of(values: Mapping[str, Any], identifier: str | int, has_documents: bool) -> Row:

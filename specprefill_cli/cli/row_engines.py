@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.prefill.disk_cache import DiskCache
 
-# Rows that a server is sent at a time: it answers as many at once as pay.
-POSTS = 32
 # Ray's addresses of a cluster: the one that this machine belongs to, or host and port.
 ADDRESS = re.compile(r"auto|[^\s/]+:\d+")
 
@@ -71,9 +69,10 @@ def open_row_engine(context: typer.Context, options: RowOptions, notes: Notes) -
         here = options.cache_dir is not None or STANDARD_INPUT in options.names
         server = None if here else running_server(context, settings, notes)
         if server is not None:
-            from specprefill_cli.batching.http_rows import HttpRows
+            from specprefill_cli.batching.engine_rows import EngineRows
 
-            return HttpRows(server, settings, options.names, options.concurrency or POSTS)
+            engine = replace(server, capacity=options.concurrency or server.capacity)
+            return EngineRows(engine, settings, options.names)
         prepare_target(settings, notes)
         with notes.progress("loading the models"):
             return LocalOpener(options).open(context, notes)
@@ -104,21 +103,24 @@ class LocalOpener:
         options, settings = self.options, self.options.settings
         # A row may bring what gives an option its effect: nothing is idle here.
         session = open_ready_session(context, [settings], {}, notes)
-        from specprefill_cli.batching.local import LocalRows, own_or_read
+        from specprefill_cli.batching.engine_rows import EngineRows, reading_once
         from specprefill_cli.prefill.prefix_cache import document_cache
 
         store = disk_cache(options.cache_dir, options.cache_limit, notes)
         session = session.with_cache(document_cache(settings.memory_cache, session.pair, store))
         if context is None:
             session.startup_seconds = time.perf_counter() - began
-        reader = own_or_read(options.own, document_reader(settings, notes))
+        reader = reading_once(document_reader(settings, notes))
+        own = () if options.own is None else options.own
         if is_endpoint(settings.target):
-            from specprefill_cli.endpoint.rows import ROWS_AT_ONCE, EndpointRows
+            from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
 
-            return EndpointRows(session, settings, reader, options.concurrency or ROWS_AT_ONCE)
+            return EngineRows(EndpointEngine(session, options.concurrency or CAPACITY, reader), settings, own)
         from specprefill_cli.engine.local import LocalEngine
 
-        return LocalRows(LocalEngine(session, options.concurrency, read=reader), settings)
+        engine = LocalEngine(session, options.concurrency, read=reader)
+        engine.start()
+        return EngineRows(engine, settings, own)
 
 
 def disk_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> DiskCache | None:

@@ -132,7 +132,8 @@ def serve(
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
     idle_seconds = None if idle is None else duration(idle)
     check_extra("serve")
-    from specprefill_cli.serving.start import ServeOptions, start
+    from specprefill_cli.serving.backend import ServeOptions
+    from specprefill_cli.serving.start import start
 
     notes = Notes(quiet)
     with notes.progress("reading documents"):

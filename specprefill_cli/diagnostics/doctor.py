@@ -59,17 +59,16 @@ def diagnose(settings: Settings, tokens: int, problem: str | None = None) -> lis
         ("folders", folders),
         ("pair", lambda: pair_fits(settings, tokens)),
     ]
-    return [finding for name, check in checks for finding in guarded(name, check)]
-
-
-def guarded(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
-    """Run one check, and report whatever it raises as a finding: a broken installation can fail in any way."""
-    try:
-        yield from check()
-    except SpecprefillError as error:
-        yield Check(name, State.BROKEN, str(error))
-    except Exception as error:
-        yield Check(name, State.BROKEN, f"{type(error).__name__}: {error}")
+    findings: list[Check] = []
+    for name, check in checks:
+        try:
+            findings += check()
+        except SpecprefillError as error:
+            findings.append(Check(name, State.BROKEN, str(error)))
+        except Exception as error:
+            # A broken installation can fail in any way.
+            findings.append(Check(name, State.BROKEN, f"{type(error).__name__}: {error}"))
+    return findings
 
 
 def settings_valid(settings: Settings, problem: str | None) -> Iterator[Check]:

@@ -18,17 +18,31 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
     draft_template: what the draft reads where its tokenizer is not the target's
     """
     same = draft.fingerprint == target.fingerprint
+    turning = [model for model in (draft, target) if rotation_depends_on_length(model.config)]
+    shared = (State.OK, "possible: one tokenizer") if same else (State.NO, DIFFERENT_TOKENIZERS)
+    draft_kv = shared
+    if target in turning:
+        reason = "rotary embedding depends on the length of the prompt, and mapped keys cannot follow it"
+        draft_kv = (State.NO, f"{target.name}'s {reason}")
     return [
         check_model_class("draft", draft),
         check_model_class("target", target),
         Check("tokenizer", State.OK if same else State.LIMITED, "the same for both" if same else "two different ones"),
         check_select(draft),
-        check_draft_kv(same, target),
-        check_shared_tokenizer("speculative decoding", same),
+        Check("draft-kv", *draft_kv),
+        Check("speculative decoding", *shared),
         check_context(draft, target),
         check_windows("draft", draft),
         check_windows("target", target),
-        *(check_rotary(outline) for outline in (draft, target) if rotation_depends_on_length(outline.config)),
+        # `longrope` and `dynamic` have factors that depend on the number of tokens read at once.
+        *(
+            Check(
+                "rotary embedding",
+                State.LIMITED,
+                f"{model.name}: it depends on the length of the prompt; one pass reads all of it",
+            )
+            for model in turning
+        ),
         check_prompt("prompt", template, target),
         *(() if same else (check_prompt("draft's prompt", draft_template, draft),)),
     ]
@@ -48,30 +62,14 @@ def check_select(draft: ModelOutline) -> Check:
     """Whether a layer of the draft sees the whole prompt, however long."""
     windows = window_layers(draft.config)
     if None in windows:
-        return Check(
-            "select", State.OK, "the target reads the chunks that the draft selects; their tokenizers may differ"
-        )
+        detail = "the target reads the chunks that the draft selects; their tokenizers may differ"
+        return Check("select", State.OK, detail)
     longest = max(window for window in windows if window is not None)
     detail = (
         f"only for prompts up to {longest:,} tokens: all of the draft's layers have a window; longer ones need "
         "--scorer lexical or another --draft"
     )
     return Check("select", State.LIMITED, detail)
-
-
-def check_draft_kv(same_tokenizer: bool, target: ModelOutline) -> Check:
-    """Whether mapped KV can stand for the target's own."""
-    if rotation_depends_on_length(target.config):
-        detail = (
-            f"{target.name}'s rotary embedding depends on the length of the prompt, and mapped keys cannot follow it"
-        )
-        return Check("draft-kv", State.NO, detail)
-    return check_shared_tokenizer("draft-kv", same_tokenizer)
-
-
-def check_shared_tokenizer(name: str, same: bool) -> Check:
-    """Whether a mode or a way to decode is possible that needs one tokenizer for both models."""
-    return Check(name, State.OK, "possible: one tokenizer") if same else Check(name, State.NO, DIFFERENT_TOKENIZERS)
 
 
 def check_context(draft: ModelOutline, target: ModelOutline) -> Check:
@@ -91,12 +89,6 @@ def check_windows(role: str, outline: ModelOutline) -> Check:
     if windows:
         detail = f"{len(windows)} of {len(layers)} layers see {max(windows):,} tokens; they are masked by position"
     return Check(f"{role}'s windows", State.OK, detail)
-
-
-def check_rotary(outline: ModelOutline) -> Check:
-    """Report `longrope` and `dynamic`, whose factors depend on the number of tokens read at once."""
-    detail = f"{outline.name}: it depends on the length of the prompt; one pass reads all of it"
-    return Check("rotary embedding", State.LIMITED, detail)
 
 
 def check_prompt(name: str, template: Template, outline: ModelOutline) -> Check:

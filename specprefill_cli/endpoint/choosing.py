@@ -1,22 +1,30 @@
-"""What of the documents is sent to an endpoint, chosen by the draft, and what no endpoint can do."""
+"""What of the documents is sent to an endpoint, chosen by the draft, and what no endpoint can do.
+
+Kept spans are sent as prose: whole sentences below the name and page of their document, with `[...]` for what is left out.
+"""
 
 from __future__ import annotations
 
+import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from specprefill_cli.answering.passages import Sentences, kept_passages, ranges_of
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.endpoint.evidence_text import evidence_text, plan_of, whole_sentences
-from specprefill_cli.errors import UsageError
+from specprefill_cli.errors import UsageError, one_line
 from specprefill_cli.prefill.auto_mode import check_draft_fits
 from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import shared_scores
-from specprefill_cli.prefill.selection import select_scored, spread_warnings
-from specprefill_cli.record import BASELINE, Passage
+from specprefill_cli.prefill.selection import fate_spans, select_scored, spread_warnings
+from specprefill_cli.prompting import Template
+from specprefill_cli.record import BASELINE, Fate, Passage
 from specprefill_cli.settings import AUTO, OFF, SETTINGS, Settings
 
 if TYPE_CHECKING:
@@ -28,6 +36,8 @@ MODES_THERE = (AUTO, BASELINE, SELECT)
 OF_WEIGHTS = ("adapter", "style", "quantization", "rope_scaling", "tensor_parallel")
 # Document tokens up to which `auto` sends everything: choosing would take longer than reading them.
 SHORTEST = 1_024
+LEFT_OUT = "[...]"
+PARAGRAPH = "\n\n"
 
 
 def check_possible(settings: Settings) -> None:
@@ -49,7 +59,7 @@ def check_possible(settings: Settings) -> None:
 class Choice:
     """What is sent, and how it was found.
 
-    mode: `full` or `select`; reason: why `auto` took it; passages, text: what is sent, as sentences and as prose
+    mode: `full` or `select`; reason: why `auto` took it; text: what is sent
     plan: its tokens, as the draft counts them; importance: [n] of the document's tokens, None where nothing was scored
     neighbours: weight of a chunk's two neighbours in its rank
     logits: none: an endpoint shows no distribution of its first token
@@ -58,7 +68,6 @@ class Choice:
     request: PrefillRequest
     mode: str
     reason: str | None
-    passages: list[Passage]
     text: str
     plan: Plan
     importance: Tensor | None = None
@@ -80,9 +89,8 @@ def choose(session: Session, collection: Collection, question: str, settings: Se
     prompt = request.prompt
     if mode == BASELINE:
         plan = full_plan(prompt.length, prompt.document)
-        passages = whole_sentences(collection, plan, prompt.offsets)
-        text = evidence_text(collection, passages)
-        return Choice(request=request, mode=mode, reason=reason, passages=passages, text=text, plan=plan)
+        text = evidence_text(collection, whole_sentences(collection, plan, prompt.offsets))
+        return Choice(request=request, mode=mode, reason=reason, text=text, plan=plan)
     if SCORERS[request.scorer].uses_draft:
         check_draft_fits(request)
     scores = shared_scores(request)
@@ -95,7 +103,6 @@ def choose(session: Session, collection: Collection, question: str, settings: Se
         request=request,
         mode=mode,
         reason=reason,
-        passages=passages,
         text=text,
         plan=plan,
         importance=scores.importance,
@@ -112,3 +119,52 @@ def choose_mode(mode: str, document_tokens: int) -> tuple[str, str | None]:
     if document_tokens <= SHORTEST:
         return BASELINE, f"auto: {document_tokens:,} document tokens are few enough to send them all"
     return SELECT, f"auto: {document_tokens:,} document tokens; up to {SHORTEST:,} are sent whole"
+
+
+def whole_sentences(collection: Collection, plan: Plan, offsets: np.ndarray) -> list[Passage]:
+    """The sentences that a plan's kept spans touch, in document order; offsets: [n, 2] characters of document tokens."""
+    ranges = ranges_of(collection.text)
+    sentences = Sentences(collection=collection, ranges=ranges, relevance=np.zeros(len(ranges)))
+    return kept_passages(sentences, plan, offsets)
+
+
+def plan_of(collection: Collection, passages: Sequence[Passage], plan: Plan, offsets: np.ndarray) -> Plan:
+    """The plan whose kept spans are the tokens of these passages."""
+    kept = torch.zeros(len(offsets), dtype=torch.long)
+    for passage in passages:
+        start, end = place_of(collection, passage)
+        first, last = np.searchsorted(offsets[:, 1], start, side="right"), np.searchsorted(offsets[:, 0], end)
+        kept[int(first) : int(last)] = 1
+    spans = fate_spans(kept, (Fate.DROP, Fate.RECOMPUTE), None, 1, plan.document) if len(kept) else ()
+    return Plan(plan.prompt_tokens, plan.document, spans)
+
+
+def place_of(collection: Collection, passage: Passage) -> tuple[int, int]:
+    """The characters [start, end) of the collection's text where a passage stands."""
+    origin = collection.starts[passage.number]
+    return origin + passage.start, origin + passage.end
+
+
+def evidence_text(collection: Collection, passages: Sequence[Passage]) -> str:
+    """The passages as a text for a model: each a paragraph, the first of a page below its document's name and the page."""
+    paragraphs, reached, headed = [], 0, None
+    for passage in passages:
+        start, end = place_of(collection, passage)
+        if collection.text[reached:start].strip():
+            paragraphs.append(LEFT_OUT)
+        document, place = collection.documents[passage.number], (passage.number, passage.page)
+        page = f", page {passage.page}" if len(document.pages) > 1 else ""
+        heading = f"{one_line(document.name)}{page}:\n" if document.name and place != headed else ""
+        paragraphs.append(heading + passage.text)
+        reached, headed = end, place
+    if collection.text[reached:].strip():
+        paragraphs.append(LEFT_OUT)
+    return PARAGRAPH.join(paragraphs)
+
+
+def chat_messages(template: Template, document: str, question: str) -> list[dict[str, str]]:
+    """The messages that are sent: the template's instruction, and its text with documents and question filled in."""
+    body = template.user if template.text is None else template.text
+    content = string.Template(body or "").substitute(document=document, question=question.strip()).strip()
+    system = [{"role": "system", "content": template.system}] if template.system else []
+    return [*system, {"role": "user", "content": content}]

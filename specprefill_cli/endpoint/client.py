@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line, one_line
 from specprefill_cli.installation import install_command
@@ -21,8 +21,6 @@ TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 LONGEST_DETAIL = 200
-HIDDEN = "***"
-SHORTER = "use --mode select, a smaller --keep, or serve the model with a longer context"
 KEY_VARIABLE = "OPENAI_API_KEY"
 # A CPU may prefill for minutes before the first token.
 TIMEOUT_SECONDS, CONNECT_SECONDS = 600.0, 10.0
@@ -35,7 +33,7 @@ class EndpointError(SpecprefillError):
     """The server of an endpoint cannot be reached, refuses, or fails."""
 
 
-def explained(error: Exception, ref: EndpointRef, key: str, timeout: float, streaming: bool) -> SpecprefillError:
+def explained(error: Any, ref: EndpointRef, key: str, timeout: float, streaming: bool) -> SpecprefillError:
     """The error to raise for one of the client library, of its transport, or of a reply that cannot be read.
 
     key: never shown; timeout: seconds that the server had; streaming: whether it has begun to reply
@@ -47,8 +45,6 @@ def explained(error: Exception, ref: EndpointRef, key: str, timeout: float, stre
             f"{ref.name}: no answer within {timeout:g} s; ask again, send it less text (--mode select, a smaller --keep), or "
             "see whether the server is busy"
         )
-    if "APIStatusError" in kinds:
-        return refused(error, ref, detail_of(error, key))
     if kinds & {"APIConnectionError", "TransportError"}:
         cause = first_line(error.__cause__ or error)
         if streaming:
@@ -56,36 +52,26 @@ def explained(error: Exception, ref: EndpointRef, key: str, timeout: float, stre
         return EndpointError(
             f"{ref.url}: cannot be reached ({cause}); start the server, or check the address and the port"
         )
-    if "APIError" in kinds:
-        return failed(ref, detail_of(error, key))
-    return no_chat(ref, f"{type(error).__name__} while its reply was read")
-
-
-def refused(error: Any, ref: EndpointRef, detail: str) -> SpecprefillError:
-    """The error for a status other than 200."""
-    status = error.status_code
+    if "APIError" not in kinds:
+        return no_chat(ref, f"{type(error).__name__} while its reply was read")
+    status, detail = getattr(error, "status_code", None), detail_of(error, key)
     if TOO_LONG.search(detail):
-        return PromptTooLong(f"{ref.name}: the prompt does not fit the model's context ({detail}); {SHORTER}")
-    if status in (401, 403):
-        return EndpointError(
-            f"{ref.url}: refuses the key ({status}: {detail}); set OPENAI_API_KEY to one that it knows"
+        return PromptTooLong(
+            f"{ref.name}: the prompt does not fit the model's context ({detail}); use --mode select, a smaller --keep, or "
+            "serve the model with a longer context"
         )
+    reason = detail if status is None else f"{status}: {detail}"
+    if status in (401, 403):
+        return EndpointError(f"{ref.url}: refuses the key ({reason}); set OPENAI_API_KEY to one that it knows")
     if status == 404:
         return EndpointError(
-            f"{ref.name}: no such model or address ({status}: {detail}); `curl {ref.url}/models` lists the models"
+            f"{ref.name}: no such model or address ({reason}); `curl {ref.url}/models` lists the models"
         )
-    if status in (429, 503):
-        return EndpointError(f"{ref.url}: is busy ({status}: {detail}); ask again later, or lower --concurrency")
-    if status >= 500:
-        return failed(ref, f"{status}: {detail}")
-    return EndpointError(f"{ref.url}: refuses the request ({status}: {detail}); leave out the option that it names")
-
-
-def failed(ref: EndpointRef, detail: str) -> SpecprefillError:
-    """The error for a server that says that it failed, before or while it answers."""
-    if TOO_LONG.search(detail):
-        return PromptTooLong(f"{ref.name}: the prompt does not fit the model's context ({detail}); {SHORTER}")
-    return EndpointError(f"{ref.url}: failed ({detail}); see the server's log, and ask again")
+    if status in BUSY:
+        return EndpointError(f"{ref.url}: is busy ({reason}); ask again later, or lower --concurrency")
+    if status is None or status >= 500:
+        return EndpointError(f"{ref.url}: failed ({reason}); see the server's log, and ask again")
+    return EndpointError(f"{ref.url}: refuses the request ({reason}); leave out the option that it names")
 
 
 def cut_off(ref: EndpointRef, cause: str) -> EndpointError:
@@ -110,7 +96,7 @@ def detail_of(error: Any, key: str) -> str:
     text = said if isinstance(said, str) and said.strip() else str(getattr(error, "message", error))
     if isinstance(kind, str) and TOO_LONG.search(kind):
         text = f"{kind}: {text}"
-    text = text if key == NO_KEY else text.replace(key, HIDDEN)
+    text = text if key == NO_KEY else text.replace(key, "***")
     return one_line(" ".join(text.split()))[:LONGEST_DETAIL]
 
 
@@ -142,29 +128,28 @@ class Client:
 
         Raises EndpointError, and PromptTooLong where the server says that its context is exceeded.
         """
+        # `top_k` is none of OpenAI's, and sent to those who ask for it alone.
+        more: dict[str, Any] = {"extra_body": {"top_k": settings.top_k}} if settings.top_k else {}
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return Reply(self, self.openai.chat.completions.create(**self.request(messages, settings)))
+                stream = self.openai.chat.completions.create(
+                    model=self.ref.model,
+                    messages=cast(Any, list(messages)),
+                    stream=True,
+                    stream_options={"include_usage": True},
+                    max_tokens=settings.max_new_tokens,
+                    temperature=settings.temperature,
+                    top_p=settings.top_p,
+                    seed=settings.seed,
+                    **more,
+                )
+                return Reply(self, stream)
             except Exception as error:
                 wait = wait_before_retry(error, attempt)
                 if wait is None:
                     raise self.explained(error, streaming=False) from error
                 self.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
-
-    def request(self, messages: Sequence[dict[str, str]], settings: Settings) -> dict[str, Any]:
-        """The fields of a request; `top_k` is none of OpenAI's, and sent to those who ask for it alone."""
-        return {
-            "model": self.ref.model,
-            "messages": list(messages),
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "max_tokens": settings.max_new_tokens,
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "seed": settings.seed,
-            **({"extra_body": {"top_k": settings.top_k}} if settings.top_k else {}),
-        }
 
     def explained(self, error: Exception, streaming: bool) -> SpecprefillError:
         """The error to raise in place of one of the library's."""

@@ -1,44 +1,52 @@
-"""A session, and an engine, whose target is behind an endpoint: the draft chooses here, the server answers."""
+"""A session, and an engine, with the target behind an endpoint: the draft chooses here, the server answers."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from transformers import LlamaConfig
 
-from specprefill_cli.answering.cells import stream_cells
 from specprefill_cli.answering.session import WARM_UP, Session
+from specprefill_cli.answering.stream import TextStream
+from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection, Document
-from specprefill_cli.endpoint.choosing import check_possible, choose
-from specprefill_cli.endpoint.client import Client, open_client
-from specprefill_cli.endpoint.evidence_text import chat_messages
-from specprefill_cli.endpoint.stream import EndpointStream
-from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Request, Started
+from specprefill_cli.endpoint.choosing import SELECT, Choice, chat_messages, check_possible, choose
+from specprefill_cli.endpoint.client import Client, Reply, open_client
+from specprefill_cli.engine.request import ANSWER, Asking, Deliver, Done, Event, Piece, Request, Started
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models.loading import LoadedModel, load_model
+from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import choose_placement, draft_placement
 from specprefill_cli.models.refs import BUNDLED, parse_endpoint
+from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.prefill.calibration import CalibratedPair, draft_folder
-from specprefill_cli.prefill.registry import check_names
+from specprefill_cli.prefill.phases import UPSTREAM
+from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, load_template
+from specprefill_cli.record import Record, Verdict
 from specprefill_cli.settings import Settings, prompt_folder
 
 if TYPE_CHECKING:
-    from specprefill_cli.answering.session import Session
+    from specprefill_cli.batching.engine_rows import Reader
 
+# Rows that wait at a time where nothing is said: servers answer as many together without making each much slower.
+CAPACITY = 8
 # No prompt is too long here: the server knows its model's context, and says when it is exceeded.
 NO_LIMIT = 2**40
+DECODES_ALONE = Verdict("off", "the endpoint decodes by itself")
+# Share of our count below which the server's own count of the prompt suggests that it has cut it.
+DOUBTFUL = 0.4
 CHOOSER = f"{BUNDLED}draft"
 
 
@@ -47,17 +55,12 @@ class EndpointOutline(ModelOutline):
     """A target of which only its name is known.
 
     Its prompt is counted in the draft's tokens. Where `auto` of a setting depends on its size, it is taken for a model of
-    7 billion parameters, which is what transformers' own configuration of Llama describes.
+    7 billion parameters: that is what transformers' own configuration of Llama describes.
     """
 
     @property
     def context(self) -> int:
         return NO_LIMIT
-
-
-def endpoint_outline(name: str, draft: LoadedModel) -> EndpointOutline:
-    """The outline of a target for one draft."""
-    return EndpointOutline(name, LlamaConfig(), draft.tokenizer, draft.device.partition(":")[0])
 
 
 def open_endpoint(settings: Settings) -> EndpointSession:
@@ -75,7 +78,7 @@ def open_endpoint(settings: Settings) -> EndpointSession:
 
 
 def open_chooser(settings: Settings, target: str) -> Session:
-    """Load the draft, which chooses what an endpoint is sent. target: the endpoint's name.
+    """Load the draft. It chooses what an endpoint is sent. target: the endpoint's name.
 
     Raises UsageError for settings that an endpoint cannot have, SpecprefillError where the draft cannot be loaded.
     """
@@ -84,14 +87,91 @@ def open_chooser(settings: Settings, target: str) -> Session:
     named = Pair("custom", settings.draft or CHOOSER, target)
     place = draft_placement(choose_placement(settings.devices), None)
     draft = load_model(named.draft, place, settings.dtype, settings.offline)
-    pair = CalibratedPair(pair=named, target=endpoint_outline(target, draft), draft=draft)
+    outline = EndpointOutline(target, LlamaConfig(), draft.tokenizer, draft.device.partition(":")[0])
+    pair = CalibratedPair(pair=named, target=outline, draft=draft)
     pair.scoring_heads = load_heads(draft_folder(named.draft), draft)
     return Session(pair=pair, template=load_template(named.draft_prompt or named.prompt), settings=settings)
 
 
 @dataclass(kw_only=True)
+class EndpointStream(TextStream):
+    """The answer of a server.
+
+    reply, rest: the message and its pieces after the first; upstream_seconds: from sending to the first piece
+    """
+
+    settings: Settings
+    prefilled: Choice
+    reply: Reply
+    rest: Iterator[str]
+    first: str
+    upstream_seconds: float
+    decode_seconds: float = 0.0
+
+    @property
+    def request(self) -> PrefillRequest:
+        return self.prefilled.request
+
+    def __iter__(self) -> Generator[str, None, None]:
+        """Pieces of text as they arrive. Raises EndpointError where the answer is cut off."""
+        began = time.perf_counter()
+        try:
+            yield from self.emit(self.first)
+            for piece in self.rest:
+                yield from self.emit(piece)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        finally:
+            # Also where the caller stops iterating.
+            self.decode_seconds = time.perf_counter() - began
+            self.reply.close()
+            if self.on_end is not None:
+                self.on_end()
+
+    def warnings(self, length_stop: bool) -> list[str]:
+        """All warnings: about documents, what was chosen, how tokens are counted, and the answer's end."""
+        draft = self.request.draft
+        counted = self.reply.prompt_tokens
+        there = f"; the endpoint counts {counted:,} in the sent text" if counted else ""
+        warnings = [*self.collection.warnings, *draft.warnings, *self.prefilled.warnings]
+        warnings.append(
+            f"tokens are counted with {draft.name}'s tokenizer{there}; kept text is sent as prose, without its original "
+            "positions, draft KV or speculation"
+        )
+        if counted and counted < DOUBTFUL * self.prefilled.plan.kept_tokens:
+            warnings.append(
+                "the endpoint counts too few tokens and may have cut the prompt; give its model a longer context"
+            )
+        return warnings + self.end_warnings("its longest" if length_stop else None)
+
+    def result(self) -> Record:
+        request, choice = self.request, self.prefilled
+        tokens = self.reply.completion_tokens or count_tokens(self.text)
+        length_stop = self.reply.finish_reason == "length"
+        selects = choice.mode == SELECT
+        draft_ran = selects and SCORERS[request.scorer].uses_draft
+        return self.record(
+            self.settings,
+            length_stop,
+            self.citations,
+            mode=choice.mode,
+            reason=choice.reason,
+            draft=request.draft.name if draft_ran else None,
+            ttft_seconds=request.clock.ttft + self.upstream_seconds,
+            phases=request.clock.phases() | {UPSTREAM: self.upstream_seconds},
+            generated_tokens=tokens,
+            tokens_per_second=(tokens - 1) / self.decode_seconds if tokens > 1 and self.decode_seconds else None,
+            acceptance_rate=None,
+            warnings=self.warnings(length_stop),
+            speculation=DECODES_ALONE,
+            scorer=request.scorer if selects else None,
+            draft_window=request.draft_window if draft_ran else None,
+        )
+
+
+@dataclass(kw_only=True)
 class EndpointSession(Session):
-    """Answers questions from any number of threads; the draft, which is quick, reads for one of them at a time.
+    """Answers questions from any number of threads; the draft is quick, and reads for one of them at a time.
 
     template: what the draft reads; messages: the template of what is sent
     """
@@ -105,7 +185,6 @@ class EndpointSession(Session):
         documents: Collection | Sequence[Document],
         question: str,
         settings: Settings | None = None,
-        identifier: str = "",
     ) -> EndpointStream:
         """Choose, send, and wait for the first piece of the answer; iterating over the stream brings the others.
 
@@ -126,7 +205,6 @@ class EndpointSession(Session):
         return EndpointStream(
             collection=collection,
             question=question,
-            identifier=identifier,
             settings=settings,
             prefilled=choice,
             reply=reply,
@@ -157,7 +235,7 @@ class EndpointSession(Session):
             self.warmed.add(settings.scorer)
 
     def score(self, request: PrefillRequest) -> Scores:
-        """Refuse dry runs, whose times rest on the target's sizes. Raises UsageError."""
+        """Refuse dry runs: their times rest on the target's sizes. Raises UsageError."""
         raise UsageError(
             f"{self.pair.target.name}: a plan's times need the sizes of its model; ask, or give a --target with "
             "weights here"
@@ -166,19 +244,38 @@ class EndpointSession(Session):
 
 @dataclass(frozen=True)
 class EndpointEngine:
-    """Answers one request at a time, in the calling thread. session: of `open_endpoint`."""
+    """Asks the endpoint, for each request in a thread of its own.
+
+    session: of `open_endpoint`; read: reads documents by name
+    """
 
     session: Session
+    capacity: int = CAPACITY
+    read: Reader = read_collection
 
     def ask(self, request: Request) -> Iterator[Event]:
-        """The events of a question about documents that were read; Ctrl-C ends the answer, which is complete up to there.
+        """The events of a question; Ctrl-C ends the answer; it is complete up to there.
 
         Raises what `EndpointSession.ask` raises, and EndpointError where the answer is cut off.
         """
         assert request.task == ANSWER, "plans and passages need a target with weights here"
-        assert not isinstance(request.documents, tuple), "the documents were read"
-        stream = self.session.ask(request.documents, request.question, request.settings, request.identifier)
+        names = request.documents
+        collection = self.read(names) if isinstance(names, tuple) else names
+        stream = self.session.ask(collection, request.question, request.settings)
         yield Started()
-        for text in stream:
-            yield Piece(text)
-        yield Done(stream.result(), stream_cells(stream) if request.with_cells else None)
+        # Its end closes the connection, and writes the draft's cache.
+        with closing(iter(stream)) as pieces:
+            for text in pieces:
+                yield Piece(text)
+        yield Done(stream.result(), stream.cells if request.with_cells else None)
+
+    def submit(self, request: Request, deliver: Deliver) -> Asking:
+        """Ask in a thread of its own."""
+        return Asking(self.ask(request), deliver)
+
+    def cancel(self, ticket: Asking) -> None:
+        """End an answer between two of its pieces."""
+        ticket.cancel()
+
+    def close(self) -> None:
+        """Leave the server as it is."""

@@ -8,21 +8,35 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specprefill_cli.documents.collect import STANDARD_INPUT
-from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, Provisional, Request, Started
+from specprefill_cli.engine.request import (
+    ANSWER,
+    PASSAGES,
+    PLAN,
+    Asking,
+    Deliver,
+    Done,
+    Event,
+    Piece,
+    Provisional,
+    Request,
+    Started,
+)
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
 from specprefill_cli.record import Cell, DryRun, Record, Retrieval, decoded
-from specprefill_cli.settings import AUTO, SETTINGS, Settings
+from specprefill_cli.settings import AUTO, SETTINGS
 
 # Seconds to connect, and to answer at least with headers; an answer may take any time.
 CONNECTING = 5.0
 PATHS = {ANSWER: "/v1/ask", PASSAGES: "/v1/passages", PLAN: "/v1/plan"}
+# Rows of a batch that a server is sent at a time: it answers as many at once as pay.
+CAPACITY = 32
 
 
 class ServerEnded(SpecprefillError):
@@ -44,102 +58,107 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.settimeout(self.timeout)
         self.sock.connect(os.fspath(self.path))
 
+    def stop(self) -> None:
+        """End what waits for the server, and tell it; closing would not wake a thread that reads."""
+        with suppress(OSError, AttributeError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
 
 @dataclass(frozen=True, kw_only=True)
 class HttpEngine:
     """Posts requests to a server.
 
-    path: of the server's socket; startup_seconds: of this process, which its records then have
+    path: of the server's socket; startup_seconds: of this process, for its records
     """
 
     path: Path
     startup_seconds: float = 0.0
+    capacity: int = CAPACITY
 
     def ask(self, request: Request) -> Iterator[Event]:
         """The events of a request; closing the iterator, as Ctrl-C does, ends it on the server too.
 
         Raises SpecprefillError where the server refuses it, or ends.
         """
-        if request.task != ANSWER:
-            kind: Any = Retrieval if request.task == PASSAGES else DryRun
-            with self.posted(request) as response:
-                yield Done(decoded(kind, json.loads(response.read())))
-            return
-        with self.posted(request, stream=True) as response:
-            yield Started()
-            for name, values in server_sent(response):
-                if name == "piece":
-                    yield Piece(values["text"])
-                elif name == "error":
-                    raise refusal(values)
-                elif name == "provisional":
-                    yield Provisional(self.done(values).result)
-                else:
-                    yield self.done(values)
-                    return
-            raise ServerEnded
+        return self.events(UnixConnection(self.path), request, stream=request.task == ANSWER)
 
-    def record(self, request: Request, connected: Callable[[UnixConnection], None]) -> dict[str, Any]:
-        """The JSON of an answer, without its pieces. connected: told of the connection, whose end cancels the request."""
-        with self.posted(request, connected) as response:
-            return json.loads(response.read())
-
-    @contextmanager
-    def posted(
-        self, request: Request, connected: Callable[[UnixConnection], None] = lambda _: None, stream: bool = False
-    ) -> Iterator[http.client.HTTPResponse]:
-        """Post a request, and let the block read the response. Raises as `ask`."""
+    def submit(self, request: Request, deliver: Deliver) -> Asking:
+        """Post a request in a thread of its own; its answer comes without pieces."""
         connection = UnixConnection(self.path)
+        return Asking(self.events(connection, request, stream=False), deliver, connection.stop)
+
+    def cancel(self, ticket: Asking) -> None:
+        """End a request on the server too."""
+        ticket.cancel()
+
+    def close(self) -> None:
+        """Leave the server as it is."""
+
+    def events(self, connection: UnixConnection, request: Request, stream: bool) -> Iterator[Event]:
+        """Post a request; the events of its answer. Raises as `ask`."""
         try:
             connection.connect()
-            connected(connection)
             body = json.dumps({**body_of(request), "stream": stream}).encode("ascii")
             connection.request("POST", PATHS[request.task], body, {"Content-Type": "application/json"})
-            assert connection.sock is not None
             connection.sock.settimeout(None)
             response = connection.getresponse()
             if response.status != http.HTTPStatus.OK:
                 raise refusal(json.loads(response.read()))
-            yield response
+            if stream:
+                yield from self.streamed(response)
+            else:
+                yield self.done(request.task, json.loads(response.read()))
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ServerEnded from error
         finally:
             connection.close()
 
-    def done(self, values: dict[str, Any]) -> Done:
-        """The end of an answer."""
+    def streamed(self, response: http.client.HTTPResponse) -> Iterator[Event]:
+        """The events of a streamed answer."""
+        yield Started()
+        for name, values in server_sent(response):
+            if name == "piece":
+                yield Piece(values["text"])
+            elif name == "error":
+                raise refusal(values)
+            elif name == "provisional":
+                yield Provisional(self.done(ANSWER, values).result)
+            else:
+                yield self.done(ANSWER, values)
+                return
+        raise ServerEnded
+
+    def done(self, task: str, values: dict[str, Any]) -> Done:
+        """The result of a task."""
+        if task != ANSWER:
+            kind: Any = Retrieval if task == PASSAGES else DryRun
+            return Done(decoded(kind, values))
         cells = values.pop("cells", None)
         record = Record.from_json({**values, "startup_seconds": self.startup_seconds})
         return Done(record, None if cells is None else [decoded(Cell, cell) for cell in cells])
 
 
 def body_of(request: Request) -> dict[str, Any]:
-    """A request as the server's JSON; standard input is read here."""
+    """A request as the server's JSON, with all settings of a question, so that the server's own decide nothing."""
     assert isinstance(request.documents, tuple), "a server reads the documents itself"
+    values = {name: getattr(request.settings, name) for name, setting in SETTINGS.items() if setting.per_question}
     return {
         "question": request.question,
         "documents": [document_of(name) for name in request.documents],
         "folder": os.getcwd(),
-        "id": request.identifier,
         "top": request.top,
         "with_cells": request.with_cells,
-        **values_of(request.settings),
+        **{name: AUTO if value is None else value for name, value in values.items()},
     }
 
 
 def document_of(name: str) -> dict[str, str]:
-    """A document as the server takes it: its path, or what standard input holds."""
+    """A document as the server takes it: its path, or what standard input holds, read here."""
     if name != STANDARD_INPUT:
         return {"path": os.path.expanduser(name)}
     from specprefill_cli.documents.collect import read_standard_input
 
     return {"base64": base64.b64encode(read_standard_input(sys.stdin.buffer)).decode("ascii"), "name": "stdin"}
-
-
-def values_of(settings: Settings) -> dict[str, Any]:
-    """All settings of a question, so that the server's own decide nothing."""
-    values = {name: getattr(settings, name) for name, setting in SETTINGS.items() if setting.per_question}
-    return {name: AUTO if value is None else value for name, value in values.items()}
 
 
 def server_sent(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -6,7 +6,6 @@ two passes of a prefill the answers go on.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import defaultdict, deque
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from torch import Tensor
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.engine.question import Ticket, due, is_device_failure, largest_pass_bytes, without_target
+from specprefill_cli.engine.question import Ticket, due, largest_pass_bytes, without_target
 from specprefill_cli.engine.request import (
     ANSWER,
     LAST,
@@ -36,17 +35,19 @@ from specprefill_cli.engine.request import (
     QueueFull,
     Request,
     Started,
+    is_device_failure,
 )
 from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.packed import run_together
 from specprefill_cli.models.passes import before_each_pass
-from specprefill_cli.prefill.calibration import CalibratedPair
 
 # What `--concurrency auto` runs at once. On a CPU 16 sequences share the fixed cost of a pass well enough; on a GPU memory
 # decides sooner.
 MOST_ON_CPU, MOST_ON_GPU = 16, 64
 # Threads that read documents and tokenise prompts, beside the engine's.
 PREPARING = 2
+# Seconds that `close` waits for the pass in hand.
+CLOSING = 3.0
 
 
 @dataclass(eq=False)
@@ -59,8 +60,6 @@ class LocalEngine:
         engine.cancel(ticket)
 
     concurrency: questions that run at once; None: as many as pay
-    memory_bytes: limit of the running answers' KV and the largest pass; None: that of `--memory-cache`. One question runs
-        whatever it needs
     independent: whether answers, and the choice of their mode, do not depend on earlier questions, as clients of a server
         expect
     read: reads documents by name; observe: told of every event, for metrics
@@ -69,7 +68,6 @@ class LocalEngine:
 
     session: Session
     concurrency: int | None = None
-    memory_bytes: int | None = None
     independent: bool = False
     read: Callable[[tuple[str, ...]], Collection] = read_collection
     observe: Callable[[Ticket, Event], None] = lambda _ticket, _event: None
@@ -77,9 +75,9 @@ class LocalEngine:
     running: list[Ticket] = field(default_factory=list, init=False)
     prefilling: Ticket | None = field(default=None, init=False)
     changed: threading.Condition = field(default_factory=threading.Condition, init=False)
-    numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
     last_active: float = field(default_factory=time.monotonic, init=False)
     closing: bool = field(default=False, init=False)
+    thread: threading.Thread | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         pair = self.session.pair
@@ -87,9 +85,11 @@ class LocalEngine:
         self.alone = pair.ranks.size > 1
         most = MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU
         self.most = 1 if self.alone else self.concurrency or most
-        limit = self.memory_bytes
-        self.limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache) if limit is None else limit
+        # Bytes of the running answers' KV and the largest pass; one question runs whatever it needs.
+        self.limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache)
         self.preparing = ThreadPoolExecutor(PREPARING, "prepare")
+        # For requests that do without the target's weights.
+        self.draft_side = without_target(pair)
 
     @property
     def capacity(self) -> int:
@@ -101,36 +101,31 @@ class LocalEngine:
         """Whether a request runs or waits."""
         return bool(self.running or self.waiting or self.prefilling)
 
-    @property
-    def queued(self) -> int:
-        """Requests that wait."""
-        return len(self.waiting)
-
     def submit(self, request: Request, deliver: Deliver, limit: int | None = None) -> Ticket:
         """Add a request, from any thread; whatever is wrong with it comes as its event.
 
         limit: requests that may wait already; raises QueueFull beyond it, unless nothing runs
         """
         with self.changed:
-            if self.closing or (limit is not None and self.busy and self.queued >= limit):
+            if self.closing or (limit is not None and self.busy and len(self.waiting) >= limit):
                 raise QueueFull
             if not self.busy:
                 self.last_active = time.monotonic()
             ticket = Ticket(
-                number=next(self.numbers),
                 request=request,
                 deliver=deliver,
                 submitted=time.perf_counter(),
                 settings=request.settings,
+                session=self.session,
             )
             self.waiting.append(ticket)
             self.prepare(ticket)
         return ticket
 
     def ask(self, request: Request) -> Iterator[Event]:
-        """The events of one request, whose passes run in the calling thread.
+        """The events of one request; its passes run in the calling thread.
 
-        Ctrl-C ends an answer, which is complete up to there. Raises what the request fails with.
+        Ctrl-C ends an answer; it is complete up to there. Raises what the request fails with.
         """
         events: deque[Event] = deque()
         ticket = self.submit(request, events.append)
@@ -159,24 +154,23 @@ class LocalEngine:
         ticket.deliver(Failed(Cancelled()))
 
     def prepare(self, ticket: Ticket) -> None:
-        """Read and tokenise beside the engine's thread."""
-        ticket.encoded = self.preparing.submit(ticket.encode, self.session, self.read, self.independent)
-        ticket.encoded.add_done_callback(lambda _: self.wake())
+        """Read and tokenise beside the engine's thread, and wake that one."""
 
-    def wake(self) -> None:
-        """Let a waiting `step` look again."""
-        with self.changed:
-            self.changed.notify_all()
+        def wake(_encoded: object) -> None:
+            with self.changed:
+                self.changed.notify_all()
 
-    @property
-    def has_work(self) -> bool:
-        """Whether `step` has something to do."""
-        return bool(self.running) or any(ticket.is_ready for ticket in self.waiting)
+        # Another attempt has nothing of the first one.
+        ticket.session = self.session
+        ticket.encoded = self.preparing.submit(ticket.encode, self.read, self.independent)
+        ticket.encoded.add_done_callback(wake)
 
     def step(self) -> None:
         """Begin the oldest request that fits, and run one pass for all running answers; wait while there is nothing to do."""
         with self.changed:
-            while not self.has_work and (self.waiting or not self.closing):
+            while not (self.running or any(ticket.is_ready for ticket in self.waiting)):
+                if self.closing and not self.waiting:
+                    break
                 self.changed.wait()
         self.end_cancelled()
         ticket = self.admitted()
@@ -189,7 +183,12 @@ class LocalEngine:
         """Take the oldest request that is tokenised and fits beside those that run."""
         with self.changed:
             ticket = next((ticket for ticket in self.waiting if ticket.is_ready), None)
-        if ticket is None or not self.has_place or (self.running and self.needs_all(ticket)):
+        # Confirmations take no place, but no more than `capacity` pile up.
+        answering = sum(not other.confirming for other in self.running)
+        if ticket is None or answering >= self.most or len(self.running) >= self.capacity:
+            return None
+        # After a lack of memory a request runs with no other.
+        if self.running and (self.alone or any(other.retried is not None for other in (ticket, *self.running))):
             return None
         try:
             if ticket.request.task == ANSWER and ticket.prepared is None:
@@ -208,16 +207,6 @@ class LocalEngine:
             self.prefilling = ticket
         return ticket
 
-    @property
-    def has_place(self) -> bool:
-        """Whether one more question may run. Confirmations take no place, but no more than `capacity` pile up."""
-        answering = sum(not ticket.confirming for ticket in self.running)
-        return answering < self.most and len(self.running) < self.capacity
-
-    def needs_all(self, ticket: Ticket) -> bool:
-        """Whether a request cannot run beside others."""
-        return self.alone or any(other.retried is not None for other in (ticket, *self.running))
-
     def begin(self, ticket: Ticket) -> None:
         """Prefill a question, or do what else was asked for."""
         ticket.started = time.perf_counter()
@@ -235,11 +224,6 @@ class LocalEngine:
             self.fail(ticket, error)
         finally:
             self.prefilling = None
-
-    @cached_property
-    def draft_side(self) -> CalibratedPair:
-        """The pair for requests that do without the target's weights."""
-        return without_target(self.session.pair)
 
     def between_passes(self, ticket: Ticket) -> None:
         """Let the answers go on between two passes of a prefill. Raises Cancelled where nobody waits for that any more."""
@@ -286,19 +270,19 @@ class LocalEngine:
 
     def fail(self, ticket: Ticket, error: Exception) -> None:
         """End a request; one that lacked memory and has told nothing yet is first tried again, alone and in short passes."""
-        if not ticket.may_retry(error):
+        lacks_memory = isinstance(error, torch.OutOfMemoryError)
+        if not lacks_memory or ticket.delivered or ticket.cancelled or ticket.retried is not None:
             self.tell(ticket, Failed(error))
             return
         self.drop(ticket)
         ticket.restart(error)
-        # Before the memory is freed, which may fail: then this request ends with the others.
+        # Before the memory is freed. That may fail: then this request ends with the others.
         with self.changed:
             self.waiting.appendleft(ticket)
         # What was kept of earlier documents, and what torch keeps.
-        for cache in (self.session.cache, ticket.request.session.cache if ticket.request.session else None):
-            if cache is not None:
-                cache.draft.prefixes.evict(0)
-                cache.target.prefixes.evict(0)
+        if (cache := self.session.cache) is not None:
+            cache.draft.prefixes.evict(0)
+            cache.target.prefixes.evict(0)
         torch.cuda.empty_cache()
         self.prepare(ticket)
 
@@ -345,8 +329,15 @@ class LocalEngine:
             self.drop(ticket)
             ticket.deliver(failure)
 
+    def start(self) -> None:
+        """Work in a thread, because the main one waits for other things, and for Ctrl-C."""
+        self.thread = threading.Thread(target=self.run, name="engine", daemon=True)
+        self.thread.start()
+
     def close(self) -> None:
-        """Let `run` return once everything is done."""
+        """Let `run` return once everything is done; wait a moment for the thread of `start`."""
         with self.changed:
             self.closing = True
             self.changed.notify_all()
+        if self.thread is not None:
+            self.thread.join(CLOSING)

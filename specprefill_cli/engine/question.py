@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -11,13 +10,10 @@ from dataclasses import dataclass, replace
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from specprefill_cli.answering.cells import stream_cells
-from specprefill_cli.answering.dry_run import dry_run
+from specprefill_cli.answering.draft_side import dry_run, retrieve
 from specprefill_cli.answering.resolve import EncodedQuestion, Prepared, loads_draft
-from specprefill_cli.answering.retrieval import retrieve
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.adaptive import SpeculationState
@@ -45,34 +41,26 @@ from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.settings import AUTO, Settings
 
 
-@dataclass(frozen=True, kw_only=True)
-class Encoded:
-    """What is prepared beside the engine's thread. prompt: None for requests that are not answered."""
-
-    session: Session
-    collection: Collection
-    prompt: EncodedQuestion | None
-
-
 @dataclass(eq=False, kw_only=True)
 class Ticket:
     """A submitted request.
 
     submitted, started: on the clock of `time.perf_counter`; started is None while the request waits
-    encoded: its documents, read, and its prompt, tokenised; prepared: its settings, resolved
+    session: the engine's, then with what is this request's own
+    encoded: its documents, read, and for an answer its prompt, tokenised; prepared: its settings, resolved
     bytes: of keys and values that it holds, estimated; confirming_bytes: while full prefill confirms its answer
-    steps: the answer, which asks for passes; waiting: the pass that it needs next
+    steps: the answer; it asks for passes; waiting: the pass that it needs next
     delivered: whether a piece of the answer was delivered
     retried: why the first attempt lacked memory; the second runs with no other
     """
 
-    number: int
     request: Request
     deliver: Deliver
     submitted: float
     settings: Settings
+    session: Session
     started: float | None = None
-    encoded: Future[Encoded] | None = None
+    encoded: Future[EncodedQuestion | Collection] | None = None
     prepared: Prepared | None = None
     bytes: int = 0
     confirming_bytes: int = 0
@@ -93,13 +81,9 @@ class Ticket:
         """Whether its answer is complete, and full prefill confirms it."""
         return self.stream is not None and self.stream.confirmation is not None
 
-    def encode(self, session: Session, read: Callable[[tuple[str, ...]], Collection], independent: bool) -> Encoded:
-        """Read the documents and tokenise the prompt; in a thread of its own.
-
-        session: the engine's; independent: of what earlier answers showed
-        """
-        request, settings, documents = self.request, self.settings, self.request.documents
-        session = session if request.session is None else request.session
+    def encode(self, read: Callable[[tuple[str, ...]], Collection], independent: bool) -> EncodedQuestion | Collection:
+        """Read the documents and tokenise the prompt; in a thread of its own. independent: of what earlier answers showed."""
+        request, settings, documents, session = self.request, self.settings, self.request.documents, self.session
         if independent:
             # What warm-up measured, without what answers showed.
             fresh = SpeculationState(costs=deepcopy(session.speculation.costs))
@@ -112,52 +96,45 @@ class Ticket:
             began = time.perf_counter()
             documents = read(documents)
             session = replace(session, startup_seconds=session.startup_seconds + time.perf_counter() - began)
+        self.session = session
         if request.task != ANSWER:
-            return Encoded(session=session, collection=documents, prompt=None)
+            return documents
         if loads_draft(settings) and session.pair.draft is None:
             raise UsageError("this question needs the draft, but it is not loaded; start with a --mode that uses it")
         check_proposer(settings, session.pair)
-        prompt = session.encode(documents, request.question, settings)
-        return Encoded(session=session, collection=documents, prompt=prompt)
-
-    @property
-    def encoding(self) -> Encoded:
-        """Its documents and its prompt; raises what reading and tokenising them raised."""
-        assert self.encoded is not None, "it was submitted"
-        return self.encoded.result()
+        return session.encode(documents, request.question, settings)
 
     def resolve(self) -> None:
         """Resolve the settings of a question. Raises SpecprefillError where it cannot be answered."""
-        encoded = self.encoding
-        assert encoded.prompt is not None, "the question is to be answered"
-        encoded.session.warm_up(self.settings)
-        self.prepared = encoded.session.resolved(encoded.prompt, self.settings, self.request.identifier)
-        self.bytes, self.confirming_bytes = (
-            answer_bytes(self.prepared),
-            answer_bytes(replace(self.prepared, mode=BASELINE)),
-        )
+        assert self.encoded is not None, "it was submitted"
+        prompt = self.encoded.result()
+        assert isinstance(prompt, EncodedQuestion), "the question is to be answered"
+        self.session.warm_up(self.settings)
+        self.prepared = self.session.resolved(prompt, self.settings)
+        self.bytes = answer_bytes(self.prepared)
+        self.confirming_bytes = answer_bytes(replace(self.prepared, mode=BASELINE))
 
     def prefill(self) -> None:
         """Prefill the question, and choose the first token of its answer."""
         assert self.prepared is not None, "it was resolved"
-        session, prepared = self.encoding.session, self.prepared
+        session, prepared = self.session, self.prepared
         # What the answer needs of it frees its memory with the answer.
         self.prepared = None
         prepared.request.clock.resume()
         stream = session.answer(prepared, session.prefill(prepared))
-        if not self.request.stop_tokens:
-            stream.stop_tokens = frozenset()
         if self.cancelled:
             raise Cancelled
         self.stream, self.steps = stream, stream.steps()
 
     def without_answer(self, pair: CalibratedPair) -> Any:
         """The passages or the plan of the question. pair: that of the session, without the target's weights."""
-        encoded, request = self.encoding, self.request
-        session = replace(encoded.session, pair=pair)
+        assert self.encoded is not None, "it was submitted"
+        collection, request = self.encoded.result(), self.request
+        assert isinstance(collection, Collection), "nothing is to be answered"
+        session = replace(self.session, pair=pair)
         if request.task == PASSAGES:
-            return retrieve(session, encoded.collection, request.question, self.settings, request.top)
-        return dry_run(session, encoded.collection, request.question, self.settings)
+            return retrieve(session, collection, request.question, self.settings, request.top)
+        return dry_run(session, collection, request.question, self.settings)
 
     def advance(self, outcome: Tensor | BaseException | None = None) -> Iterator[Event]:
         """What the answer tells up to its next pass, or its end.
@@ -186,12 +163,7 @@ class Ticket:
         if self.retried is not None:
             again = f"out of memory ({self.retried}); asked again in passes of {self.settings.prefill_chunk} tokens"
             answer = replace(answer, warnings=[*answer.warnings, again])
-        yield Done(answer, stream_cells(stream) if self.request.with_cells else None)
-
-    def may_retry(self, error: Exception) -> bool:
-        """Whether it lacked memory, has told nothing yet, and was not tried again before."""
-        untold = not self.delivered and not self.cancelled and self.retried is None
-        return untold and isinstance(error, torch.OutOfMemoryError)
+        yield Done(answer, stream.cells if self.request.with_cells else None)
 
     def restart(self, error: Exception) -> None:
         """Go back to the beginning, with short passes."""
@@ -208,7 +180,7 @@ class Ticket:
 
 
 def without_target(pair: CalibratedPair) -> CalibratedPair:
-    """The pair without the target's weights, which passages and plans do without."""
+    """The pair without the target's weights: passages and plans do without them."""
     target = pair.target
     if not isinstance(target, LoadedModel):
         return pair
@@ -236,13 +208,6 @@ def largest_pass_bytes(prepared: Prepared) -> int:
     """Bytes that the largest pass of a prompt takes beside keys and values."""
     request, target = prepared.request, prepared.request.pair.loaded_target
     return min(request.prefill_chunk, request.prompt.length) * pass_bytes(target)
-
-
-def is_device_failure(error: BaseException) -> bool:
-    """Whether an accelerator raised an error that all further work on it will raise too: any but a lack of memory."""
-    kind, text = type(error).__name__, str(error)
-    failed = kind == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
-    return bool(failed) and "out of memory" not in text.lower()
 
 
 def due(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:

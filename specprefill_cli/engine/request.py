@@ -1,13 +1,15 @@
-"""What an engine is asked, and what it tells about it. Imports no torch."""
+"""What an engine is asked, what it tells about it, and what all engines have in common. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.prompting import Template
     from specprefill_cli.record import Record
@@ -25,20 +27,15 @@ class Request:
     top: passages to find; None: those of the keep ratio
     with_cells: also tell the fate of every chunk, for a page
     template: of the prompt; None: the engine's
-    stop_tokens: whether the answer ends where the target ends it, and not only at its longest
-    session: a variant of the engine's session; None: the engine's
     """
 
     documents: Collection | tuple[str, ...]
     question: str
     settings: Settings
-    identifier: str = ""
     task: str = ANSWER
     top: int | None = None
     with_cells: bool = False
     template: Template | None = None
-    stop_tokens: bool = True
-    session: Session | None = None
 
 
 @dataclass(frozen=True)
@@ -87,3 +84,62 @@ class QueueFull(Exception):
 
 class Cancelled(Exception):
     """What a request fails with that was cancelled before its first token."""
+
+
+class Engine(Protocol):
+    """Turns requests into events: with the models of this process, by this user's server, or by an endpoint.
+
+    capacity: requests worth having in flight
+    """
+
+    @property
+    def capacity(self) -> int: ...
+
+    def ask(self, request: Request) -> Iterator[Event]:
+        """The events of one request; Ctrl-C ends its answer. Raises what it fails with."""
+
+    def submit(self, request: Request, deliver: Deliver) -> Any:
+        """Add a request, from any thread; returns what `cancel` takes. Raises QueueFull where the engine has ended."""
+
+    def cancel(self, ticket: Any) -> None:
+        """Let nobody wait for a request any more."""
+
+    def close(self) -> None:
+        """End the engine, once no request is in flight."""
+
+
+class Asking(threading.Thread):
+    """Delivers the events of a request that is answered elsewhere, in a thread of its own.
+
+    stop: wakes the thread where it waits for the next event
+    """
+
+    def __init__(self, events: Iterator[Event], deliver: Deliver, stop: Callable[[], None] = lambda: None) -> None:
+        # A daemon, because neither another request nor the program's end waits for a silent server.
+        super().__init__(name="asking", daemon=True)
+        self.events, self.deliver, self.stop = events, deliver, stop
+        self.cancelled = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            # The end of a generator closes its connection, in this thread.
+            with closing(self.events):  # type: ignore[type-var]
+                for event in self.events:
+                    if self.cancelled.is_set():
+                        raise Cancelled
+                    self.deliver(event)
+        except BaseException as error:
+            self.deliver(Failed(Cancelled() if self.cancelled.is_set() else error))
+
+    def cancel(self) -> None:
+        """End the request."""
+        self.cancelled.set()
+        self.stop()
+
+
+def is_device_failure(error: BaseException) -> bool:
+    """Whether an accelerator raised an error that all further work on it will raise too: any but a lack of memory."""
+    kind, text = type(error).__name__, str(error)
+    failed = kind == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
+    return bool(failed) and "out of memory" not in text.lower()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import glob
 import json
 import os
@@ -24,6 +23,7 @@ from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.collect import expand_source
 from specprefill_cli.documents.document import KEPT_BYTES, Collection, Document, one_page_document
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
+from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import DocumentError
 from specprefill_cli.serving.guard import BODY_SECONDS, ApiError
 from specprefill_cli.settings import SETTINGS, Settings
@@ -39,19 +39,16 @@ SHAPES = '{"text": "...", "name": "..."}, {"base64": "...", "name": "report.pdf"
 class AskBody:
     """A question over HTTP.
 
-    documents: as they were given; folder: what their paths are relative to; ignored: unknown keys
-    top, with_cells: as in the engine's request
+    question: still without its documents; documents: as they were given; folder: what their paths are relative to
+    ignored: unknown keys
     """
 
     identifier: str
-    question: str
+    question: Question
     documents: list[Any]
-    settings: Settings
     stream: bool
     ignored: tuple[str, ...]
-    folder: str = ""
-    top: int | None = None
-    with_cells: bool = False
+    folder: str
 
 
 async def body_bytes(request: Request, limit: int) -> bytes:
@@ -96,14 +93,17 @@ def ask_body(values: Mapping[str, Any], settings: Settings) -> AskBody:
         raise ApiError(400, f"documents must be a list of {SHAPES}")
     return AskBody(
         identifier=str(identifier),
-        question=question,
+        question=Question(
+            documents=(),
+            question=question,
+            settings=overridden(settings, values),
+            top=top if isinstance(top, int) and top > 0 else None,
+            with_cells=values.get("with_cells") is True,
+        ),
         documents=documents,
-        settings=overridden(settings, values),
         stream=values.get("stream") is True,
         ignored=tuple(key for key in values if key not in (*KEYS, *OVERRIDES)),
         folder=folder if isinstance(folder, str) else "",
-        top=top if isinstance(top, int) and top > 0 else None,
-        with_cells=values.get("with_cells") is True,
     )
 
 
@@ -123,34 +123,34 @@ async def read_all(body: AskBody, paths_allowed: bool, gate: asyncio.Semaphore) 
     """
     read: list[Document] = []
     skipped: list[str] = []
-    for is_path, entries in groupby(enumerate(body.documents), key=lambda entry: names_path(entry[1])):
+    for is_path, group in groupby(enumerate(body.documents), key=lambda entry: path_of(entry[1]) is not None):
+        entries = list(group)
         if not is_path:
-            for number, given in entries:
-                read.append(await read_given(given, f"documents[{number}]", number + 1, gate))
+            read += [await read_given(given, f"documents[{number}]", number + 1, gate) for number, given in entries]
             continue
-        numbers, given_paths = zip(*entries, strict=True)
         if not paths_allowed:
             raise ApiError(
-                403, f"documents[{numbers[0]}]: paths are read for the socket's user only; send text or base64"
+                403, f"documents[{entries[0][0]}]: paths are read for the socket's user only; send text or base64"
             )
+        names = [str(path_of(given)) for _, given in entries]
         async with gate:
-            collection = await asyncio.to_thread(read_paths, given_paths, body.folder, body.settings.strict)
+            collection = await asyncio.to_thread(read_paths, names, body.folder, body.question.settings.strict)
         read += collection.documents
         skipped += collection.skipped
     return Collection(tuple(read), tuple(skipped))
 
 
-def names_path(given: object) -> bool:
-    """Whether an entry of a body names a file, folder or pattern."""
-    return isinstance(given, str) or (isinstance(given, dict) and isinstance(given.get("path"), str))
+def path_of(given: object) -> str | None:
+    """The file, folder or pattern that an entry of a body names, if it does."""
+    path = given.get("path") if isinstance(given, dict) else given
+    return path if isinstance(path, str) else None
 
 
-def read_paths(given: Sequence[Any], folder: str, strict: bool = False) -> Collection:
+def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Collection:
     """Read files, folders and patterns. folder: what relative ones, and the names of their documents, are relative to.
 
     Raises ApiError for a relative path without a folder, and for what is no file; DocumentError.
     """
-    names = [entry if isinstance(entry, str) else entry["path"] for entry in given]
     # What stands before the first character of a pattern.
     absolute = tuple(PATTERN.split(name)[0] for name in names if os.path.isabs(name))
     paths = [joined(folder, name) for name in names]
@@ -200,23 +200,18 @@ async def read_given(given: Any, place: str, number: int, gate: asyncio.Semaphor
     """The document of one entry that is no path. Raises ApiError or DocumentError."""
     if not isinstance(given, dict):
         raise ApiError(400, f"{place}: give {SHAPES}")
-    name = given.get("name", f"document {number}")
+    name, text, encoded = given.get("name", f"document {number}"), given.get("text"), given.get("base64")
     if not isinstance(name, str):
         raise ApiError(400, f"{place}: name must be a string")
-    if isinstance(given.get("text"), str):
-        if not given["text"].strip():
+    if isinstance(text, str):
+        if not text.strip():
             raise ApiError(400, f"{place}: the text is empty")
-        return one_page_document(name, clean_characters(given["text"]), "text/plain")
-    if not isinstance(given.get("base64"), str):
+        return one_page_document(name, clean_characters(text), "text/plain")
+    if not isinstance(encoded, str):
         raise ApiError(400, f"{place}: give {SHAPES}")
-    async with gate:
-        return await asyncio.to_thread(read_bytes, given["base64"], place, name)
-
-
-def read_bytes(encoded: str, place: str, name: str) -> Document:
-    """The document in base64. Raises ApiError or DocumentError."""
     try:
-        data = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
+        content = base64.b64decode(encoded, validate=True)
+    except ValueError:
         raise ApiError(400, f"{place}: not base64") from None
-    return read_document(data, name)
+    async with gate:
+        return await asyncio.to_thread(read_document, content, name)

@@ -11,6 +11,8 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from starlette.requests import Request
@@ -22,17 +24,10 @@ from specprefill_cli.engine.request import Done, Event, Piece
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import Record
-from specprefill_cli.serving.backend import (
-    Backend,
-    Submission,
-    event_stream,
-    first_payload,
-    text_pieces,
-    while_connected,
-    whole_answer,
-)
+from specprefill_cli.serving.backend import Backend, event_stream, while_connected
 from specprefill_cli.serving.body import json_body, overridden
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
+from specprefill_cli.serving.thinning import Untouched, texts_of
 
 ROLES = ("system", "developer", "user", "assistant")
 # Fields that ask for something else than text, with the values that ask for nothing.
@@ -52,6 +47,11 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
 }
+# What is said of messages that `texts_of` refuses.
+NO_TEXT = {
+    "tools": "messages: tool calls are not supported",
+    "not text alone": "messages: content must be text or a list of text parts; nothing else is supported",
+}
 PARAGRAPH = "\n\n"
 NAME = "conversation"
 # Characters of a client's value that a message shows.
@@ -69,22 +69,25 @@ class Chat:
 
 async def complete(request: Request, backend: Backend) -> Response:
     """The next message of a conversation."""
-    values = await json_body(request, backend.limits.body_bytes)
+    values = await json_body(request, backend.options.body_bytes)
     check_model(values.get("model"), backend)
     check_fields(values)
     chat = chat_of(values.get("messages"))
-    settings = overridden(backend.session.settings, with_own_names(values))
-    template = chat_template(chat, backend.session.template)
-    collection = Collection((one_page_document(NAME, clean_characters(chat.document), "text/plain"),))
-    question = Question(documents=collection, question=chat.question, settings=settings, template=template)
-    submission = backend.submit(question)
+    longest = values.get("max_new_tokens") or values.get("max_completion_tokens") or values.get("max_tokens")
+    settings = overridden(backend.session.settings, {**values, "max_new_tokens": longest})
+    question = Question(
+        documents=Collection((one_page_document(NAME, clean_characters(chat.document), "text/plain"),)),
+        question=chat.question,
+        settings=settings,
+        template=chat_template(chat, backend.session.template),
+    )
     heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": backend.pair_name}
     if values.get("stream") is not True:
-        finished = await while_connected(request, whole_answer(submission))
-        return AsciiResponse(completion(heading, finished.result))
-    first = await while_connected(request, first_payload(submission))
+        done = await while_connected(request, backend.answer(question))
+        return AsciiResponse(completion(heading, done.result))
     with_usage = bool((values.get("stream_options") or {}).get("include_usage"))
-    return event_stream(chunks(submission, first, heading, with_usage, settings.confirm))
+    written = partial(chunks, heading=heading, with_usage=with_usage, confirm=settings.confirm)
+    return await event_stream(request, backend.events(question), written)
 
 
 async def list_models(request: Request, backend: Backend) -> Response:
@@ -103,17 +106,11 @@ def model_of(backend: Backend) -> dict[str, Any]:
     return {"id": backend.pair_name, "object": "model", "created": int(backend.started), "owned_by": "specprefill"}
 
 
-def shortened(value: object) -> str:
-    """A value of a client's for a message, however long it is."""
-    text = repr(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
-
-
 def check_model(model: object, backend: Backend) -> None:
     """Raises ApiError for another model than the loaded pair, by its name or the target's."""
-    known = (backend.pair_name, backend.session.pair.target.name)
-    if model is not None and model not in known:
-        raise ApiError(404, f"model {shortened(model)}: not loaded; this server has {known[0]}", "model_not_found")
+    if model is not None and model not in (backend.pair_name, backend.session.pair.target.name):
+        shown = repr(model)[:LONGEST_SHOWN]
+        raise ApiError(404, f"model {shown}: not loaded; this server has {backend.pair_name}", "model_not_found")
 
 
 def check_fields(values: Mapping[str, Any]) -> None:
@@ -125,17 +122,20 @@ def check_fields(values: Mapping[str, Any]) -> None:
         raise ApiError(400, "stream_options must be an object")
 
 
-def with_own_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request that are settings, under the names that they have here."""
-    longest = values.get("max_completion_tokens") or values.get("max_tokens")
-    return {**values, "max_new_tokens": values.get("max_new_tokens") or longest}
-
-
 def chat_of(messages: object) -> Chat:
     """The conversation as a prompt. Raises ApiError for messages that are not text."""
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise ApiError(400, "messages must be a list of objects with role and content")
-    turns = [(role_of(message, number), text_of(message, number)) for number, message in enumerate(messages)]
+    try:
+        parts = texts_of(messages)
+    except Untouched as untouched:
+        raise ApiError(400, NO_TEXT[str(untouched)]) from None
+    turns = [
+        (role, "\n".join(text for *_, text in group))
+        for (role, _), group in groupby(parts, key=lambda part: (part[0], part[1]))
+    ]
+    if any(role not in ROLES for role, _ in turns):
+        raise ApiError(400, f"messages: role must be one of {', '.join(ROLES)}")
     system = clean_characters(PARAGRAPH.join(text for role, text in turns if role in ("system", "developer")))
     spoken = [(role, text) for role, text in turns if role in ("user", "assistant")]
     if not spoken or spoken[-1][0] != "user" or not spoken[-1][1].strip():
@@ -143,31 +143,6 @@ def chat_of(messages: object) -> Chat:
     earlier = [f"{role.capitalize()}: {text.strip()}" for role, text in spoken[:-1]]
     before, _, question = spoken[-1][1].strip().rpartition(PARAGRAPH)
     return Chat(system=system, document=PARAGRAPH.join([*earlier, *filter(None, [before])]), question=question)
-
-
-def role_of(message: Mapping[str, Any], number: int) -> str:
-    """A message's role. Raises ApiError for a tool's, and for one that is unknown."""
-    role = message.get("role")
-    if role in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
-        raise ApiError(400, f"messages[{number}]: tool calls are not supported")
-    if role not in ROLES:
-        raise ApiError(400, f"messages[{number}]: role must be one of {', '.join(ROLES)}")
-    return str(role)
-
-
-def text_of(message: Mapping[str, Any], number: int) -> str:
-    """A message's text. Raises ApiError for images and other content."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise ApiError(400, f"messages[{number}]: content must be text or a list of text parts")
-    parts = content
-    for part in parts:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            kind = f"{part.get('type')} is not supported" if isinstance(part, dict) else "every part is an object"
-            raise ApiError(400, f"messages[{number}]: content must be text; {kind}")
-    return "\n".join(part["text"] for part in parts if part)
 
 
 def chat_template(chat: Chat, own: Template) -> Template:
@@ -200,9 +175,12 @@ def usage(answer: Record) -> dict[str, Any]:
 
 
 async def chunks(
-    submission: Submission, first: Event, heading: Mapping[str, Any], with_usage: bool, confirm: bool
+    events: AsyncIterator[Event], heading: Mapping[str, Any], with_usage: bool, confirm: bool
 ) -> AsyncIterator[str]:
     """The answer as server-sent events of OpenAI's API; one that may be corrected comes whole, because none can be taken back."""
+
+    def data(values: Mapping[str, Any]) -> str:
+        return f"data: {json.dumps(values)}\n\n"
 
     def chunk(delta: Mapping[str, Any], reason: str | None = None) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
@@ -210,22 +188,16 @@ async def chunks(
 
     yield chunk({"role": "assistant", "content": ""})
     try:
-        async for payload in text_pieces(submission, first):
-            if isinstance(payload, Piece) and not confirm:
-                yield chunk({"content": payload.text})
-            if not isinstance(payload, Done):
-                continue
-            if confirm:
-                yield chunk({"content": payload.result.answer})
-            yield chunk({}, payload.result.stopped)
-            if with_usage:
-                counted = {"object": "chat.completion.chunk", "choices": [], "usage": usage(payload.result)}
-                yield data({**heading, **counted})
+        async for event in events:
+            if isinstance(event, Piece) and not confirm:
+                yield chunk({"content": event.text})
+            elif isinstance(event, Done):
+                if confirm:
+                    yield chunk({"content": event.result.answer})
+                yield chunk({}, event.result.stopped)
+                if with_usage:
+                    counted = {"object": "chat.completion.chunk", "choices": [], "usage": usage(event.result)}
+                    yield data({**heading, **counted})
     except ApiError as error:
         yield data(error.body)
     yield "data: [DONE]\n\n"
-
-
-def data(values: Mapping[str, Any]) -> str:
-    """One server-sent event without a name."""
-    return f"data: {json.dumps(values)}\n\n"

@@ -8,8 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from specprefill_cli import __version__
 from specprefill_cli.engine.http import HttpEngine, UnixConnection
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.pairs import chosen_pair
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, HTTP_SOCKET, SWITCH, is_private, runtime_folder
+from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, HTTP_SOCKET, is_private, runtime_folder, sole_server
 from specprefill_cli.settings import SETTINGS, Settings
 
+VERSION = "version"
 # Environment variables that decide what is loaded.
 VARIABLES = ("SPECPREFILL_CALIBRATION", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
 # Settings that are compared as the models that they name, or that decide nothing for an answer.
@@ -29,67 +29,41 @@ REPLY_SECONDS, STOP_SECONDS = 5.0, 60.0
 CHECK_SECONDS = 0.05
 
 
-@dataclass(frozen=True, kw_only=True)
-class Identity:
-    """Everything that must be the same for a server to answer as a process of its own would.
-
-    models: hub ids, or where draft, target and adapter are on this machine: a name there depends on the working folder
-    installation: the package's folder, the environment's, and when the package was last changed
-    """
-
-    version: str
-    installation: str
-    models: list[str]
-    settings: dict[str, Any]
-    variables: dict[str, str | None]
-
-    def difference(self, other: Mapping[str, Any]) -> str | None:
-        """What a running server has that is not this, in words. other: its identity, as JSON."""
-        if (other.get("version"), other.get("installation")) != (self.version, self.installation):
-            return "a server of another version or installation is running"
-        if other["models"] != self.models:
-            return f"the running server has the pair {' -> '.join(other['models'])}"
-        for name, value in self.settings.items():
-            if other["settings"].get(name) != value:
-                return f"the running server has {SETTINGS[name].flag} {other['settings'].get(name)}"
-        for name, variable in self.variables.items():
-            if other["variables"].get(name) != variable:
-                return f"the running server has another {name}"
-        return None
-
-    def to_json(self) -> dict[str, Any]:
-        """The identity as JSON values."""
-        return asdict(self)
+# What a server is: everything that must be the same for it to answer as a process of its own would, by name.
+Identity = dict[str, Any]
 
 
 def identity_of(settings: Settings) -> Identity:
     """What a server with these settings would be. Raises UsageError for a pair that does not exist."""
     pair = chosen_pair(settings)
     names = filter(None, (pair.draft, pair.target, pair.adapter))
+    # Hub ids, or where the models are on this machine: a name there depends on the working folder.
     models = [os.path.realpath(name) if os.path.exists(name) else name for name in names]
     loading = [name for name, setting in SETTINGS.items() if not setting.per_question and name not in ELSEWHERE]
-    return Identity(
-        version=__version__,
-        installation=installation(),
-        models=models,
-        settings={name: getattr(settings, name) for name in loading},
-        variables={name: os.environ.get(name) for name in VARIABLES},
-    )
-
-
-def installation() -> str:
-    """The package's folder, the environment's, and when the files of the package were last changed."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     # A folder's own time does not change when a file in it is rewritten.
-    changed = max(path.stat().st_mtime_ns for path in Path(package).rglob("*.py"))
-    return f"{package} {sys.prefix} {changed}"
+    package = Path(__file__).absolute().parents[1]
+    changed = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
+    return {
+        VERSION: f"{__version__} {package} {sys.prefix} {changed}",
+        "the pair": " -> ".join(models),
+        **{SETTINGS[name].flag: getattr(settings, name) for name in loading},
+        **{f"the variable {name}": os.environ.get(name) for name in VARIABLES},
+    }
+
+
+def difference(identity: Identity, running: Identity) -> str | None:
+    """What the running server has that another would not have, in words."""
+    if running.get(VERSION) != identity[VERSION]:
+        return "a server of another version or installation is running"
+    others = (name for name, value in identity.items() if running.get(name) != value)
+    return next((f"the running server has {name} {running.get(name)}" for name in others), None)
 
 
 def server_state() -> dict[str, Any] | None:
     """What `/healthz` of this user's server says; None where none runs. Raises SpecprefillError where it is silent."""
     if not HAS_UNIX_SOCKETS or not is_private(runtime_folder()):
         return None
-    connection = UnixConnection(socket_path(), REPLY_SECONDS)
+    connection = UnixConnection(Path(runtime_folder(), HTTP_SOCKET), REPLY_SECONDS)
     try:
         connection.connect()
     except OSError:
@@ -103,11 +77,6 @@ def server_state() -> dict[str, Any] | None:
         connection.close()
 
 
-def socket_path() -> Path:
-    """The socket of this user's server."""
-    return Path(runtime_folder()) / HTTP_SOCKET
-
-
 def server_for(
     settings: Settings, startup_seconds: Callable[[], float], tell: Callable[[str], None]
 ) -> HttpEngine | None:
@@ -115,7 +84,7 @@ def server_for(
 
     startup_seconds: of this process
     """
-    if os.environ.get(SWITCH, "").lower() == "off" or "RANK" in os.environ:
+    if os.environ.get("SPECPREFILL_SERVER", "").lower() == "off" or "RANK" in os.environ:
         return None
     try:
         state = server_state()
@@ -124,19 +93,17 @@ def server_for(
         return None
     if state is None:
         return None
-    reason = identity_of(settings).difference(state.get("identity") or {})
+    reason = difference(identity_of(settings), state.get("identity") or {})
     if reason is None and state["status"] != "ok":
         reason = "the server is still loading its models" if state["status"] == "loading" else "the server is stuck"
     if reason is not None:
         tell(f"{reason}; running without it")
         return None
-    return HttpEngine(path=socket_path(), startup_seconds=startup_seconds())
+    return HttpEngine(path=Path(runtime_folder(), HTTP_SOCKET), startup_seconds=startup_seconds())
 
 
 def stop_server(process: int) -> None:
     """Let the server finish what it is answering, and wait for its end. Raises SpecprefillError where it goes on."""
-    from specprefill_cli.serving.listening import sole_server
-
     folder = Path(runtime_folder())
     try:
         os.kill(process, signal.SIGTERM)

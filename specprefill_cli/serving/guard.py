@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import uvicorn
@@ -35,6 +35,10 @@ BACKLOG = 64
 # Bytes of a request's headers; connections at a time.
 MOST_HEADER_BYTES, MOST_CONNECTIONS = 32 * 1024, 512
 OPEN_PATH = "/healthz"
+# Seconds after which a client may ask again while the models load.
+LOADING_SECONDS = 2
+# What a client must do in time, in words.
+HEADERS, READING = "no complete headers", "nothing read"
 
 
 class ApiError(Exception):
@@ -59,7 +63,7 @@ class ApiError(Exception):
         """The error as OpenAI's API writes it."""
         error: dict[str, Any] = {"message": str(self), "type": self.kind, "param": None, "code": None}
         if self.cause is not None:
-            # For this user's own commands, which end as they would without a server.
+            # This user's own commands end as they would without a server.
             error |= {"name": type(self.cause).__name__, "exit_code": self.cause.exit_code}
         return {"error": error}
 
@@ -76,74 +80,57 @@ class AsciiResponse(JSONResponse):
 
 
 class GuardedProtocol(H11Protocol):
-    """HTTP connections that are this user's own, on a Unix socket, and whose headers arrive in time.
+    """HTTP connections that are this user's own, on a Unix socket, and whose clients send headers and read answers in time.
 
     uvicorn itself bounds the size of headers and the rest between two requests, but not the time that headers take.
     """
 
-    deadline: asyncio.TimerHandle | None = None
-    unread: asyncio.TimerHandle | None = None
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        connection = transport.get_extra_info("socket")
+        self.timers: dict[str, asyncio.TimerHandle] = {}
         if len(self.connections) > MOST_CONNECTIONS:
-            log_line(f"refused a connection: more than {MOST_CONNECTIONS} at a time")
-            transport.abort()
-        elif not same_user(connection):
-            log_line("refused a connection of another user")
-            transport.abort()
+            self.abort(f"refused a connection: more than {MOST_CONNECTIONS} at a time")
+        elif not same_user(transport.get_extra_info("socket")):
+            self.abort("refused a connection of another user")
         else:
-            self.watch()
+            self.expect(HEADERS, HEADER_SECONDS)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
-            self.watch()
+            self.expect(HEADERS, HEADER_SECONDS)
         else:
-            self.unwatch()
+            self.forget(HEADERS)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.unread = self.loop.call_later(WRITE_SECONDS, self.give_up)
+        self.expect(READING, WRITE_SECONDS)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.forget_unread()
-
-    def give_up(self) -> None:
-        """Close a connection whose client does not read its answers."""
-        log_line(f"closed a connection: nothing read within {WRITE_SECONDS:g} s")
-        self.transport.abort()
-
-    def forget_unread(self) -> None:
-        """The client reads again, or has gone."""
-        if self.unread is not None:
-            self.unread.cancel()
-            self.unread = None
+        self.forget(READING)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.unwatch()
-        self.forget_unread()
+        self.forget(HEADERS)
+        self.forget(READING)
         super().connection_lost(exc)
 
-    def watch(self) -> None:
-        """Headers have begun, or are about to: they must arrive in time."""
-        if self.deadline is None:
-            self.deadline = self.loop.call_later(HEADER_SECONDS, self.too_slow)
+    def expect(self, event: str, seconds: float) -> None:
+        """Close the connection unless the event comes in time."""
+        if event not in self.timers:
+            reason = f"closed a connection: {event} within {seconds:g} s"
+            self.timers[event] = self.loop.call_later(seconds, self.abort, reason)
 
-    def unwatch(self) -> None:
-        """The headers are there."""
-        if self.deadline is not None:
-            self.deadline.cancel()
-            self.deadline = None
+    def forget(self, event: str) -> None:
+        """The event has come, or need not come."""
+        if timer := self.timers.pop(event, None):
+            timer.cancel()
 
-    def too_slow(self) -> None:
-        """Close a connection whose headers do not arrive."""
-        self.deadline = None
+    def abort(self, reason: str) -> None:
+        """Close the connection."""
         if not self.transport.is_closing():
-            log_line(f"closed a connection: no complete headers within {HEADER_SECONDS:g} s")
-            self.transport.close()
+            log_line(reason)
+            self.transport.abort()
 
 
 class SilentServer(uvicorn.Server):
@@ -219,18 +206,20 @@ def report_loop_error(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any
         log_line(f"{context.get('message')}: {type(error).__name__}: {first_line(error)}" if error else str(context))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Guard:
-    """Refuses requests without the token, and those that a page of another origin has made.
+    """Refuses requests without the token, those that a page of another origin has made, and all while the models load.
 
-    token: None on the Unix socket, which only this user can open
+    token: None on the Unix socket: only this user can open it
     count: told of each response's path and status; allowed_hosts: names by which proxies and containers call the server
+    state: what /healthz tells while the models load; application: None until they are loaded
     """
 
-    application: ASGIApp
     token: str | None
     count: Callable[[str, int], None]
     allowed_hosts: Sequence[str] = ()
+    state: Mapping[str, Any] = field(default_factory=dict)
+    application: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -242,11 +231,16 @@ class Guard:
             await send(message)
 
         refusal = self.refusal(scope)
-        if refusal is None:
+        if refusal is not None:
+            log_line(f"refused with {refusal.status}: {refusal}")
+            await refusal.response()(scope, receive, counted)
+        elif self.application is not None:
             await self.application(scope, receive, counted)
-            return
-        log_line(f"refused with {refusal.status}: {refusal}")
-        await refusal.response()(scope, receive, counted)
+        elif scope["path"] == OPEN_PATH:
+            await AsciiResponse({"status": "loading", **self.state}, 503)(scope, receive, counted)
+        else:
+            loading = ApiError(503, "the models are loading; ask again soon", "overloaded", LOADING_SECONDS)
+            await loading.response()(scope, receive, counted)
 
     def refusal(self, scope: Scope) -> ApiError | None:
         """Why a request is refused, or None."""

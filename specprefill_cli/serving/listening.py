@@ -9,16 +9,14 @@ import socket
 import stat
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 
 HAS_UNIX_SOCKETS = os.name == "posix"
 HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
-SWITCH = "SPECPREFILL_SERVER"
 BACKLOG = 128
-# The longest path of a Unix socket, which the system's address structure bounds.
+# The longest path of a Unix socket: the system's address structure bounds it.
 LONGEST_PATH = 103
 TOKEN_BYTES = 32
 
@@ -40,18 +38,15 @@ def is_private(folder: str) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
-@dataclass(frozen=True, kw_only=True)
-class Listeners:
-    """Listening sockets. token: of the address; addresses: all, in words."""
-
-    unix: socket.socket | None
-    http: socket.socket | None
-    token: str | None
-    addresses: tuple[str, ...]
-
-
 def private_folder() -> Path:
-    """The runtime folder, made where it is missing. Raises SpecprefillError where others may enter it."""
+    """The runtime folder, made where it is missing. Raises SpecprefillError where others may enter it.
+
+    On a system without Unix sockets it is the folder for the state of the user's programs.
+    """
+    if not HAS_UNIX_SOCKETS:
+        import platformdirs
+
+        return platformdirs.user_state_path("specprefill", ensure_exists=True)
     folder = runtime_folder()
     with suppress(OSError):
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -104,16 +99,6 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def http_listener(host: str, port: int) -> socket.socket:
     """Listen on an address. Raises SpecprefillError where that is impossible."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -127,21 +112,6 @@ def http_listener(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def stored_token(folder: Path) -> tuple[str, Path, bool]:
-    """The token of this user's servers, its file, and whether it is new."""
-    path = folder / TOKEN
-    with suppress(OSError):
-        return read_token(path), path, False
-    token = secrets.token_urlsafe(TOKEN_BYTES)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as stream:
-            stream.write(token + "\n")
-    except OSError as error:
-        raise SpecprefillError(f"{path}: cannot be written ({error.strerror}); give --token-file") from error
-    return token, path, True
-
-
 def read_token(path: Path) -> str:
     """The token in a file. Raises OSError, or UsageError for a file that others may read or that holds none."""
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -152,13 +122,42 @@ def read_token(path: Path) -> str:
     return token
 
 
-def token_folder() -> Path:
-    """Where a system without a runtime folder keeps the token and the lock."""
-    import platformdirs
+def stored_token(path: Path, tell: Callable[[str], None]) -> str:
+    """The token of this user's servers in its file; a new one, where there is none, is shown once."""
+    with suppress(OSError):
+        token = read_token(path)
+        tell(f"token: in {path}")
+        return token
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as stream:
+            stream.write(token + "\n")
+    except OSError as error:
+        raise SpecprefillError(f"{path}: cannot be written ({error.strerror}); give --token-file") from error
+    tell(f"token: {token} (kept in {path}, and not shown again)")
+    return token
 
-    folder = Path(platformdirs.user_state_dir("specprefill"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+
+def choose_token(folder: Path, host: str, token_file: Path | None, tell: Callable[[str], None]) -> str:
+    """The token of an address. Raises UsageError for one that other machines reach without a token file."""
+    with suppress(ValueError):
+        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
+            return stored_token(folder / TOKEN, tell) if token_file is None else given_token(token_file)
+    if token_file is None:
+        raise UsageError(
+            f"--http {host}: other machines reach this address; give --token-file, and put a proxy with TLS before it"
+        )
+    tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
+    return given_token(token_file)
+
+
+def given_token(path: Path) -> str:
+    """The token in the file of `--token-file`. Raises UsageError where there is none."""
+    try:
+        return read_token(path)
+    except OSError as error:
+        raise UsageError(f"--token-file {path}: cannot be read ({error.strerror})") from error
 
 
 def listen(
@@ -167,40 +166,25 @@ def listen(
     token_file: Path | None,
     stack: ExitStack,
     tell: Callable[[str], None],
-    on_socket: bool = HAS_UNIX_SOCKETS,
-) -> Listeners:
+    on_socket: bool,
+) -> tuple[list[tuple[socket.socket, str | None]], tuple[str, ...]]:
     """Open all sockets; those in the folder are removed again when the stack is left.
 
     http_address, token_file: the options `--http` and `--token-file`; on_socket: whether commands find the server
+
+    Returns the sockets with their tokens (None for the Unix socket), and all addresses in words.
     """
-    unix = http = token = None
+    listeners: list[tuple[socket.socket, str | None]] = []
     addresses: list[str] = []
     if http_address is not None:
         host, port = parse_address(http_address)
         token = choose_token(folder, host, token_file, tell)
-        http = stack.enter_context(http_listener(host, port))
-        addresses.append(f"http://{f'[{host}]' if ':' in host else host}:{http.getsockname()[1]}")
+        listener = stack.enter_context(http_listener(host, port))
+        listeners.append((listener, token))
+        addresses.append(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}")
     if on_socket:
-        unix = stack.enter_context(unix_listener(folder / HTTP_SOCKET))
-        stack.callback((folder / HTTP_SOCKET).unlink, missing_ok=True)
-        addresses.append(str(folder / HTTP_SOCKET))
-    return Listeners(unix=unix, http=http, token=token, addresses=tuple(addresses))
-
-
-def choose_token(folder: Path, host: str, token_file: Path | None, tell: Callable[[str], None]) -> str:
-    """The token of an address; a new one is shown once. Raises UsageError for an open address without a token file."""
-    if token_file is not None:
-        try:
-            token = read_token(token_file)
-        except OSError as error:
-            raise UsageError(f"--token-file {token_file}: cannot be read ({error.strerror})") from error
-    elif not is_loopback(host):
-        raise UsageError(
-            f"--http {host}: other machines reach this address; give --token-file, and put a proxy with TLS before it"
-        )
-    else:
-        token, path, is_new = stored_token(folder)
-        tell(f"token: {token} (kept in {path}, and not shown again)" if is_new else f"token: in {path}")
-    if not is_loopback(host):
-        tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
-    return token
+        path = folder / HTTP_SOCKET
+        listeners.append((stack.enter_context(unix_listener(path)), None))
+        stack.callback(path.unlink, missing_ok=True)
+        addresses.append(str(path))
+    return listeners, tuple(addresses)

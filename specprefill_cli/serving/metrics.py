@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from specprefill_cli.engine.local import LocalEngine
-from specprefill_cli.engine.question import Ticket
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Started
 
 if TYPE_CHECKING:
+    from specprefill_cli.engine.local import LocalEngine
+    from specprefill_cli.engine.question import Ticket
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -44,12 +44,12 @@ class Metrics:
         self.kept = Histogram(
             "specprefill_kept_ratio", "Tokens computed over prompt tokens.", buckets=RATIOS, registry=self.registry
         )
-        self.latest: dict[int, float] = {}
+        self.latest: dict[Ticket, float] = {}
 
     def watch(self, engine: LocalEngine, cache: DocumentCache) -> None:
         """Measure queue and cache whenever they are asked for."""
         queue = Gauge("specprefill_queue", "Questions that wait.", registry=self.registry)
-        queue.set_function(lambda: engine.queued)
+        queue.set_function(lambda: len(engine.waiting))
         size = Gauge("specprefill_cache_bytes", "Memory of documents' KV between questions.", registry=self.registry)
         size.set_function(lambda: cache.draft.prefixes.bytes + cache.target.prefixes.bytes)
 
@@ -59,15 +59,15 @@ class Metrics:
 
     def observe(self, ticket: Ticket, event: Event) -> None:
         """Measure what happened to a question."""
-        now, number = time.perf_counter(), ticket.number
+        now = time.perf_counter()
         if isinstance(event, Started):
             self.ttft.observe(now - ticket.submitted)
-            self.latest[number] = now
+            self.latest[ticket] = now
         elif isinstance(event, Piece):
-            self.gaps.observe(now - self.latest.get(number, now))
-            self.latest[number] = now
+            self.gaps.observe(now - self.latest.get(ticket, now))
+            self.latest[ticket] = now
         else:
-            self.latest.pop(number, None)
+            self.latest.pop(ticket, None)
         if isinstance(event, Done) and ticket.request.task == ANSWER:
             self.answers.inc()
             self.tokens.inc(event.result.generated_tokens)

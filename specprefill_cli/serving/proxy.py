@@ -6,36 +6,34 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import httpx
 from prometheus_client import Counter, Histogram
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from specprefill_cli.answering.comparison import word_f1
-from specprefill_cli.answering.retrieval import retrieve
+from specprefill_cli.answering.draft_side import retrieve
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.endpoint.choosing import check_possible, choose_mode
+from specprefill_cli.endpoint.choosing import check_possible, choose_mode, evidence_text
 from specprefill_cli.endpoint.client import CONNECT_SECONDS, KEY_VARIABLE, TIMEOUT_SECONDS
-from specprefill_cli.endpoint.evidence_text import evidence_text
 from specprefill_cli.endpoint.session import open_chooser
 from specprefill_cli.engine.request import PASSAGES
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import first_line
 from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
-from specprefill_cli.record import BASELINE, Passage
+from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import health, metrics
-from specprefill_cli.serving.backend import Backend, while_connected, whole_answer, with_errors
+from specprefill_cli.serving.backend import Backend, starlette, while_connected
 from specprefill_cli.serving.body import body_bytes, overridden
 from specprefill_cli.serving.guard import ApiError, log_line
 from specprefill_cli.serving.metrics import RATIOS
@@ -60,13 +58,12 @@ class Proxy:
     """Forwards requests.
 
     upstream: where to, and the one model whose requests are thinned; "" for all
-    shadow: share of the thinned requests that are also sent whole; running: those, which nothing else keeps alive
+    running: whole requests that are also sent; nothing else keeps them alive
     chats: counts chat requests by what became of them; agreement: of the answers to both
     """
 
     backend: Backend
     upstream: EndpointRef
-    shadow: float
     client: httpx.AsyncClient
     chats: Counter
     agreement: Histogram
@@ -92,22 +89,15 @@ class Proxy:
         )
 
     async def send(self, request: httpx.Request) -> httpx.Response:
-        """The reply, whose body is still to be read. Raises ApiError where there is none."""
+        """The reply with its body still to be read. Raises ApiError where there is none."""
         try:
             return await self.client.send(request, stream=True)
         except httpx.ReadTimeout:
-            raise ApiError(
-                504,
-                f"{self.upstream.url}: no answer within {TIMEOUT_SECONDS:g} s; see whether it is busy",
-                "upstream_error",
-            ) from None
+            status, reason = 504, f"no answer within {TIMEOUT_SECONDS:g} s; see whether it is busy"
         except httpx.HTTPError as error:
             cause = first_line(error) or type(error).__name__
-            raise ApiError(
-                502,
-                f"{self.upstream.url}: cannot be reached ({cause}); start it, or check --upstream",
-                "upstream_error",
-            ) from None
+            status, reason = 502, f"cannot be reached ({cause}); start it, or check --upstream"
+        raise ApiError(status, f"{self.upstream.url}: {reason}", "upstream_error")
 
     async def compare(self, request: httpx.Request, reply: str) -> None:
         """Send a whole request, and measure how far its answer agrees with that of the thinned one."""
@@ -119,19 +109,18 @@ class Proxy:
 
 
 def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
-    """A session with the draft, which has read once, so that no first request pays for lazy initialisation."""
+    """A session with the draft. It has read once: no first request pays for lazy initialisation."""
     session = open_chooser(settings, upstream.url)
     retrieve(session, WARM_UP, "When?", settings.varied(speculate=OFF))
     return session
 
 
-def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointRef, shadow: float) -> ASGIApp:
+def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointRef) -> ASGIApp:
     """The application of the proxy; `/healthz` and `/metrics` are its own. paths_allowed: no request names files."""
     registry = backend.metrics.registry
     proxy = Proxy(
         backend=backend,
         upstream=upstream,
-        shadow=shadow,
         client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)),
         chats=Counter("specprefill_chats", "Chat requests by what became of them.", ["outcome"], registry=registry),
         agreement=Histogram(
@@ -142,16 +131,16 @@ def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointR
         ),
     )
     routes = [
-        Route("/healthz", with_errors(partial(health, backend=backend, told=False))),
-        Route("/metrics", with_errors(partial(metrics, backend=backend))),
-        Route("/{path:path}", with_errors(partial(forward, proxy=proxy)), methods=METHODS),
+        Route("/healthz", partial(health, backend=backend, told=False)),
+        Route("/metrics", partial(metrics, backend=backend)),
+        Route("/{path:path}", partial(forward, proxy=proxy), methods=METHODS),
     ]
-    return Starlette(routes=routes)
+    return starlette(routes)
 
 
 async def forward(request: Request, proxy: Proxy) -> Response:
     """Pass a request on, thinned where it is a chat about long documents, and its reply back as it comes."""
-    content, told = await body_bytes(request, proxy.backend.limits.body_bytes), {KEPT: "untouched"}
+    content, headers_added = await body_bytes(request, proxy.backend.options.body_bytes), {KEPT: "untouched"}
     shadow = None
     if request.method == "POST" and request.url.path == CHAT:
         values, own = await asyncio.to_thread(without_own, content)
@@ -159,22 +148,22 @@ async def forward(request: Request, proxy: Proxy) -> Response:
         try:
             thinned = await while_connected(request, thin(values, own, proxy))
             kept, total = await asyncio.to_thread(lambda: (tokens_in(thinned), tokens_in(values)))
-            told = {KEPT: f"{kept}/{total}"}
+            headers_added = {KEPT: f"{kept}/{total}"}
             content = json.dumps(thinned).encode()
             proxy.backend.metrics.kept.observe(kept / total)
-            if random.random() < proxy.shadow:
+            if random.random() < proxy.backend.options.shadow:
                 whole = {key: value for key, value in values.items() if key != "stream_options"} | {"stream": False}
                 shadow = proxy.request(request, json.dumps(whole).encode())
         except Untouched as untouched:
-            told[REASON] = str(untouched)
-        proxy.chats.labels(told.get(REASON, "thinned")).inc()
+            headers_added[REASON] = str(untouched)
+        proxy.chats.labels(headers_added.get(REASON, "thinned")).inc()
     response = await while_connected(request, proxy.send(proxy.request(request, content)))
 
     body = relay(response, shadow if response.status_code == 200 else None, proxy)
     relayed = StreamingResponse(body, response.status_code)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
-    relayed.headers.update(told)
+    relayed.headers.update(headers_added)
     return relayed
 
 
@@ -203,7 +192,7 @@ async def relay(response: httpx.Response, shadow: httpx.Request | None, proxy: P
 
 
 def without_own(content: bytes) -> tuple[dict[str, Any], object]:
-    """The values of a body, none where it is no JSON object, and those for this proxy, which are taken out."""
+    """The values of a body (none where it is no JSON object), without those for this proxy; and these."""
     try:
         values = json.loads(content)
     except (ValueError, RecursionError):
@@ -225,13 +214,19 @@ async def thin(values: Mapping[str, Any], own: object, proxy: Proxy) -> dict[str
     question, long, collection = await asyncio.to_thread(documents_in, values, settings)
     try:
         asked = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
-        done = await whole_answer(proxy.backend.submit(asked))
+        passages = (await proxy.backend.answer(asked)).result.passages
     except ApiError as error:
         if error.status not in (400, 500):
             raise
         log_line(f"forwarded a request as it is: {error}")
         raise Untouched("the draft failed") from None
-    return with_texts(values, long, kept_texts(collection, done.result.passages))
+    kept = [
+        evidence_text(
+            Collection((document,)), [replace(passage, number=0) for passage in passages if passage.number == number]
+        )
+        for number, document in enumerate(collection.documents)
+    ]
+    return with_texts(values, long, kept)
 
 
 def documents_in(values: Mapping[str, Any], settings: Settings) -> tuple[str, list[LongText], Collection]:
@@ -245,16 +240,6 @@ def documents_in(values: Mapping[str, Any], settings: Settings) -> tuple[str, li
     return question, long, Collection(tuple(documents))
 
 
-def kept_texts(collection: Collection, passages: Sequence[Passage]) -> list[str]:
-    """What is kept of each document, in their order."""
-    return [
-        evidence_text(
-            Collection((document,)), [replace(passage, number=0) for passage in passages if passage.number == number]
-        )
-        for number, document in enumerate(collection.documents)
-    ]
-
-
 def tokens_in(values: Mapping[str, Any]) -> int:
     """Tokens of all that is said in a chat request, as the bundled tokenizer counts them."""
     return sum(count_tokens(text) for *_, text in texts_of(values.get("messages")))
@@ -266,6 +251,7 @@ def answer_in(reply: str) -> str:
     Raises ValueError, LookupError, TypeError or AttributeError for another reply.
     """
     events = [line.removeprefix("data:").strip() for line in reply.split("\n") if line.startswith("data:")]
-    told = [json.loads(text) for text in [event for event in events if event != "[DONE]"] or [reply]]
-    said = [choice.get("delta") or choice.get("message") or {} for values in told for choice in values["choices"][:1]]
+    replies = [json.loads(text) for text in [event for event in events if event != "[DONE]"] or [reply]]
+    choices = (choice for values in replies for choice in values["choices"][:1])
+    said = [choice.get("delta") or choice.get("message") or {} for choice in choices]
     return "".join(message.get("content") or "" for message in said)

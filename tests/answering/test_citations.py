@@ -1,6 +1,7 @@
 """Citations: whole words in the text that the target read, with page and sentence."""
 
 import numpy as np
+import pytest
 import torch
 
 from specprefill_cli.answering.citations import cite
@@ -14,6 +15,9 @@ COLLECTION = Collection((DOCUMENT,))
 # A token per character keeps the arithmetic simple.
 OFFSETS = np.array([(place, place + 1) for place in range(len(TEXT))])
 FULL = full_plan(len(TEXT) + 5, (5, 5 + len(TEXT)))
+NUMBERS = "It cost 12,000 euros, 3.12 of them in cash, and took 12 days. There were 12."
+LONG = " ".join(f"Donaudampfschifffahrt{number}" for number in range(20)) + " ends here."
+NOTHING = "There is no parking. Details can be found in the appendix."
 
 
 def test_matching_ignores_whitespace_and_case():
@@ -50,26 +54,25 @@ def citation_starts(text, answer):
     ]
 
 
-def test_a_number_inside_another_number_is_not_cited():
-    text = "It cost 12,000 euros, 3.12 of them in cash, and took 12 days. There were 12."
-    assert citation_starts(text, "12") == [text.index("12 days"), len(text) - 3]
-    assert citation_starts("1.Smith, 2.Jones", "Jones") == [11]
-
-
-def test_not_found_has_no_citation_even_if_the_text_contains_it():
-    assert citation_starts("The page says 404 Not Found.", "Not found.") == []
-
-
-def test_a_long_quote_is_cited():
-    text = " ".join(f"Donaudampfschifffahrt{number}" for number in range(20)) + " ends here."
-    assert citation_starts(text, text[:450]) == [0]
-
-
-def test_a_quote_starting_inside_a_word_does_not_hide_a_shorter_quote():
-    (start,) = citation_starts(
-        "An extra car park is open. The key of the house hangs here.", "A car park is the key of the house"
-    )
-    assert start == 27
+@pytest.mark.parametrize(
+    ("text", "answer", "cited"),
+    [
+        # A number inside another number is not cited.
+        (NUMBERS, "12", [NUMBERS.index("12 days"), len(NUMBERS) - 3]),
+        ("1.Smith, 2.Jones", "Jones", [11]),
+        ("The page says 404 Not Found.", "Not found.", []),
+        (LONG, LONG[:450], [0]),
+        # A quote that starts inside a word does not hide a shorter one.
+        ("An extra car park is open. The key of the house hangs here.", "A car park is the key of the house", [27]),
+        ("We met at the old mill by the river. At the old mill we rested.", "It was at the old mill by the lake", [7]),
+        # Scripts without spaces.
+        ("\u4f4d\u4e8e\u5317\u4eac\u5e02\u3002", "\u5317\u4eac", [2]),
+        ("\u4f4d\u4e8e\u5317\u4eac\u5e02\u3002", "\u5b83\u5728\u5317\u4eac\u5e02", [2]),
+        *((NOTHING, answer, []) for answer in ("No", "yes.", "Not found in the documents.")),
+    ],
+)
+def test_an_answer_is_cited_where_it_stands_as_whole_words(text, answer, cited):
+    assert citation_starts(text, answer) == cited
 
 
 def test_several_documents_keep_their_names_and_pages():
@@ -88,29 +91,7 @@ def test_a_sentence_is_cited_by_its_longest_quote():
     assert (citation.page, TEXT[citation.start : citation.end]) == (1, "It opens at nine")
 
 
-def test_yes_no_and_not_found_answers_are_not_cited():
-    document = Document(
-        "a.txt", "There is no parking. Details can be found in the appendix.", (Page(1, 0, 59),), "text/plain"
-    )
-    collection = Collection((document,))
-    offsets = np.array([(place, place + 1) for place in range(len(document.text))])
-    plan = full_plan(len(offsets) + 5, (5, 5 + len(offsets)))
-    for answer in ("No", "yes.", "Not found in the documents."):
-        assert cite(answer, collection, plan, offsets, None) == []
-
-
 def test_quotation_marks_and_emphasis_are_ignored():
     for answer in ('"Four euros."', "**four euros**", "“four euros”"):
         (citation,) = cite(answer, COLLECTION, FULL, OFFSETS, None)
         assert citation.page == 2
-
-
-def test_scripts_without_spaces_are_cited():
-    text = "\u4f4d\u4e8e\u5317\u4eac\u5e02\u3002"
-    assert citation_starts(text, "\u5317\u4eac") == [2]
-    assert citation_starts(text, "\u5b83\u5728\u5317\u4eac\u5e02") == [2]
-
-
-def test_the_longest_of_several_quotes_is_cited():
-    text = "We met at the old mill by the river. At the old mill we rested."
-    assert citation_starts(text, "It was at the old mill by the lake") == [text.index("at the old mill by")]

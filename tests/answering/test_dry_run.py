@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specprefill_cli.answering.dry_run import KEEP_RATIOS, dry_run
+from specprefill_cli.answering.draft_side import KEEP_RATIOS, dry_run
 from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from specprefill_cli.answering.comparison import Comparison
-from specprefill_cli.answering.dry_run import dry_run
-from specprefill_cli.answering.retrieval import retrieve
+from specprefill_cli.answering.draft_side import dry_run, retrieve
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import PromptTooLong

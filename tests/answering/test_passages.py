@@ -33,7 +33,7 @@ def passages(collection, question, important="", count=3, leading=()):
         place = collection.text.index(important)
         importance[(offsets[:, 0] >= place) & (offsets[:, 1] <= place + len(important))] = 1.0
     sentences = rank_sentences(collection, question, offsets, importance if important else None)
-    return best_passages(collection, sentences, count, leading)
+    return best_passages(sentences, count, leading)
 
 
 def test_importance_finds_a_sentence_that_shares_no_word_with_the_question(collection):
@@ -112,7 +112,7 @@ def test_passages_take_in_neighbours_while_there_is_room():
 
 def test_documents_without_text_have_no_passages():
     empty = Collection((one_page_document("a.txt", "", "text/plain"),))
-    assert best_passages(empty, rank_sentences(empty, "q", np.zeros((0, 2)), torch.zeros(0)), 3) == []
+    assert best_passages(rank_sentences(empty, "q", np.zeros((0, 2)), torch.zeros(0)), 3) == []
 
 
 def test_answer_has_passages_and_log_probability(tiny_session, collection):

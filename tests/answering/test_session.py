@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specprefill_cli.answering.retrieval import retrieve
+from specprefill_cli.answering.draft_side import retrieve
 from specprefill_cli.answering.session import Session
 from specprefill_cli.decoding.adaptive import Costs
 from specprefill_cli.decoding.sampling import Sampler

@@ -14,7 +14,7 @@ import pytest
 
 from specprefill_cli.batching.loop import Answered, BatchEnded, Count, Inbox, run_rows
 from specprefill_cli.batching.output import Finished, RowWriter, open_output
-from specprefill_cli.batching.rows import OVERRIDES, BadRow, Row, arriving, key_of, parse_line
+from specprefill_cli.batching.rows import OVERRIDES, Row, arriving, key_of, parse_line
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.signals import Termination
 from tests.helpers.batches import StubEngine, run_batch
@@ -66,6 +66,9 @@ def test_rows_override_settings_that_load_nothing():
         ),
         (b'{"question": "Who?", "document": "a.md", "documents": null}', True, Row(5, "Who?", ("a.md",))),
         (b" \n", True, None),
+        (b'"Who signed caf\\u00e9?"', True, Row(5, "Who signed café?")),
+        (b'"Who" signed it?', True, Row(5, '"Who" signed it?')),
+        ("\ufeff".encode() + b'{"question": "Who?", "id": 7}', True, Row(7, "Who?")),
     ],
 )
 def test_parses_objects_and_plain_questions(line, documents, row):
@@ -88,11 +91,13 @@ def test_parses_objects_and_plain_questions(line, documents, row):
         (b'{"question": "Who?", "documents": "-"}', True, 5, "standard input"),
         (b'{"question": "Who?", "pair": "tiny"}', True, 5, "pair applies to the whole batch"),
         (b'{"a":' * 20_000, True, 5, "not JSON"),
+        (b"[", True, 5, "JSON array"),
+        (b'[{"question": "Who?"}]', True, 5, "JSON array"),
+        ("Who?".encode("utf-16-le"), True, 5, "UTF-8"),
     ],
 )
 def test_bad_lines_say_what_is_wrong(line, documents, identifier, words):
     bad = parse_line(line, 5, documents)
-    assert isinstance(bad, BadRow)
     assert bad.identifier == identifier
     assert words in str(bad.error)
 
@@ -188,17 +193,6 @@ def test_no_more_rows_are_in_flight_than_the_engine_has_room_for():
     assert [row["answer"] for row in written] == [*map(str, range(9)), "LAST"]
 
 
-@pytest.mark.parametrize("tail", [bytes(4096), b'{"schema": 1, "id": 4, "an' + bytes(512)])
-def test_resume_cuts_what_a_power_cut_left(tmp_path, tail):
-    out = tmp_path / "out.jsonl"
-    resumed([b"x", b"y"], out)
-    whole = out.read_bytes()
-    out.write_bytes(whole + tail)
-    assert resumed([b"x", b"y", b"z"], out)[0].skipped == 2
-    assert out.read_bytes().startswith(whole)
-    assert ids(out) == [1, 2, 3]
-
-
 def test_rows_reach_the_disk_within_a_second(tmp_path, monkeypatch):
     now, synced = [0.0], []
     monkeypatch.setattr("specprefill_cli.batching.output.time.monotonic", lambda: now[0])
@@ -246,16 +240,19 @@ def test_memory_does_not_grow_with_the_rows():
     assert marks[1] < marks[0] * 1.1 + 10_000
 
 
-def test_resume_cuts_the_unfinished_row_and_skips_whole_rows(tmp_path):
+@pytest.mark.parametrize(
+    "tail", [b'{"schema": 1, "id": 4, "ans', bytes(4096), b'{"schema": 1, "id": 4, "an' + bytes(512)]
+)
+def test_resume_cuts_the_unfinished_row_and_skips_whole_rows(tmp_path, tail):
+    """A power cut may leave zeros."""
     out = tmp_path / "out.jsonl"
     lines = [f"question {number}\n".encode() for number in range(6)]
     resumed(lines[:3], out)
     whole = out.read_bytes()
-    out.write_bytes(whole + b'{"schema": 1, "id": 4, "ans')
-    with open_output(out, True):
-        assert out.read_bytes() == whole
+    out.write_bytes(whole + tail)
     asked = []
     count, _ = resumed(lines, out, lambda row: asked.append(row) or echo(row))
+    assert out.read_bytes().startswith(whole)
     assert (count.skipped, count.answered) == (3, 3)
     assert [row.identifier for row in asked] == [4, 5, 6]
     assert ids(out) == [1, 2, 3, 4, 5, 6]
@@ -317,12 +314,13 @@ def test_an_id_is_no_line_number():
 @pytest.mark.parametrize(
     "content", [b"my notes", b"my\nnotes", b'{"id": "a", "question": "Who?"}', b'{"schema": 1}\nnotes']
 )
-def test_resume_leaves_a_foreign_file_alone(tmp_path, content):
+def test_a_foreign_file_is_left_alone(tmp_path, content):
     out = tmp_path / "notes"
     out.write_bytes(content)
-    with pytest.raises(UsageError, match="is not an output of batch; give another --out"), open_output(out, True):
-        pass
-    assert out.read_bytes() == content
+    for resume, words in ((True, "is not an output of batch; give another --out"), (False, "is not empty")):
+        with pytest.raises(UsageError, match=words), open_output(out, resume):
+            pass
+        assert out.read_bytes() == content
 
 
 def test_a_foreign_line_among_rows_is_named(tmp_path):
@@ -349,14 +347,6 @@ def test_a_second_run_cannot_write_to_the_same_file(tmp_path, resume):
     with open_output(out, True, retry_failed=True), pytest.raises(SpecprefillError, match=words):
         resumed([b"Who?"], out)
     assert resumed([b"Who?"], out)[0].skipped == 1
-
-
-def test_rejects_output_that_is_not_empty(tmp_path):
-    out = tmp_path / "notes.txt"
-    out.write_text("my notes\n")
-    with pytest.raises(UsageError, match="is not empty"), open_output(out, False):
-        pass
-    assert out.read_text() == "my notes\n"
 
 
 def test_signal_waits_until_the_row_is_written():
@@ -420,20 +410,6 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path):
     rows_written = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert [row["id"] for row in rows_written] == [f"q{n}" for n in range(rows)]
     assert sum("error" in row for row in rows_written) == rows // 10
-
-
-def test_json_strings_are_questions_and_arrays_are_not():
-    assert parse_line(b'"Who signed caf\\u00e9?"', 3, True) == Row(3, "Who signed café?")
-    assert parse_line(b'"Who" signed it?', 3, True) == Row(3, '"Who" signed it?')
-    assert parse_line("\ufeff".encode() + b'{"question": "Who?", "id": 7}', 3, True) == Row(7, "Who?")
-    for line, words in (
-        (b"[", "JSON array"),
-        (b'[{"question": "Who?"}]', "JSON array"),
-        ("Who?".encode("utf-16-le"), "UTF-8"),
-    ):
-        row = parse_line(line, 3, True)
-        assert isinstance(row, BadRow)
-        assert words in str(row.error)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk that Linux offers")

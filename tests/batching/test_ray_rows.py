@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from specprefill_cli.batching.loop import BatchEnded
-from specprefill_cli.batching.ray_rows import RayRows, RowActor, check_reachable, division, import_ray
+from specprefill_cli.batching.ray_rows import RayRows, RowActor, division, import_ray, start
 from specprefill_cli.errors import SpecprefillError
 
 SCRIPT = Path(__file__).parent.with_name("helpers") / "batch_workers.py"
@@ -34,9 +34,8 @@ def test_an_address_without_a_cluster_is_refused_at_once():
     with pytest.raises(
         SpecprefillError, match=r"--ray 127\.0\.0\.1:9: no Ray cluster there \(.*\); check it with"
     ) as error:
-        check_reachable("127.0.0.1:9")
+        start(None, "127.0.0.1:9", None)
     assert len(str(error.value).splitlines()) == 1
-    check_reachable("auto")
 
 
 def test_nothing_of_ray_is_imported_without_the_option():

@@ -62,7 +62,9 @@ def test_a_missing_package_is_named(make_pdf, monkeypatch: pytest.MonkeyPatch) -
         raise pypdf.errors.DependencyError("cryptography is required for AES algorithm")
 
     monkeypatch.setattr(pypdf.PdfReader, "__init__", missing)
-    assert "needs a package that is not installed (cryptography is required for AES algorithm)" in refusal(make_pdf(TEXTS))
+    assert "needs a package that is not installed (cryptography is required for AES algorithm)" in refusal(
+        make_pdf(TEXTS)
+    )
 
 
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.95])

@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from specprefill_cli.documents.document import Collection, Document, Page, join_pages, one_page_document
-from specprefill_cli.endpoint.evidence_text import chat_messages, evidence_text, plan_of, whole_sentences
+from specprefill_cli.endpoint.choosing import chat_messages, evidence_text, plan_of, whole_sentences
 from specprefill_cli.prefill.fates import Fate, Plan, Span, full_plan
 from specprefill_cli.prompting import Template
 

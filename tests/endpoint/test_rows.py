@@ -5,11 +5,11 @@ from queue import SimpleQueue
 
 import pytest
 
+from specprefill_cli.batching.engine_rows import EngineRows
 from specprefill_cli.batching.rows import Row
-from specprefill_cli.documents import DocumentError, read_collection
-from specprefill_cli.endpoint.rows import ROWS_AT_ONCE, EndpointRows
+from specprefill_cli.documents import read_collection
+from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
 from specprefill_cli.engine.request import Cancelled
-from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import Settings
 from tests.helpers.upstream import piece, says, silent, streamed
 
@@ -30,30 +30,29 @@ def outcomes():
 def ask(session, upstream, gate, outcomes):
     """Ask a row, which is given by its question; returns what cancels it."""
     settings = Settings(target=upstream.target, mode="full")
-    rows = EndpointRows(session, settings, lambda names: read_collection(names or [gate]))
+    rows = EngineRows(EndpointEngine(session), settings, read_collection([gate]))
 
     def run(question, **values):
         return rows.ask(Row(question, question, **values), lambda outcome: outcomes.put((question, outcome)))
 
     run.rows = rows
-    yield run
-    rows.close()
+    return run
 
 
 def test_the_server_has_several_rows_at_once(ask, upstream, outcomes):
-    all_there = threading.Barrier(ROWS_AT_ONCE, timeout=60)
+    all_there = threading.Barrier(CAPACITY, timeout=60)
 
     def reply(handler):
         all_there.wait()
         says("42")(handler)
 
     upstream.script = lambda _body: reply
-    assert ask.rows.capacity == ROWS_AT_ONCE
-    for number in range(ROWS_AT_ONCE):
+    assert ask.rows.capacity == CAPACITY
+    for number in range(CAPACITY):
         ask(f"What has number {number}?")
-    answered = dict(outcomes.get() for _ in range(ROWS_AT_ONCE))
+    answered = dict(outcomes.get() for _ in range(CAPACITY))
     assert {question: record["answer"] for question, record in answered.items()} == dict.fromkeys(answered, "42")
-    assert len(answered) == ROWS_AT_ONCE
+    assert len(answered) == CAPACITY
 
 
 def test_a_row_brings_its_documents_and_settings(ask, upstream, outcomes, tmp_path):
@@ -64,19 +63,6 @@ def test_a_row_brings_its_documents_and_settings(ask, upstream, outcomes, tmp_pa
     assert upstream.bodies[0]["max_tokens"] == 7
     assert record["answer"] == "42 pence"
     assert "colour" in record["warnings"][-1]
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({"documents": ("missing.txt",)}, DocumentError),
-        ({"overrides": {"mode": "hybrid"}}, UsageError),
-    ],
-)
-def test_what_is_wrong_with_a_row_is_its_outcome(ask, upstream, outcomes, values, expected):
-    ask("What?", **values)
-    assert isinstance(outcomes.get()[1], expected)
-    assert upstream.bodies == []
 
 
 def test_a_row_that_is_given_up_holds_nothing_up(ask, upstream, outcomes):
@@ -93,7 +79,6 @@ def test_a_row_that_is_given_up_holds_nothing_up(ask, upstream, outcomes):
     question, record = outcomes.get()
     assert (question, record["answer"]) == ("What answers?", "42")
     cancel()
-    assert not ask.rows.asking
 
 
 def test_a_row_that_is_given_up_ends_with_the_next_piece(ask, upstream, outcomes):

@@ -11,6 +11,7 @@ from specprefill_cli.engine.request import LAST, Done, Piece, Provisional, Reque
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, DocumentCache
 from specprefill_cli.record import UNCONFIRMED
 from specprefill_cli.settings import Settings
+from tests.helpers.asking import Asker
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 12
 QUESTIONS = ("When does it open?", "What do tickets cost?", "Who lives there?", "Why at nine?")
@@ -22,28 +23,8 @@ def document(number=0):
     return Collection((one_page_document("doc", f"House {number}. {TEXT}", "text/plain"),))
 
 
-class Asker:
-    def __init__(self, session, **options):
-        self.engine = LocalEngine(session, **options)
-        self.log = []
-
-    def submit(self, name, settings=CONFIRM, question="Who?", documents=None):
-        request = Request(documents=documents or document(), question=question, settings=settings)
-        ticket = self.engine.submit(request, lambda event: self.log.append((name, event)))
-        ticket.encoded.exception(60)
-        return ticket
-
-    def kinds(self, name):
-        return [type(event) for asker, event in self.log if asker == name]
-
-    def record(self, name):
-        (last,) = [event for asker, event in self.log if asker == name and isinstance(event, LAST)]
-        assert isinstance(last, Done)
-        return last.result
-
-    def finish(self):
-        while self.engine.busy:
-            self.engine.step()
+def caller(session, **options):
+    return Asker(session, CONFIRM, document(), **options)
 
 
 @pytest.fixture
@@ -56,7 +37,7 @@ def session(random_session, monkeypatch):
 
 
 def test_answers_confirmed_beside_each_other_are_those_of_full_prefill(session):
-    asker = Asker(session.with_cache(DocumentCache()))
+    asker = caller(session.with_cache(DocumentCache()))
     for number, question in enumerate(QUESTIONS):
         asker.submit(question, question=question, documents=document(number % 2))
     asker.finish()
@@ -70,12 +51,11 @@ def test_answers_confirmed_beside_each_other_are_those_of_full_prefill(session):
 
 
 def test_first_tokens_and_decode_steps_come_before_a_confirmation(session):
-    asker = Asker(session)
+    asker = caller(session)
     asker.submit("a")
-    while Provisional not in asker.kinds("a"):
-        asker.engine.step()
+    asker.step_until("a", Provisional)
     asker.engine.step()
-    asker.submit("b", CONFIRM.varied(confirm=False))
+    asker.submit("b", settings=CONFIRM.varied(confirm=False))
     asker.finish()
     order = [name for name, event in asker.log if isinstance(event, Done)]
     assert order == ["b", "a"]
@@ -83,7 +63,7 @@ def test_first_tokens_and_decode_steps_come_before_a_confirmation(session):
 
 
 def test_confirmations_take_no_place_and_hold_one_whole_prompt_at_a_time(session):
-    asker = Asker(session, concurrency=2)
+    asker = caller(session, concurrency=2)
     tickets = [asker.submit(number, documents=document(number)) for number in range(4)]
     held = set()
     while asker.engine.busy:
@@ -96,10 +76,10 @@ def test_confirmations_take_no_place_and_hold_one_whole_prompt_at_a_time(session
 
 
 def test_later_questions_reuse_the_kv_of_a_confirmation(session):
-    asker = Asker(session.with_cache(DocumentCache()))
+    asker = caller(session.with_cache(DocumentCache()))
     asker.submit("a")
     asker.finish()
-    asker.submit("b", FULL, "Why at nine?")
+    asker.submit("b", "Why at nine?", FULL)
     asker.finish()
     assert TARGET_PREFIX in asker.record("b").reused
     assert asker.record("b").answer == session.ask(document(), "Why at nine?", FULL).finished().answer
@@ -127,11 +107,10 @@ def test_ctrl_c_in_a_confirmation_keeps_the_provisional_answer(session, monkeypa
 
 
 def test_cancelling_a_confirmation_leaves_other_answers_whole(session):
-    asker = Asker(session)
+    asker = caller(session)
     ticket = asker.submit("a")
     asker.submit("b", question="Why?")
-    while Provisional not in asker.kinds("a"):
-        asker.engine.step()
+    asker.step_until("a", Provisional)
     asker.engine.cancel(ticket)
     asker.finish()
     assert asker.record("a").confirmed is None

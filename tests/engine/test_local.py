@@ -11,9 +11,7 @@ from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine import local
 from specprefill_cli.engine.local import LocalEngine
-from specprefill_cli.engine.question import is_device_failure
 from specprefill_cli.engine.request import (
-    LAST,
     PASSAGES,
     PLAN,
     Cancelled,
@@ -23,12 +21,14 @@ from specprefill_cli.engine.request import (
     QueueFull,
     Request,
     Started,
+    is_device_failure,
 )
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.prefill import phases
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, DocumentCache
 from specprefill_cli.settings import Settings
+from tests.helpers.asking import Asker
 
 DEVICE_ERROR = "CUDA error: an illegal memory access was encountered"
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
@@ -45,38 +45,8 @@ ONE = document()
 OTHERS = [document("ten", "ten"), document("eleven", "half past eleven"), ONE, document("six", "six")]
 
 
-class Asker:
-    """Submits requests, and notes who was delivered what, in order."""
-
-    def __init__(self, session, **options):
-        self.engine = LocalEngine(session, **options)
-        self.log = []
-
-    def submit(self, name, question="Who?", settings=FULL, documents=ONE, limit=None, **more):
-        request = Request(documents=documents, question=question, settings=settings, **more)
-        ticket = self.engine.submit(request, lambda event: self.log.append((name, event)), limit)
-        # So that requests begin in their order, and a step does something.
-        ticket.encoded.exception(60)
-        return ticket
-
-    def events(self, name):
-        return [event for asker, event in self.log if asker == name]
-
-    def text(self, name):
-        return "".join(event.text for event in self.events(name) if isinstance(event, Piece)).strip()
-
-    def last(self, name):
-        (last,) = [event for event in self.events(name) if isinstance(event, LAST)]
-        return last
-
-    def step_until(self, name, kind):
-        while not any(isinstance(event, kind) for event in self.events(name)):
-            assert self.engine.busy
-            self.engine.step()
-
-    def finish(self):
-        while self.engine.busy:
-            self.engine.step()
+def caller(session, **options):
+    return Asker(session, FULL, ONE, **options)
 
 
 @pytest.fixture
@@ -89,7 +59,7 @@ def session(random_session, monkeypatch):
 
 @pytest.fixture
 def asker(session):
-    return Asker(session)
+    return caller(session)
 
 
 def alone(session, question="Who?", settings=FULL, documents=ONE):
@@ -102,7 +72,7 @@ def questions(documents=(ONE,) * 4, **settings):
 
 def answers(session, asked, **options):
     """Answers of questions about documents with settings, all at once."""
-    asker = Asker(session, **options)
+    asker = caller(session, **options)
     for number, (documents, question, settings) in enumerate(asked):
         asker.submit(number, question, settings, documents)
     asker.finish()
@@ -201,7 +171,7 @@ def test_requests_without_an_answer_run_beside_answers(session, asker, task):
 
 def test_names_are_read_and_their_reading_is_start_up(session, monkeypatch, tmp_path):
     (tmp_path / "doc.txt").write_text(TEXT)
-    asker = Asker(replace(session, startup_seconds=7.0))
+    asker = caller(replace(session, startup_seconds=7.0))
     asker.submit("a", documents=(str(tmp_path / "doc.txt"),))
     asker.submit("lost", documents=(str(tmp_path / "lost.txt"),))
     asker.finish()
@@ -211,10 +181,10 @@ def test_names_are_read_and_their_reading_is_start_up(session, monkeypatch, tmp_
 
 
 def test_only_so_many_run_at_once_and_all_are_answered_in_order(session):
-    asker = Asker(session, concurrency=1)
+    asker = caller(session, concurrency=1)
     tickets = [asker.submit(name) for name in "abc"]
     asker.step_until("a", Piece)
-    assert asker.engine.queued == 2
+    assert len(asker.engine.waiting) == 2
     assert [ticket.started is None for ticket in tickets] == [False, True, True]
     with pytest.raises(QueueFull):
         asker.submit("d", limit=2)
@@ -223,7 +193,8 @@ def test_only_so_many_run_at_once_and_all_are_answered_in_order(session):
 
 
 def test_memory_decides_how_many_run(session):
-    asker, most = Asker(session, memory_bytes=1), 0
+    asker, most = caller(session), 0
+    asker.engine.limit = 1
     for question in QUESTIONS:
         asker.submit(question, question)
     while asker.engine.busy:
@@ -274,10 +245,10 @@ def test_a_text_that_is_refused_holds_up_no_answer(session, asker, monkeypatch):
 def test_a_failure_of_admission_is_that_of_its_question(session, asker, monkeypatch):
     real = Session.resolved
 
-    def fail(self, encoded, settings, identifier=""):
+    def fail(self, encoded, settings):
         if encoded.question == "Why?":
             raise ZeroDivisionError
-        return real(self, encoded, settings, identifier)
+        return real(self, encoded, settings)
 
     monkeypatch.setattr(Session, "resolved", fail)
     asker.submit("bad", "Why?")
@@ -315,7 +286,7 @@ def test_a_pass_that_fails_together_is_run_for_each_alone(session):
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_a_question_that_lacks_memory_is_tried_again_alone(session, monkeypatch, attempts):
     """Alone, and in short passes, it is out of memory again or not."""
-    asker = Asker(session.with_cache(DocumentCache()))
+    asker = caller(session.with_cache(DocumentCache()))
     real, beside = Session.prefill, []
 
     def prefill(self, prepared):
@@ -430,13 +401,13 @@ def test_ctrl_c_in_prefill_reaches_the_caller(session):
 
 
 def test_independent_answers_learn_nothing_from_each_other(session):
-    asker = Asker(session.with_cache(DocumentCache()), independent=True)
+    asker = caller(session.with_cache(DocumentCache()), independent=True)
     settings = FULL.varied(mode="auto", speculate="auto")
     for name in "abc":
         asker.submit(name, settings=settings)
     asker.finish()
     assert len({asker.last(name).result.reason for name in "abc"}) == 1
-    assert asker.submit("d").encoded.result().session.speculation is not session.speculation
+    assert asker.submit("d").session.speculation is not session.speculation
 
 
 def test_a_template_is_that_of_its_request(session, asker):

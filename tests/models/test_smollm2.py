@@ -129,9 +129,9 @@ def test_the_first_run_converts_and_says_why(package, call, tmp_path):
 
 
 def test_a_server_with_another_adapter_or_style_is_another_pair():
-    places = {tuple(identity_of(Settings(pair="tiny", adapter=adapter)).models) for adapter in (None, "a/b", "c/d")}
+    places = {identity_of(Settings(pair="tiny", adapter=adapter))["the pair"] for adapter in (None, "a/b", "c/d")}
     assert len(places) == 3
-    assert "style" in identity_of(Settings(pair="tiny")).settings
+    assert "--style" in identity_of(Settings(pair="tiny"))
 
 
 @pytest.mark.smollm2

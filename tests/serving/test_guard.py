@@ -20,9 +20,8 @@ from specprefill_cli.engine.request import Done
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.serving import guard
 from specprefill_cli.serving.api import application
-from specprefill_cli.serving.backend import Backend, Limits
+from specprefill_cli.serving.backend import Backend, ServeOptions
 from specprefill_cli.serving.body import json_body
-from specprefill_cli.serving.control import identity_of
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_own_host
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, parse_address, private_folder, read_token, unix_listener
 from specprefill_cli.serving.metrics import Metrics
@@ -47,7 +46,7 @@ async def echo(request: Request):
 async def serving(listener):
     """The small application on a listening socket."""
     routes = [Route("/", echo, methods=["POST"]), Route("/healthz", lambda _: PlainTextResponse("ok"))]
-    server = http_server(Guard(Starlette(routes=routes), None, lambda *_: None))
+    server = http_server(Guard(None, lambda *_: None, application=Starlette(routes=routes)))
     task = asyncio.create_task(server.serve([listener]))
     while not server.started:
         await asyncio.sleep(0)
@@ -260,6 +259,11 @@ def test_idle_is_a_duration(call, monkeypatch, tmp_path, idle):
     assert (code, "such as 30m" in err) == (2, True)
 
 
+def backend_of(engine, **options):
+    settings = ServeOptions(body_bytes=10_000, **options)
+    return Backend(engine=engine, own=None, options=settings, metrics=Metrics())
+
+
 def ask_often(backend, count, paths_allowed=False):
     """The responses to questions to a backend whose engine does not run."""
 
@@ -274,19 +278,8 @@ def ask_often(backend, count, paths_allowed=False):
 
 @pytest.mark.parametrize("log_requests", [False, True])
 def test_full_queue_and_long_waits_say_when_to_come_back(random_session, log_requests, capfd):
-    session = random_session
-    limits = Limits(body_bytes=10_000, queue=1, queue_seconds=0.2)
-    engine = LocalEngine(session, independent=True)
-    backend = Backend(
-        engine=engine,
-        session=session,
-        own=None,
-        limits=limits,
-        metrics=Metrics(),
-        identity=identity_of(session.settings),
-        log_requests=log_requests,
-    )
-    responses = ask_often(backend, 2)
+    engine = LocalEngine(random_session, independent=True)
+    responses = ask_often(backend_of(engine, queue=1, queue_seconds=0.2, log_requests=log_requests), 2)
     assert sorted(response.status_code for response in responses) == [429, 503]
     assert all(int(response.headers["retry-after"]) > 0 for response in responses)
     # Whoever was turned away has left the queue.
@@ -299,17 +292,9 @@ def test_full_queue_and_long_waits_say_when_to_come_back(random_session, log_req
 
 def test_the_servers_own_user_waits_as_long_as_it_takes(random_session):
     engine = LocalEngine(random_session, independent=True)
-    backend = Backend(
-        engine=engine,
-        session=random_session,
-        own=None,
-        limits=Limits(body_bytes=10_000, queue=0, queue_seconds=0.0),
-        metrics=Metrics(),
-        identity=identity_of(random_session.settings),
-    )
     thread = threading.Timer(0.2, engine.run)
     thread.start()
-    responses = ask_often(backend, 3, paths_allowed=True)
+    responses = ask_often(backend_of(engine, queue=0, queue_seconds=0.0), 3, paths_allowed=True)
     engine.close()
     thread.join(60)
     assert [response.status_code for response in responses] == [200, 200, 200]
@@ -318,18 +303,14 @@ def test_the_servers_own_user_waits_as_long_as_it_takes(random_session):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_ends_its_answer(random_session, monkeypatch, stream):
     monkeypatch.setattr(random_session.pair.target, "stop_tokens", frozenset())
-    limits = Limits(body_bytes=10_000, queue=1, queue_seconds=60)
-    whole, metrics = [], Metrics()
+    whole = []
 
     def observe(_ticket, event):
         if isinstance(event, Done) and event.result.stopped != "interrupt":
             whole.append(event)
 
     engine = LocalEngine(random_session, observe=observe)
-    identity = identity_of(random_session.settings)
-    backend = Backend(
-        engine=engine, session=random_session, own=None, limits=limits, metrics=metrics, identity=identity
-    )
+    backend = backend_of(engine, queue=1, queue_seconds=60)
     body = {"question": "Who?", "documents": [{"text": "The gate is green."}], "stream": stream}
     body = json.dumps(body | {"mode": "full", "max_new_tokens": 3_000}).encode()
 

@@ -138,7 +138,7 @@ def test_openai_errors_are_clear(chat):
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     for values, words in (
-        ({"messages": image}, "image_url is not supported"),
+        ({"messages": image}, "content must be text"),
         ({"messages": said, "tools": tools}, "tools: not supported"),
         ({"messages": said, "n": 2}, "n: not supported"),
         ({"messages": [*said, {"role": "tool", "content": "x", "tool_call_id": "1"}]}, "tool calls"),

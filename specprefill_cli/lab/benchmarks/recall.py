@@ -148,7 +148,7 @@ def tally(
 def answer_shown(item: Item, offsets: np.ndarray, importance: Tensor) -> bool:
     """Whether the passages that would stand under an answer hold a reference."""
     sentences = rank_sentences(item.collection, item.question, offsets, importance)
-    passages = best_passages(item.collection, sentences, PASSAGES)
+    passages = best_passages(sentences, PASSAGES)
     return contains_answer(" ".join(passage.text for passage in passages), item.answers)
 
 

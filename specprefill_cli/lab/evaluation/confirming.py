@@ -115,7 +115,7 @@ def asked(session: Session, item: Item, settings: Settings) -> tuple[AnswerStrea
     """An answer's stream, its provisional record where it has one, its record, and the seconds of all of it."""
     session.warm_up(settings)
     began = time.perf_counter()
-    stream = session.ask(item.collection, item.question, settings, item.identifier)
+    stream = session.ask(item.collection, item.question, settings)
     records = [found for found in items_of(stream.steps()) if isinstance(found, Record)]
     seconds = time.perf_counter() - began
     return stream, records[0] if records else None, stream.result(), seconds

@@ -173,7 +173,7 @@ def ask(session: Session, item: Item, settings: Settings) -> Record:
 
 def ask_and_check(session: Session, item: Item, settings: Settings) -> tuple[Record, bool | None]:
     """One answer, and whether the target computed the text that holds the right one."""
-    stream = session.ask(item.collection, item.question, settings, item.identifier)
+    stream = session.ask(item.collection, item.question, settings)
     return stream.finished(), answer_kept(item, stream.prefilled.plan, stream.request.prompt.offsets)
 
 

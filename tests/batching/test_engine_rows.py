@@ -1,19 +1,25 @@
-"""Rows answered by the engine of this process: records, order, errors, failed devices, and the end."""
+"""Rows answered by an engine: records, order, errors, failed devices, cancelling, and the end."""
 
 import json
+import socket
+import tempfile
 from contextlib import closing
+from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 import torch
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.batching import local
-from specprefill_cli.batching.local import LocalRows, own_or_read
+from specprefill_cli.batching.engine_rows import EngineRows, reading_once
 from specprefill_cli.batching.loop import BatchEnded, Count, run_rows
 from specprefill_cli.batching.output import Finished
-from specprefill_cli.batching.rows import arriving
+from specprefill_cli.batching.rows import arriving, parse_line
 from specprefill_cli.documents.document import Collection, one_page_document
+from specprefill_cli.engine import local
+from specprefill_cli.engine.http import HttpEngine
 from specprefill_cli.engine.local import LocalEngine
+from specprefill_cli.engine.request import Cancelled
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.settings import Settings
 
@@ -25,6 +31,11 @@ ROWS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def no_network():
+    """One test talks to a socket on this machine."""
+
+
 @pytest.fixture
 def session(random_session):
     random_session.warm_up(SETTINGS)
@@ -34,10 +45,11 @@ def session(random_session):
 def run(session, rows, write=None, **options):
     written, count = [], Count()
     lines = [json.dumps(row).encode() + b"\n" for row in rows]
-    engine = LocalEngine(session, concurrency=4, read=own_or_read(OWN, None))
-    with closing(LocalRows(engine, SETTINGS)) as answering:
+    engine = LocalEngine(session, concurrency=4)
+    engine.start()
+    with closing(EngineRows(engine, SETTINGS, OWN)) as answering:
         run_rows(arriving(lines), True, answering, write or written.append, Finished(), count, **options)
-    assert not answering.thread.is_alive()
+    assert not engine.thread.is_alive()
     return written
 
 
@@ -123,10 +135,28 @@ def test_each_list_of_documents_is_read_once_also_one_that_cannot_be_read():
             raise SpecprefillError("lost")
         return OWN
 
-    remembered = own_or_read(OWN, reader)
+    remembered = reading_once(reader)
     for _ in range(2):
-        assert remembered(()) is OWN
         assert remembered(("a", "b")) is OWN
         with pytest.raises(SpecprefillError, match="lost"):
             remembered(("lost",))
     assert read == [("a", "b"), ("lost",)]
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="Unix sockets")
+def test_cancelling_ends_a_post_to_a_server():
+    with tempfile.TemporaryDirectory(prefix="sp") as folder, socket.socket(socket.AF_UNIX) as listener:
+        path = Path(folder) / "http.sock"
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(10)
+        outcomes = SimpleQueue()
+        rows = EngineRows(HttpEngine(path=path), Settings(), ("/a.txt",))
+        cancel = rows.ask(parse_line(b'{"question": "Who?"}', 1, True), outcomes.put)
+        server, _ = listener.accept()
+        server.settimeout(10)
+        server.recv(1)
+        cancel()
+        while server.recv(65536):
+            pass
+        assert isinstance(outcomes.get(timeout=10), Cancelled)

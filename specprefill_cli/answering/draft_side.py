@@ -1,0 +1,123 @@
+"""What the draft alone tells about a question: the passages that matter for any other model, and a dry run of `select`."""
+
+from __future__ import annotations
+
+from specprefill_cli.answering.cells import document_cells, span_records
+from specprefill_cli.answering.passages import best_passages, kept_passages, rank_sentences
+from specprefill_cli.answering.session import WARM_UP, Session
+from specprefill_cli.documents.cleaning import clean_question
+from specprefill_cli.documents.document import Collection
+from specprefill_cli.models.cost import PlacedModel, cost_of
+from specprefill_cli.models.pass_costs import measure_passes
+from specprefill_cli.prefill.auto_mode import automatic_mode, check_draft_fits, check_fits, fits_target
+from specprefill_cli.prefill.fates import Plan
+from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.selection import select_scored, spread_warnings, tokens_at
+from specprefill_cli.record import PLANNED_MODE, DryRun, Estimate, PassCost, Retrieval
+from specprefill_cli.settings import Settings
+
+KEEP_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5)
+
+
+def retrieve(
+    session: Session, collection: Collection, question: str, settings: Settings, top: int | None = None
+) -> Retrieval:
+    """Score the documents with the draft; the best `top` passages, or without it the chunks of the keep ratio.
+
+    Chunks are extended to whole sentences. Raises UsageError for an empty question, PromptTooLong when the draft
+    cannot read the documents.
+    """
+    question = clean_question(question)
+    request = session.request(collection, question, settings.varied(mode=PLANNED_MODE))
+    if SCORERS[request.scorer].uses_draft:
+        check_draft_fits(request)
+    scores = session.score(request)
+    sentences = rank_sentences(collection, question, request.prompt.offsets, scores.importance)
+    warnings = list(collection.warnings)
+    if top is not None:
+        chosen = best_passages(sentences, top)
+        passages = sorted(chosen, key=lambda passage: (passage.number, passage.start))
+    else:
+        selection = select_scored(request, scores, capped=False)
+        warnings += selection.warnings
+        passages = kept_passages(sentences, selection.plan, request.prompt.offsets)
+    return Retrieval(
+        question=question,
+        passages=passages,
+        document_words=sum(len(document.text.split()) for document in collection.documents),
+        kept_words=sum(len(passage.text.split()) for passage in passages),
+        warnings=warnings,
+    )
+
+
+def dry_run(session: Session, collection: Collection, question: str, settings: Settings) -> DryRun:
+    """Score the documents for a question and select chunks, as mode `select` would.
+
+    Raises UsageError for an empty question, SpecprefillError when the prompt does not fit the pair.
+    """
+    settings = settings.varied(mode=PLANNED_MODE)
+    # The estimates rest on the draft's time for the whole prompt, so that the draft starts cold.
+    session = session.with_cache(None)
+    request = session.request(WARM_UP, "When?", settings)
+    scorer = SCORERS[request.scorer]
+    session.score(request)
+    measure_passes(session.pair, request.prefill_chunk)
+    question = clean_question(question)
+    request = session.request(collection, question, settings)
+    check_fits(request, PLANNED_MODE)
+    scores = session.score(request)
+    with request.clock.phase("selection"):
+        selection = select_scored(request, scores)
+    pair, plan, offsets = session.pair, selection.plan, request.prompt.offsets
+    models = (("draft", pair.draft), ("target", pair.target))
+    estimates, full_seconds = estimate(request, plan)
+    return DryRun(
+        question=question,
+        draft=pair.draft.name if pair.draft is not None and scorer.uses_draft else None,
+        target=pair.target.name,
+        loaded=bool(pair.target.devices),
+        prompt_tokens=plan.prompt_tokens,
+        kept_tokens=plan.kept_tokens,
+        kept_ratio=plan.kept_ratio,
+        document_start=plan.document[0],
+        cells=document_cells(collection, offsets, plan, scores.importance, request.chunk_size, scores.neighbours),
+        spans=span_records(collection, request.prompt, plan),
+        phases=request.clock.phases(),
+        advice=automatic_mode(request),
+        estimates=estimates,
+        full_seconds=full_seconds,
+        full_fits=fits_target(request),
+        pass_costs=[pass_cost(role, model) for role, model in models if model is not None],
+        warnings=[*collection.warnings, *selection.warnings, *spread_warnings(request, scores, selection)],
+    )
+
+
+def pass_cost(role: str, model: PlacedModel) -> PassCost:
+    """The fixed cost of a model's pass; the estimates rest on it."""
+    cost = cost_of(model)
+    if cost.pass_tokens is None:
+        return PassCost(role=role, tokens=cost.overhead_tokens, measured=False)
+    return PassCost(role=role, tokens=round(cost.pass_tokens), measured=True)
+
+
+def estimate(request: PrefillRequest, plan: Plan) -> tuple[list[Estimate], float | None]:
+    """Estimates for the plan and for other keep ratios, and the seconds of full prefill.
+
+    Seconds are operations times the draft's measured seconds per operation: both models are assumed to run equally fast,
+    so a target on another device, or one that uses its device better, is misjudged.
+    """
+    length, target = request.prompt.length, cost_of(request.pair.target)
+    full_flops, scoring = target.prefill_with_overhead(length), SCORERS[request.scorer].cost(request, True)
+    seconds = sum(request.clock.seconds.get(phase, 0.0) for phase in ("draft_prefill", "look_ahead"))
+    # A scorer of another package may run its draft in phases of its own.
+    full_seconds = full_flops * seconds / scoring if scoring and seconds else None
+
+    def estimated(keep: float | None, tokens: int) -> Estimate:
+        kept = min(tokens, length)
+        speedup = full_flops / (scoring + target.prefill_with_overhead(kept))
+        ttft = full_seconds / speedup if full_seconds is not None else None
+        return Estimate(keep=keep, kept_tokens=kept, kept_ratio=kept / length, speedup=speedup, ttft_seconds=ttft)
+
+    others = [estimated(keep, tokens_at(keep, request)) for keep in KEEP_RATIOS if keep != request.keep]
+    return [estimated(request.keep, plan.kept_tokens), *others], full_seconds
