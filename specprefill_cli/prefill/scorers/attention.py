@@ -20,7 +20,7 @@ from specprefill_cli.prefill.importance import attention_importance, transfer, u
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scorer, Scores
-from specprefill_cli.prefill.scorers.window_reading import WindowReading
+from specprefill_cli.prefill.scorers.window_reading import read_in_windows
 from specprefill_cli.prefill.scorers.windows import Window, windows_of
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
@@ -34,9 +34,8 @@ class AttentionScorer(Scorer):
 
     A subclass says which tokens of the prompt are queries, how many decoded ones join them, and how attention becomes
     importance. neighbours, spread_limit: as in `Scores`; pools_prompt: whether pooling mixes in what surrounds the document
-    pools_later: whether `reduce_heads` is linear, so that it may come before pooling
 
-    A document beyond the draft's context is read in windows (`WindowReading`).
+    A document beyond the draft's context is read in windows (`read_in_windows`).
     """
 
     uses_draft = True
@@ -46,7 +45,6 @@ class AttentionScorer(Scorer):
     neighbours = 0.0
     spread_limit: float | None = None
     pools_prompt = True
-    pools_later = False
 
     @abstractmethod
     def query_tokens(self, prompt: Prompt) -> Tensor:
@@ -96,7 +94,7 @@ class AttentionScorer(Scorer):
         return dict.fromkeys(layers, range(len(share.queries)))
 
     def reduce_heads(self, request: PrefillRequest, layers: Sequence[int], attention: Tensor) -> Tensor:
-        """Importance [n] from the attention [heads, Q, n] of `used_heads`, layer by layer; pooled, but for `pools_later`."""
+        """Importance [n] from the attention [heads, Q, n] of `used_heads`, layer by layer, pooled."""
         share = head_share(request.draft.model, request.pair.draft_ranks)
         return share.ranks.maximum(attention.amax(0)).mean(0)
 
@@ -118,9 +116,8 @@ class AttentionScorer(Scorer):
         """Score with one run of the draft. Raises SpecprefillError as `layers`, and for scores that are not finite."""
         windows = self.windows(request)
         if windows:
-            reading = self.windowed(request, windows)
-            scores = self.scores(request, reading.importance())
-            return replace(scores, reused=(DRAFT_PREFIX,) if any(reading.cached) else ())
+            importance, cached = read_in_windows(self, request, windows)
+            return replace(self.scores(request, importance), reused=(DRAFT_PREFIX,) if cached else ())
         state, capture, cached = self.prefill(request)
         with request.clock.phase("scoring"):
             importance = self.reduce(request, state, capture, self.layers(request))
@@ -150,12 +147,6 @@ class AttentionScorer(Scorer):
     def windows(self, request: PrefillRequest) -> tuple[Window, ...]:
         """The windows in which the document must be read; none where it fits the draft's context."""
         return windows_of(request, self.decoded_queries(request.look_ahead) if self.looks_ahead else 0)
-
-    def windowed(self, request: PrefillRequest, windows: Sequence[Window]) -> WindowReading:
-        """The reading of the draft's document in windows. Raises SpecprefillError as `layers`."""
-        # The first window lies farthest from the question: the layers that reach it there reach it in all.
-        layers = self.layers(windows[0].request(request))
-        return WindowReading(scorer=self, request=request, windows=windows, layers=layers)
 
     def prefill(self, request: PrefillRequest) -> tuple[PrefillState, QueryCapture, bool]:
         """Read the prompt and look ahead: the draft's state, the queries, and whether a cache held the document."""

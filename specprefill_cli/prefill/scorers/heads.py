@@ -33,7 +33,6 @@ class HeadsScorer(AttentionScorer):
     looks_ahead = False
     neighbours = NEIGHBOURS
     pools_prompt = False
-    pools_later = True
     spread_limit = 0.58
 
     def query_tokens(self, prompt: Prompt) -> Tensor:

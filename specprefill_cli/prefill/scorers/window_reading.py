@@ -1,103 +1,134 @@
-"""Reading a document in windows, and which windows have their KV kept."""
+"""Reading a document in windows: the attention of each is held until the softmax over all of them is known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.cache import HEADROOM, PrefillState, layer_count
+from specprefill_cli.models.cache import HEADROOM, PrefillState, copied_to, layer_count, layer_keys
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.memory_plan import cache_bytes, free_memory
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.prefill.held_attention import HELD_DTYPE, HeldAttention, hold_attention
-from specprefill_cli.prefill.importance import check_finite, pool
+from specprefill_cli.prefill.importance import check_finite, group_scores, pool, query_slices
 from specprefill_cli.prefill.prefix_cache import PrefixCache
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.windows import Window, combined
+from specprefill_cli.prefill.scorers.windows import Window, one_softmax
 
 if TYPE_CHECKING:
     from specprefill_cli.prefill.scorers.attention import AttentionScorer
 
 # Part of the free main memory that the attention of all windows may take until their common softmax is known.
 HELD_SHARE = 0.5
-Result = TypeVar("Result")
+# float16 would lose what unimportant tokens get: all of it where another token of the window gets nearly everything.
+HELD_DTYPE = torch.bfloat16
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowReading:
-    """One document, read in windows for a scorer.
+class HeldAttention:
+    """What the queries of a window's prompt give to the tokens of its core, on the CPU, for the scoring heads of all layers.
 
-    layers: whose attention scores; cached: of every reading of a window so far, whether a cache held its KV
+    weights: [heads, Q, core] of HELD_DTYPE, exponential scores over the largest of each query, pooled
+    scales: [heads, Q] the scores whose exponentials were divided out
+    masses: [2, heads, Q] logarithms of the sums of exponential scores over core and shared tokens
     """
 
-    scorer: AttentionScorer
-    request: PrefillRequest
-    windows: Sequence[Window]
-    layers: Sequence[int]
-    cached: list[bool] = field(default_factory=list)
+    weights: Tensor
+    scales: Tensor
+    masses: Tensor
 
-    def importance(self) -> Tensor:
-        """Importance [n] of the draft's document tokens: one softmax over all windows.
+    def attention(self, normalisers: Tensor) -> Tensor:
+        """Attention [heads, Q, core] in float32 by the normalisers [heads, Q] of all windows."""
+        queries = normalisers.shape[-1]
+        return self.weights[:, :queries].float() * (self.scales[:, :queries] - normalisers).exp()[..., None]
 
-        Each window's attention is held until the normalisers of all windows are known.
-        """
-        self.check_memory()
-        held = self.each_window(self.hold)
-        with self.request.clock.phase("scoring"):
-            normalisers = combined([part.masses for part in held])
-            return check_finite(torch.cat([self.held_importance(part, normalisers) for part in held]))
 
-    def check_memory(self) -> None:
-        """Raises SpecprefillError where the attention of all windows would take too much of the free memory."""
-        prompt = self.request.draft_prompt
-        queries = len(self.scorer.query_tokens(prompt))
-        if self.scorer.looks_ahead:
-            queries += self.scorer.decoded_queries(self.request.look_ahead)
-        heads = sum(map(len, self.scorer.used_heads(self.request, self.layers).values()))
-        held = heads * queries * (prompt.document[1] - prompt.document[0]) * HELD_DTYPE.itemsize
-        if held > HELD_SHARE * free_memory(torch.device("cpu")):
-            raise SpecprefillError(
-                f"--scorer {self.scorer.name}: needs {held / 2**30:.1f} GiB of memory for the attention to this document; "
-                "use --scorer heads or lexical"
-            )
+def read_in_windows(scorer: AttentionScorer, request: PrefillRequest, windows: Sequence[Window]) -> tuple[Tensor, bool]:
+    """Importance [n] of the draft's document tokens by one softmax over all windows, and whether a cache held one's KV.
 
-    def held_importance(self, held: HeldAttention, normalisers: Mapping[int, Tensor]) -> Tensor:
-        """Importance [core] of a window's core."""
-        importance = self.scorer.reduce_heads(self.request, self.layers, held.attention(normalisers))
-        if self.scorer.pools_later:
-            importance = pool(importance[None, None])[0, 0]
-        return importance[held.core]
+    Raises SpecprefillError as `AttentionScorer.layers`, and for a document whose attention does not fit the memory.
+    """
+    # The first window lies farthest from the question: the layers that reach it there reach it in all.
+    first = windows[0].request(request)
+    layers = scorer.layers(first)
+    heads = scorer.used_heads(request, layers)
+    check_memory(scorer, request, heads)
+    outside = request.draft_prompt.length - len(request.draft_prompt.offsets)
+    lengths = [window.end - window.start + outside for window in windows]
+    caches = window_caches(request.draft_prefixes, request.draft, lengths, scorer.last_layer(first) + 1)
+    held, reused = [], False
+    for window, prefixes in zip(windows, caches, strict=True):
+        part = replace(window.request(request), draft_prefixes=prefixes)
+        state, capture, cached = scorer.prefill(part)
+        reused |= cached
+        # What only the disk keeps is written now, so that no more than one window waits in memory.
+        if prefixes is not None and not prefixes.capacity_bytes:
+            prefixes.write()
+        with request.clock.phase("scoring"):
+            prompt = part.draft_prompt
+            slots = scorer.query_slots(prompt, capture, layers)
+            pooled = (0, prompt.length) if scorer.pools_prompt else prompt.document
+            held.append(hold_attention(state, capture, slots, prompt.length, window.parts(prompt), pooled, heads))
+    with request.clock.phase("scoring"):
+        normalisers = one_softmax([part.masses for part in held])
+        parts = [scorer.reduce_heads(request, layers, part.attention(normalisers)) for part in held]
+        return check_finite(torch.cat(parts)), reused
 
-    def each_window(self, use: Callable[[Window, PrefillRequest, PrefillState, QueryCapture], Result]) -> list[Result]:
-        """What a function returns for each window, read one after the other; only results outlive a window."""
 
-        def read(window: Window, prefixes: PrefixCache | None) -> Result:
-            part = replace(window.request(self.request), draft_prefixes=prefixes)
-            state, capture, cached = self.scorer.prefill(part)
-            self.cached.append(cached)
-            write_now(prefixes)
-            with self.request.clock.phase("scoring"):
-                return use(window, part, state, capture)
+def check_memory(scorer: AttentionScorer, request: PrefillRequest, heads: Mapping[int, Sequence[int]]) -> None:
+    """Raises SpecprefillError where the attention of all windows would take too much of the free memory."""
+    prompt = request.draft_prompt
+    queries = len(scorer.query_tokens(prompt))
+    queries += scorer.decoded_queries(request.look_ahead) if scorer.looks_ahead else 0
+    held = sum(map(len, heads.values())) * queries * (prompt.document[1] - prompt.document[0]) * HELD_DTYPE.itemsize
+    if held > HELD_SHARE * free_memory(torch.device("cpu")):
+        raise SpecprefillError(
+            f"--scorer {scorer.name}: needs {held / 2**30:.1f} GiB of memory for the attention to this document; "
+            "use --scorer heads or lexical"
+        )
 
-        outside = self.request.draft_prompt.length - len(self.request.draft_prompt.offsets)
-        lengths = [window.end - window.start + outside for window in self.windows]
-        used_layers = self.scorer.last_layer(self.windows[0].request(self.request)) + 1
-        caches = window_caches(self.request.draft_prefixes, self.request.draft, lengths, used_layers)
-        return [read(window, prefixes) for window, prefixes in zip(self.windows, caches, strict=True)]
 
-    def hold(self, window: Window, part: PrefillRequest, state: PrefillState, capture: QueryCapture) -> HeldAttention:
-        """The attention of the scorer's heads to a window's core."""
-        prompt = part.draft_prompt
-        slots = self.scorer.query_slots(prompt, capture, self.layers)
-        heads = self.scorer.used_heads(self.request, self.layers)
-        pooled = (0, prompt.length) if self.scorer.pools_prompt else prompt.document
-        parts, later = window.parts(prompt), self.scorer.pools_later
-        return hold_attention(state, capture, slots, prompt.length, parts, pooled, heads, later)
+def hold_attention(
+    state: PrefillState,
+    capture: QueryCapture,
+    positions: Tensor,
+    prompt_tokens: int,
+    parts: tuple[Tensor, Tensor],
+    pooled: tuple[int, int],
+    heads: Mapping[int, Sequence[int]],
+) -> HeldAttention:
+    """The attention of a window's queries, pooled over neighbouring tokens.
+
+    positions: [Q] of the captured queries; parts: key indices of the core, consecutive, and of prefix and suffix
+    pooled: range of key indices inside which tokens are neighbours; heads: {layer: attention heads, ascending}
+    """
+    rows, core = len(positions), slice(int(parts[0][0]), int(parts[0][-1]) + 1)
+    count = sum(map(len, heads.values()))
+    weights = torch.empty(count, rows, core.stop - core.start, dtype=HELD_DTYPE)
+    scales, masses = torch.empty(count, rows), torch.empty(2, count, rows)
+    for part in query_slices(state, capture, prompt_tokens, next(iter(heads))):
+        first = 0
+        for layer, numbers in heads.items():
+            groups = []
+            outside = copied_to(parts[1], layer_keys(state, layer).device)
+            for scores in group_scores(state, capture, layer, part, positions, prompt_tokens, numbers):
+                largest = scores.amax(-1, keepdim=True)
+                neighbours = pool((scores[..., slice(*pooled)] - largest).exp_())
+                weighted = neighbours[..., core.start - pooled[0] : core.stop - pooled[0]].to(HELD_DTYPE)
+                sums = [keys.logsumexp(-1) for keys in (scores[..., core], scores.index_select(-1, outside))]
+                groups.append((weighted, largest[..., 0], torch.stack(sums, -1)))
+            if groups:
+                # Copied once a layer, because every copy from a device waits for it.
+                weighted, largest, summed = (torch.cat(tensors).cpu() for tensors in zip(*groups, strict=True))
+                place = slice(first, first + len(numbers))
+                weights[place, part], scales[place, part] = weighted, largest
+                masses[:, place, part] = summed.permute(2, 0, 1)
+            first += len(numbers)
+    return HeldAttention(weights=weights, scales=scales, masses=masses)
 
 
 def window_caches(
@@ -120,9 +151,3 @@ def window_caches(
         fits_disk = disk if used <= disk_bytes else None
         caches.append(prefixes if used <= prefixes.capacity_bytes else fits_disk)
     return caches
-
-
-def write_now(prefixes: PrefixCache | None) -> None:
-    """Write what only the disk keeps, so that no more than one window waits in memory; the rest waits for the answer."""
-    if prefixes is not None and not prefixes.capacity_bytes:
-        prefixes.write()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -91,15 +91,12 @@ def windows_of(request: PrefillRequest, look_ahead: int) -> tuple[Window, ...]:
     return divide(end - start, size, size if rotation_depends_on_length(draft.config) else room)
 
 
-def combined(masses: Sequence[Mapping[int, Tensor]]) -> dict[int, Tensor]:
-    """Normalisers {layer: [heads, Q]} of one softmax over the cores of all windows, prefix and suffix.
+def one_softmax(masses: Sequence[Tensor]) -> Tensor:
+    """Normalisers [heads, Q] of one softmax over the cores of all windows, prefix and suffix.
 
-    masses: of each window {layer: [2, heads, Q]}, logarithms for the parts of `Window.parts`. A window may have fewer
-    look-ahead queries: only those that all have count. Prefix and suffix count once, with the mean over windows.
+    masses: of each window [2, heads, Q], logarithms for the parts of `Window.parts`. A window may have fewer look-ahead
+    queries: only those that all have count. Prefix and suffix count once, with the mean over windows.
     """
-    queries = min(tensor.shape[-1] for window in masses for tensor in window.values())
-    normalisers = {}
-    for layer in masses[0]:
-        cores, shared = torch.stack([window[layer][..., :queries] for window in masses], 1).logsumexp(1)
-        normalisers[layer] = torch.logaddexp(cores, shared - torch.tensor(float(len(masses))).log())
-    return normalisers
+    queries = min(window.shape[-1] for window in masses)
+    cores, shared = torch.stack([window[..., :queries] for window in masses], 1).logsumexp(1)
+    return torch.logaddexp(cores, shared - torch.tensor(float(len(masses))).log())
