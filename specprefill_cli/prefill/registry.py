@@ -117,11 +117,11 @@ SCORERS: Registry[Scorer] = Registry(
     {
         "question": "specprefill_cli.prefill.scorers.question:QuestionScorer",
         "heads": "specprefill_cli.prefill.scorers.heads:HeadsScorer",
-        "paper": "specprefill_cli.prefill.scorers.paper:PaperScorer",
+        "paper": "specprefill_cli.prefill.scorers.question:PaperScorer",
         "blend": "specprefill_cli.prefill.scorers.blend:BlendScorer",
         "embedding": "specprefill_cli.prefill.scorers.embedding:EmbeddingScorer",
         "lexical": "specprefill_cli.prefill.scorers.lexical:LexicalScorer",
-        "random": "specprefill_cli.prefill.scorers.random:RandomScorer",
+        "random": "specprefill_cli.prefill.scorers.lexical:RandomScorer",
     },
 )
 # The registries, by the setting that takes their names.

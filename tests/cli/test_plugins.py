@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")
 MODULE = """
     from specprefill_cli.prefill.modes.full import FullMode
-    from specprefill_cli.prefill.scorers.random import RandomScorer
+    from specprefill_cli.prefill.scorers.lexical import RandomScorer
 
 
     class CopyMode(FullMode):

@@ -55,21 +55,13 @@ def test_later_questions_find_the_windows_and_get_the_same_answers(random_sessio
     shared = cached(cold)
     for number, question in enumerate(QUESTIONS):
         if place == "disk":
-            shared = cached(cold, disk(tmp_path), capacity=0)
+            shared = cached(cold, disk(tmp_path))
         first, second = (session.ask(COLLECTION, question, settings) for session in (cold, shared))
         importances = first.prefilled.importance, second.prefilled.importance
         torch.testing.assert_close(*importances, rtol=1e-3, atol=1e-6)
         assert first.finished().answer == (answer := second.finished()).answer
         tokens = [TOKENS] if place == "memory" else []
         assert answer.reused == ([*tokens, DRAFT_PREFIX] if number else [])
-
-
-def test_windows_that_only_the_disk_keeps_are_written_while_the_document_is_read(random_session, tmp_path):
-    session = cached(with_context(random_session, 400), disk(tmp_path), capacity=0)
-    stream = session.ask(COLLECTION, "When?", SETTINGS)
-    windows = SCORERS["heads"].windows(stream.request)
-    assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == len(windows) > 2
-    assert not session.cache.draft.prefixes
 
 
 def test_a_document_larger_than_the_memory_does_not_evict_its_own_windows(random_session):
@@ -86,12 +78,12 @@ def test_a_document_larger_than_the_memory_does_not_evict_its_own_windows(random
 
 
 def test_a_document_larger_than_the_disk_limit_keeps_its_first_windows(random_session, tmp_path):
-    whole = cached(with_context(random_session, 400), disk(tmp_path / "whole"), capacity=0)
+    whole = cached(with_context(random_session, 400), disk(tmp_path / "whole"))
     whole.ask(COLLECTION, "When?", SETTINGS).finished()
     files = sorted((tmp_path / "whole").glob(f"*{SUFFIX}"))
     limit = sum(path.stat().st_size for path in files) // 2
     for number in range(2):
-        session = cached(whole, disk(tmp_path / "half", limit), capacity=0)
+        session = cached(whole, disk(tmp_path / "half", limit))
         answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
         assert (DRAFT_PREFIX in answer.reused) == bool(number)
         assert 0 < len(list((tmp_path / "half").glob(f"*{SUFFIX}"))) < len(files)

@@ -13,8 +13,8 @@ from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
 from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.fates import shorten_gaps
 from specprefill_cli.prefill.modes.select import sparse_prefill
-from specprefill_cli.prefill.positions import shorten_gaps
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scorers.window_reading import read_in_windows
 from specprefill_cli.prefill.scorers.windows import divide, one_softmax

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.fates import Plan
-from specprefill_cli.prefill.positions import CompactPositions
+from specprefill_cli.prefill.fates import CompactPositions, Plan
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import GateVerdict
 

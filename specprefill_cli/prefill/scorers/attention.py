@@ -13,7 +13,6 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
 from specprefill_cli.models.cache import PrefillState, layer_count, rollback
 from specprefill_cli.models.cost import cost_of, relative_time
-from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
@@ -52,7 +51,7 @@ class AttentionScorer(Scorer):
 
     def decoded_queries(self, look_ahead: int) -> int:
         """How many look-ahead tokens add a query; fewer do where the draft ends its answer first."""
-        return look_ahead
+        return look_ahead if self.looks_ahead else 0
 
     def layers(self, request: PrefillRequest) -> Sequence[int]:
         """Draft layers, ascending, whose attention is used. Raises SpecprefillError where there is none."""
@@ -65,13 +64,9 @@ class AttentionScorer(Scorer):
             )
         return layers
 
-    def reads_all_layers(self) -> bool:
-        """Whether the whole draft runs, as look-ahead needs it, or only the layers up to the highest one used."""
-        return True
-
     def last_layer(self, request: PrefillRequest) -> int:
-        """The highest layer of the draft that runs."""
-        if self.reads_all_layers():
+        """The highest layer of the draft that runs: the last one where it looks ahead, else the highest one used."""
+        if self.looks_ahead:
             return layer_count(request.draft.model) - 1
         return max(request.last_draft_layer, *self.layers(request))
 
@@ -85,18 +80,16 @@ class AttentionScorer(Scorer):
         """Importance [n] of the draft's document tokens, float32 on the CPU. Override `reduce_heads` too: windows call it."""
         prompt = request.draft_prompt
         positions = self.query_slots(prompt, capture, layers)
-        share = head_share(request.draft.model, request.pair.draft_ranks)
+        share = request.draft_share
         return attention_importance(state, capture, positions, prompt.length, prompt.document, layers, share)
 
     def used_heads(self, request: PrefillRequest, layers: Sequence[int]) -> dict[int, Sequence[int]]:
         """The attention heads of each layer that score, ascending, numbered among those that this rank holds."""
-        share = head_share(request.draft.model, request.pair.draft_ranks)
-        return dict.fromkeys(layers, range(len(share.queries)))
+        return dict.fromkeys(layers, range(len(request.draft_share.queries)))
 
     def reduce_heads(self, request: PrefillRequest, layers: Sequence[int], attention: Tensor) -> Tensor:
         """Importance [n] from the attention [heads, Q, n] of `used_heads`, layer by layer, pooled."""
-        share = head_share(request.draft.model, request.pair.draft_ranks)
-        return share.ranks.maximum(attention.amax(0)).mean(0)
+        return request.draft_share.ranks.maximum(attention.amax(0)).mean(0)
 
     def query_slots(self, prompt: Prompt, capture: QueryCapture, layers: Sequence[int]) -> Tensor:
         """Slots [Q] of the captured queries: those of decoded tokens lie behind the prompt."""
@@ -146,7 +139,7 @@ class AttentionScorer(Scorer):
 
     def windows(self, request: PrefillRequest) -> tuple[Window, ...]:
         """The windows in which the document must be read; none where it fits the draft's context."""
-        return windows_of(request, self.decoded_queries(request.look_ahead) if self.looks_ahead else 0)
+        return windows_of(request, self.decoded_queries(request.look_ahead))
 
     def prefill(self, request: PrefillRequest) -> tuple[PrefillState, QueryCapture, bool]:
         """Read the prompt and look ahead: the draft's state, the queries, and whether a cache held the document."""
@@ -178,14 +171,14 @@ class AttentionScorer(Scorer):
                 prompt.tokens[state.length : end],
                 positions[state.length : end],
                 request.prefill_chunk,
-                layer_count(model) - 1 if self.reads_all_layers() else last_layer,
+                last_layer,
                 capture,
                 state,
                 local,
             )
             positions[end:] += request.draft_gap
         tokens, positions = prompt.tokens[state.length :], positions[state.length :]
-        if self.reads_all_layers():
+        if self.looks_ahead:
             logits, _ = prefill(model, tokens, positions, request.prefill_chunk, capture, state, local)
             return logits
         read_keys(model, tokens, positions, request.prefill_chunk, last_layer, capture, state, local)
@@ -207,7 +200,7 @@ class AttentionScorer(Scorer):
         # What stands behind the document sees everything.
         local = None if cached else request.local_window
         overhead = cost.overhead_flops() if with_overhead else 0.0
-        if self.reads_all_layers():
+        if self.looks_ahead:
             steps = self.decoded_queries(request.look_ahead)
             flops = cost.prefill_flops(prompt.length - cached, local, cached) + overhead
             flops += steps * (cost.pass_flops(1, prompt.length) + overhead)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -65,9 +66,6 @@ def read_in_windows(scorer: AttentionScorer, request: PrefillRequest, windows: S
         part = replace(window.request(request), draft_prefixes=prefixes)
         state, capture, cached = scorer.prefill(part)
         reused |= cached
-        # What only the disk keeps is written now, so that no more than one window waits in memory.
-        if prefixes is not None and not prefixes.capacity_bytes:
-            prefixes.write()
         with request.clock.phase("scoring"):
             prompt = part.draft_prompt
             slots = scorer.query_slots(prompt, capture, layers)
@@ -82,8 +80,7 @@ def read_in_windows(scorer: AttentionScorer, request: PrefillRequest, windows: S
 def check_memory(scorer: AttentionScorer, request: PrefillRequest, heads: Mapping[int, Sequence[int]]) -> None:
     """Raises SpecprefillError where the attention of all windows would take too much of the free memory."""
     prompt = request.draft_prompt
-    queries = len(scorer.query_tokens(prompt))
-    queries += scorer.decoded_queries(request.look_ahead) if scorer.looks_ahead else 0
+    queries = len(scorer.query_tokens(prompt)) + scorer.decoded_queries(request.look_ahead)
     held = sum(map(len, heads.values())) * queries * (prompt.document[1] - prompt.document[0]) * HELD_DTYPE.itemsize
     if held > HELD_SHARE * free_memory(torch.device("cpu")):
         raise SpecprefillError(
@@ -134,20 +131,15 @@ def hold_attention(
 def window_caches(
     prefixes: PrefixCache | None, draft: LoadedModel, lengths: Sequence[int], layers: int
 ) -> list[PrefixCache | None]:
-    """The cache for each window: memory and disk for the first ones, then the disk alone, none beyond its limit too.
-
-    A document larger than a cache must not evict its own windows.
+    """The cache for each window: none beyond its limit, so that a document does not evict its own windows.
 
     lengths: tokens of each window's prompt; layers: how many of the draft's layers hold KV
     """
     if prefixes is None:
         return [None] * len(lengths)
-    disk = PrefixCache(prefixes.store, capacity_bytes=0)
-    disk_bytes = prefixes.store.capacity_bytes if prefixes.store is not None else 0
-    caches: list[PrefixCache | None] = []
-    used = 0
-    for length in lengths:
-        used += cache_bytes(draft.config, length + HEADROOM, draft.model.dtype) * layers // layer_count(draft.model)
-        fits_disk = disk if used <= disk_bytes else None
-        caches.append(prefixes if used <= prefixes.capacity_bytes else fits_disk)
-    return caches
+    limit = prefixes.capacity_bytes
+    if prefixes.store is not None:
+        limit = min(limit, prefixes.store.capacity_bytes)
+    sizes = (cache_bytes(draft.config, length + HEADROOM, draft.model.dtype) for length in lengths)
+    held = accumulate(size * layers // layer_count(draft.model) for size in sizes)
+    return [prefixes if used <= limit else None for used in held]
