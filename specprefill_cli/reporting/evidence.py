@@ -12,12 +12,10 @@ from rich.text import Text
 
 from specprefill_cli.documents.sentences import FUNCTION_WORDS
 from specprefill_cli.errors import one_line
-from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.record import LIKELY, NOT_FOUND, Passage, Record
 from specprefill_cli.reporting.safe import plain
 
 WORD = re.compile(r"\w+")
-BETTER_PAIR_HINT = "tiny is small and often wrong: `specprefill pairs use smollm2` sets up a pair that reads better"
 
 
 def evidence(answer: Record) -> Group:
@@ -53,12 +51,6 @@ def confidence_lines(answer: Record) -> list[str]:
     if answer.confidence is None:
         return ["the target found no answer; the passages may still hold it"]
     return [f"unsure ({answer.confidence:.0%} of answers like this one are right); check the passages"]
-
-
-def needs_better_pair(answer: Record) -> bool:
-    """Whether the bundled pair is unsure of its answer, or found none."""
-    unsure = answer.confidence is None or answer.confidence < LIKELY
-    return ModelRef(answer.target).kind is Kind.BUNDLED and unsure and bool(confidence_lines(answer))
 
 
 def passage_place(passage: Passage) -> str:
