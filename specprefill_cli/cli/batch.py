@@ -131,7 +131,7 @@ def batch(
         before = finished.total()
         try:
             with notes.progress("reading documents"):
-                own = document_reader(settings, notes)(names) if names else None
+                own = document_reader(settings)(names) if names else None
             options = RowOptions(
                 settings=settings,
                 names=names,

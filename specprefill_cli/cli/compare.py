@@ -17,7 +17,7 @@ from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import MODE_LIST, Given, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, UsageError
 from specprefill_cli.reporting.safe import plain
-from specprefill_cli.settings import AUTO, PREFILL, Settings
+from specprefill_cli.settings import PREFILL, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.cli.repl import Repl
@@ -67,16 +67,12 @@ def compare(
         check_session_input(names, to_file=json or html is not None)
     notes = Notes(quiet)
     collection = read_inputs(names, html, settings, notes)
-    with notes.progress("loading the models"):
-        from specprefill_cli.answering.comparison import Comparison
-        from specprefill_cli.answering.resolve import loads_draft
-        from specprefill_cli.cli.repl import Repl
+    variants = [settings.varied(mode=mode) for mode in modes]
+    session = open_ready_session(context, variants, given, notes, any_mode=question is None)
+    from specprefill_cli.answering.comparison import Comparison
+    from specprefill_cli.cli.repl import Repl
 
-        # In a session any mode may be chosen later.
-        draft = loads_draft(settings.varied(mode=AUTO)) if question is None else None
-        variants = [settings.varied(mode=mode) for mode in modes]
-        session = open_ready_session(context, variants, given, notes, draft)
-    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), document_reader(settings, notes))
+    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), document_reader(settings))
     if question is None:
         run_session(repl, notes)
     else:

@@ -33,11 +33,11 @@ def check_question(question: str) -> None:
         )
 
 
-def document_reader(settings: Settings, notes: Notes) -> Callable[..., Collection]:
+def document_reader(settings: Settings) -> Callable[..., Collection]:
     """What reads documents by name, as the settings want it."""
     from specprefill_cli.documents import read_collection
 
-    return partial(read_collection, strict=settings.strict, tell=notes.tell)
+    return partial(read_collection, strict=settings.strict)
 
 
 def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings, notes: Notes) -> Collection:
@@ -49,7 +49,7 @@ def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings,
     if html is not None:
         check_can_write(html, "--html")
     with notes.progress("reading documents") as step:
-        collection = document_reader(settings, notes)(documents, step=step)
+        collection = document_reader(settings)(documents, step=step)
     if html is not None:
         check_no_document(html, collection, "--html")
     return collection
@@ -106,14 +106,3 @@ def read_question(documents: Sequence[str]) -> str:
         raise UsageError("-: standard input is closed; pipe the question into it, or give it in quotes")
     # A question in another encoding is asked with replacement characters.
     return sys.stdin.buffer.read().decode(errors="replace")
-
-
-def check_dashes(arguments: Sequence[str]) -> None:
-    """Raises UsageError for the first argument that was read as options and is a file whose name begins with a dash."""
-    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    for name in before:
-        if name.startswith("-") and name != "-" and os.path.exists(name):
-            raise UsageError(
-                f"{name}: a file whose name begins with a dash looks like an option; write -- before it, after all "
-                f"options: -- {shlex.quote(name)}"
-            )

@@ -106,17 +106,12 @@ NEEDS: Mapping[str, tuple[Sequence[str], Callable[[Settings], bool]]] = {
 }
 
 
-def idle_options(
-    given: Collection[str], variants: Sequence[Settings], written: Callable[[str], str] = flag
-) -> list[str]:
-    """A warning for each reason why options given by name have no effect in any of the settings they run with.
-
-    written: what the user writes for an option, from its name
-    """
+def idle_options(given: Collection[str], variants: Sequence[Settings]) -> list[str]:
+    """A warning for each reason why options given by name have no effect in any of the settings they run with."""
     return [
         f"{', '.join(idle)}: no effect without {need}"
         for need, (options, has_effect) in NEEDS.items()
-        if (idle := [written(name) for name in options if name in given]) and not any(map(has_effect, variants))
+        if (idle := [flag(name) for name in options if name in given]) and not any(map(has_effect, variants))
     ]
 
 

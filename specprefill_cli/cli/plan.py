@@ -54,9 +54,7 @@ def plan(
     names, question = checked_arguments("plan", documents, question)
     notes = Notes(quiet)
     collection = read_inputs(names, html, settings, notes)
-    started: list[float] = []
-    run: DryRun = ask_draft(context, PLAN, names, collection, question, settings, notes, started=started.append)
-    startup_seconds = started[0]
+    run, startup_seconds = ask_draft(context, PLAN, names, collection, question, settings, notes)
     from specprefill_cli.reporting import dry_run_report
 
     if html:

@@ -136,7 +136,7 @@ def serve(
 
     notes = Notes(quiet)
     with notes.progress("reading documents"):
-        own = document_reader(settings, notes)(documents) if documents else None
+        own = document_reader(settings)(documents) if documents else None
     options = ServeOptions(
         http=http,
         token_file=token_file,

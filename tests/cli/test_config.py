@@ -58,8 +58,8 @@ def test_set_and_unset_keep_everything_else(call, file):
         (("set", "keep", "much"), "'much' is not a number or 'auto'"),
         (("set", "look_ahead", "2.5"), "'2.5' is not a whole number"),
         (("set", "kept", "0.5"), "unknown setting 'kept'"),
-        (("set", "mode", "fast"), "config set mode: 'fast' is unknown; use one of auto, full, select"),
-        (("set", "pair", "giant"), "config set pair: 'giant' is unknown"),
+        (("set", "mode", "fast"), "config set: mode fast: unknown; use one of auto, full, select"),
+        (("set", "pair", "giant"), "config set: pair giant: unknown"),
         (("unset", "keep"), "'keep' is not set there"),
     ],
 )
