@@ -124,6 +124,7 @@ def batch(
     with ExitStack() as stack:
         source = open_questions(questions, stack)
         keys = keys_in(source, bool(names))
+        repeated = None if keys is None else frozenset(key for key, number in Counter(keys).items() if number > 1)
         sink: BinaryIO = sys.stdout.buffer
         if out is not None:
             sink, finished = stack.enter_context(open_output(out, resume, retry_failed))
@@ -162,7 +163,7 @@ def batch(
                 lambda: update(count.answered + count.skipped, progress_text(count, started)),
                 ordered=not unordered,
                 row_seconds=row_timeout,
-                repeated=repeated_in(keys),
+                repeated=repeated,
             )
         except KeyboardInterrupt:
             of_total = f" of {len(keys):,}" if keys is not None else ""
@@ -197,11 +198,6 @@ def open_questions(name: str, stack: ExitStack) -> BinaryIO:
         return stack.enter_context(open(name, "rb"))
     except OSError as error:
         raise SpecprefillError(f"{name}: cannot be read ({error.strerror}); give a file of questions, or -") from error
-
-
-def repeated_in(keys: Sequence[str | int] | None) -> frozenset[str | int] | None:
-    """The keys that several rows have; None where the rows are not known yet."""
-    return None if keys is None else frozenset(key for key, count in Counter(keys).items() if count > 1)
 
 
 def rows_at_once(text: str, settings: Settings, notes: Notes) -> int | None:

@@ -22,17 +22,6 @@ if TYPE_CHECKING:
 EXAMPLE_DOCUMENT, EXAMPLE_QUESTION = "report.pdf", '"What is the notice period?"'
 
 
-def check_question(question: str) -> None:
-    """Raises UsageError for a question that is empty, or that is the last of several documents."""
-    from specprefill_cli.documents.cleaning import clean_question
-
-    clean_question(question)
-    if os.path.exists(question):
-        raise UsageError(
-            f"{question}: this is a file, but it stands where the question belongs; give the question last, in quotes"
-        )
-
-
 def document_reader(settings: Settings) -> Callable[..., Collection]:
     """What reads documents by name, as the settings want it."""
     from specprefill_cli.documents import read_collection
@@ -73,6 +62,8 @@ def checked_arguments(command: str, documents: Sequence[str] | None, question: s
 
     Raises UsageError where either is missing, and for a question that is empty or one of the documents.
     """
+    from specprefill_cli.documents.cleaning import clean_question
+
     if question is None:
         raise missing("the documents and the question are", command, EXAMPLE_DOCUMENT, EXAMPLE_QUESTION)
     # A single argument stands in the question's place, whatever it is.
@@ -82,7 +73,11 @@ def checked_arguments(command: str, documents: Sequence[str] | None, question: s
         raise missing("the documents are", command, EXAMPLE_DOCUMENT, shlex.quote(question))
     if question == "-":
         question = read_question(documents)
-    check_question(question)
+    clean_question(question)
+    if os.path.exists(question):
+        raise UsageError(
+            f"{question}: this is a file, but it stands where the question belongs; give the question last, in quotes"
+        )
     return list(documents), question
 
 

@@ -267,9 +267,11 @@ def name_pair(settings: Settings, notes: Notes) -> Settings:
 
 def parameter_of(setting: Setting) -> Parameter:
     """The option of a setting as a parameter that typer reads. Its default is for the help alone."""
+    # `specprefill pairs` lists the pairs.
+    choices = () if setting is PAIR else choices_of(setting)
     option = typer.Option(
         setting.flag,
-        help=f"{setting.help}{choices_in_words(setting)}.",
+        help=f"{setting.help}{f': {in_words(list(choices))}' if choices else ''}.",
         rich_help_panel=setting.panel,
         show_default=setting.unset or True,
         metavar=f"<{'|'.join([*setting.words, setting.type.__name__])}>",
@@ -281,12 +283,6 @@ def parameter_of(setting: Setting) -> Parameter:
         default=shown_default(setting),
         annotation=Annotated[bool if setting.type is bool else str | None, option],
     )
-
-
-def choices_in_words(setting: Setting) -> str:
-    """The values to choose from, to be appended to a setting's help; `specprefill pairs` lists the pairs."""
-    choices = () if setting.name == "pair" else choices_of(setting)
-    return f": {in_words(list(choices))}" if choices else ""
 
 
 def shown_default(setting: Setting) -> str | bool | None:

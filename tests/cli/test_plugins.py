@@ -51,7 +51,7 @@ def run(call, tmp_path, monkeypatch):
 
     def forget():
         for registry in (MODES, SCORERS):
-            for name in ("installed", "external"):
+            for name in ("installed", "entries"):
                 vars(registry).pop(name, None)
         sys.modules.pop("example_plugin", None)
 
