@@ -66,9 +66,10 @@ def open_ready_session(
         else:
             possible = [*variants, variants[0].varied(mode=AUTO)] if any_mode else variants
             session = open_session(variants[0], any(map(loads_draft, possible)))
-        resolved = [v.varied(scorer=resolve_scorer(v.scorer, session.pair, v.mode)) for v in variants]
-        for settings in resolved:
-            session.warm_up(settings)
+        scorers = [resolve_scorer(variant.scorer, session.pair, variant.mode) for variant in variants]
+        resolved = [variant.varied(scorer=scorer) for variant, scorer in zip(variants, scorers, strict=True)]
+        for variant in resolved:
+            session.warm_up(variant)
     warn_of_idle_options(given, resolved, notes)
     if context is not None:
         session.startup_seconds = seconds_since_start(context)

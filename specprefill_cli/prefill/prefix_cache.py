@@ -63,8 +63,9 @@ class PrefixCache:
         state = self.prefixes.get(key)
         if (state is None or filled_layers(state) < layers) and self.store is not None:
             stored = self.store.load(stored_key(self.store, loaded, key, layers))
-            names = [(f"{number}.keys", f"{number}.values") for number in range(layers)]
-            state = restore_state(loaded.model, [(stored[k], stored[v]) for k, v in names]) if stored else None
+            if stored is not None:
+                pairs = [(stored[f"{number}.keys"], stored[f"{number}.values"]) for number in range(layers)]
+                state = restore_state(loaded.model, pairs)
         if state is None or filled_layers(state) < layers:
             self.make_room(tokens)
             return None
@@ -86,8 +87,9 @@ class PrefixCache:
         self.prefixes.keep(key, own)
 
         def write(store: DiskCache) -> None:
-            pairs = enumerate(layer_tensors(own, tokens, layers))
-            tensors = {f"{n}.{part}": t for n, pair in pairs for part, t in zip(("keys", "values"), pair, strict=True)}
+            tensors: dict[str, Tensor] = {}
+            for number, (keys, values) in enumerate(layer_tensors(own, tokens, layers)):
+                tensors |= {f"{number}.keys": keys, f"{number}.values": values}
             store.save(stored_key(store, loaded, key, layers), tensors)
 
         if self.store is not None:
@@ -102,8 +104,9 @@ class PrefixCache:
         """A document's embeddings from disk; computed ones are written there."""
         if self.store is None:
             return compute()
-        stored = self.store.load(identity) or {"embeddings": compute()}
-        if not self.store.holds(identity):
+        stored = self.store.load(identity)
+        if stored is None:
+            stored = {"embeddings": compute()}
             self.pending_writes.append(partial(self.store.save, identity, stored))
         return stored["embeddings"]
 

@@ -489,37 +489,27 @@ def test_a_full_disk_is_one_clear_line(call, monkeypatch, arguments, buffered):
     assert "cannot be written (No space left on device); make room" in line
 
 
-def test_ctrl_c_ends_ask_with_130_and_prints_its_object(call, monkeypatch):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_ask_with_its_code_and_prints_its_object(call, monkeypatch, number, code):
     from specprefill_cli.answering import stream as answer_stream
 
-    def interrupted(*_, emit, **__):
+    def ended(*_, emit, **__):
         yield from emit(300)
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
+        yield from emit(300)
 
-    monkeypatch.setattr(answer_stream, "decode", interrupted)
-    code, out, _ = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
+    monkeypatch.setattr(answer_stream, "decode", ended)
+    ended_with, out, err = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
     record = json.loads(out)
-    assert (code, record["generated_tokens"]) == (130, 1)
+    assert (ended_with, record["generated_tokens"], "Traceback" in err) == (code, 1, False)
     assert "interrupted: the answer is incomplete" in record["warnings"]
 
 
-def test_sigterm_ends_ask_with_143_and_prints_its_object(call, monkeypatch):
-    from specprefill_cli.answering import stream as answer_stream
-
-    def terminated(*_, emit, **__):
-        yield from emit(300)
-        os.kill(os.getpid(), signal.SIGTERM)
-        yield from emit(300)
-
-    monkeypatch.setattr(answer_stream, "decode", terminated)
-    code, out, err = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
-    assert (code, json.loads(out)["generated_tokens"], "Traceback" in err) == (143, 1, False)
-
-
-def test_plan_and_evaluate_accept_lone_surrogates(call, tmp_path):
+def test_questions_may_hold_lone_surrogates(call, tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green. " * 20)
-    code, out, _ = call("plan", str(tmp_path / "a.txt"), "Which colour \ud83d?", "--json")
-    assert (code, json.loads(out)["schema"]) == (0, 1)
+    for command in ("ask", "plan"):
+        code, out, _ = call(command, str(tmp_path / "a.txt"), "Which colour \ud83d?", "--json")
+        assert (code, json.loads(out)["schema"]) == (0, 1)
     rows = tmp_path / "rows.jsonl"
     rows.write_text(
         json.dumps({"context": "The \ud83d gate is green.", "question": "Who \ud83d?", "answers": ["green"]})
@@ -537,9 +527,3 @@ def test_closed_standard_error_is_no_failure(tmp_path):
     done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, check=False, text=True)
     assert done.returncode == 0
     assert "unexpected" not in done.stdout
-
-
-def test_ask_accepts_lone_surrogates(call, tmp_path):
-    (tmp_path / "a.txt").write_text("The gate is green. " * 20)
-    code, out, _ = call("ask", str(tmp_path / "a.txt"), "Which colour \ud83d?", "--quiet", "--max-new-tokens", "4")
-    assert (code, bool(out.strip())) == (0, True)

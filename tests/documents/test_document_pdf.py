@@ -84,14 +84,6 @@ def test_a_page_in_an_unsupported_encoding_is_a_warning(make_pdf, filter_name: s
     assert any("page 1" in warning for warning in document.warnings)
 
 
-def test_one_damaged_page_is_a_warning_that_names_it(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_on_page(monkeypatch, 2, RecursionError("too deep\nfar too deep"))
-    document = read_document(make_pdf(TEXTS), "report.pdf")
-    assert document.warnings == ("page 2 could not be read (too deep)",)
-    assert document.text == f"{TEXTS[0]}\n\n{TEXTS[2]}"
-    assert document.pages_between(0, len(document.text)) == (1, 3)
-
-
 # Beside its own PyPdfError, pypdf raises errors of other families on hostile files.
 PAGE_ERRORS = [
     pypdf.errors.PdfStreamError("unexpected end"),

@@ -86,11 +86,6 @@ def test_long_question_does_not_starve_the_document():
     assert "of 6,001 document tokens" in long.warnings[0]
 
 
-def test_warns_when_prefix_and_suffix_exceed_the_budget():
-    chosen = select(torch.rand(40), keep=0.1, chunk_size=8, prompt_tokens=140, document=(50, 90))
-    assert "could not be held" in chosen.warnings[0]
-
-
 @pytest.mark.parametrize("keep", [0, -0.1, 1.7, float("nan")])
 def test_rejects_keep_ratio_out_of_range(keep):
     with pytest.raises(UsageError, match="above 0 and at most 1"):
