@@ -12,7 +12,7 @@ import typer
 from specprefill_cli.cli.console import Notes, close_broken_pipe, print_json
 from specprefill_cli.cli.inputs import checked_arguments, read_inputs, write_page
 from specprefill_cli.cli.loading import open_engine, running_server
-from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
+from specprefill_cli.cli.options import OUTPUT, Documents, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
@@ -33,7 +33,6 @@ def ask(
     question: Question = None,
     *,
     settings: Settings,
-    given: Given,
     json: Json = False,
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="Print the answer when it is complete.", rich_help_panel=OUTPUT)
@@ -73,7 +72,7 @@ def ask(
     if server is not None:
         engine = server
     else:
-        engine = open_engine(context, settings, given, notes)
+        engine = open_engine(context, settings, notes)
     request = Request(
         documents=tuple(names) if server is not None or collection is None else collection,
         question=question,

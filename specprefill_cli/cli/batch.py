@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -22,6 +23,9 @@ from specprefill_cli.files import same_file
 from specprefill_cli.settings import AUTO, CACHE, Settings
 
 PANEL = "Workers"
+worker_option, output_option, cache_option = (
+    partial(typer.Option, rich_help_panel=panel) for panel in (PANEL, OUTPUT, CACHE)
+)
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.loop import Count
@@ -40,59 +44,36 @@ def batch(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
+        worker_option(
             help="Answer rows in this many Ray actors, each with its own models.",
             min=1,
             max=1024,
-            rich_help_panel=PANEL,
             show_default="none: this process; with --ray: as many as fit the cluster",
         ),
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(
-            help="Answer on the Ray cluster at this address: auto, or HOST:PORT.",
-            rich_help_panel=PANEL,
-            show_default="none",
-        ),
+        worker_option(help="Answer on the Ray cluster at this address: auto, or HOST:PORT.", show_default="none"),
     ] = None,
     concurrency: Annotated[
-        str,
-        typer.Option(help="Rows to answer at once: a number or auto.", rich_help_panel=PANEL, metavar="N|auto"),
+        str, worker_option(help="Rows to answer at once: a number or auto.", metavar="N|auto")
     ] = AUTO,
-    out: Annotated[
-        Path | None, typer.Option(help="Write rows to this file.", rich_help_panel=OUTPUT, show_default=False)
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Skip the rows that --out holds already.", rich_help_panel=OUTPUT)
-    ] = False,
+    out: Annotated[Path | None, output_option(help="Write rows to this file.", show_default=False)] = None,
+    resume: Annotated[bool, output_option("--resume", help="Skip the rows that --out holds already.")] = False,
     retry_failed: Annotated[
-        bool,
-        typer.Option("--retry-failed", help="As --resume, but ask failed rows again.", rich_help_panel=OUTPUT),
+        bool, output_option("--retry-failed", help="As --resume, but ask failed rows again.")
     ] = False,
     unordered: Annotated[
-        bool,
-        typer.Option("--unordered", help="Write rows as they are answered, not in order.", rich_help_panel=OUTPUT),
+        bool, output_option("--unordered", help="Write rows as they are answered, not in order.")
     ] = False,
     row_timeout: Annotated[
         float | None,
-        typer.Option(
-            help="Give up a row after this many seconds.",
-            min=0.1,
-            rich_help_panel=PANEL,
-            show_default="none",
-            metavar="SECONDS",
-        ),
+        worker_option(help="Give up a row after this many seconds.", min=0.1, show_default="none", metavar="SECONDS"),
     ] = None,
     cache_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep the draft's KV of documents in this folder.", rich_help_panel=CACHE, show_default=False
-        ),
+        Path | None, cache_option(help="Keep the draft's KV of documents in this folder.", show_default=False)
     ] = None,
-    cache_limit: Annotated[
-        float, typer.Option(help="Size limit of --cache-dir, in GiB.", min=0.001, max=1e6, rich_help_panel=CACHE)
-    ] = 8.0,
+    cache_limit: Annotated[float, cache_option(help="Size limit of --cache-dir, in GiB.", min=0.001, max=1e6)] = 8.0,
     *,
     settings: Settings,
     quiet: Quiet = False,

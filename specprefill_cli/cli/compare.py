@@ -14,7 +14,7 @@ from rich.console import Console
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.inputs import document_reader, names_document, read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
-from specprefill_cli.cli.options import MODE_LIST, Given, Html, Json, Quiet, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, UsageError
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import PREFILL, Settings
@@ -43,7 +43,6 @@ def compare(
     ] = False,
     *,
     settings: Settings,
-    given: Given,
     modes: list[str],
     json: Json = False,
     html: Html = None,
@@ -68,7 +67,7 @@ def compare(
     notes = Notes(quiet)
     collection = read_inputs(names, html, settings, notes)
     variants = [settings.varied(mode=mode) for mode in modes]
-    session = open_ready_session(context, variants, given, notes, any_mode=question is None)
+    session = open_ready_session(context, variants, notes, any_mode=question is None)
     from specprefill_cli.answering.comparison import Comparison
     from specprefill_cli.cli.repl import Repl
 

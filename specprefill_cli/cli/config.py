@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.console import Notes, console, plain_table, print_json
+from specprefill_cli.cli.console import console, plain_table, print_json
 from specprefill_cli.cli.options import Json, choices_of, setting_names
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import AUTO, SETTINGS, check_choice, config_path
@@ -50,10 +50,8 @@ def show(json: Json = False) -> None:
     """
     from dataclasses import asdict
 
-    from specprefill_cli.cli.sources import sourced_values, unknown_variables
+    from specprefill_cli.cli.sources import sourced_values
 
-    for warning in unknown_variables():
-        Notes(quiet=False).warn(warning)
     values = sourced_values()
     if json:
         rows = [{"name": name} | asdict(sourced) for name, sourced in values.items()]

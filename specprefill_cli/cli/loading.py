@@ -10,7 +10,6 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import read_inputs
-from specprefill_cli.cli.options import Given
 from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.engine.request import Done, Request
 from specprefill_cli.models import smollm2
@@ -42,11 +41,11 @@ def running_server(context: typer.Context, settings: Settings, notes: Notes) -> 
 
 
 def open_ready_session(
-    context: typer.Context | None, variants: Sequence[Settings], given: Given, notes: Notes, any_mode: bool = False
+    context: typer.Context | None, variants: Sequence[Settings], notes: Notes, any_mode: bool = False
 ) -> Session:
-    """Load the pair and run it once in each of the variants that will be asked for; warn of options without effect.
+    """Load the pair and run it once in each of the variants that will be asked for.
 
-    context: knows when the program started; None: the caller measures start-up; given: settings given on the command line
+    context: knows when the program started; None: the caller measures start-up
     any_mode: whether other modes than those of the variants may be asked for later, so that the draft may be needed
 
     Raises SpecprefillError when a model cannot be loaded.
@@ -66,19 +65,16 @@ def open_ready_session(
         else:
             possible = [*variants, variants[0].varied(mode=AUTO)] if any_mode else variants
             session = open_session(variants[0], any(map(loads_draft, possible)))
-        scorers = [resolve_scorer(variant.scorer, session.pair, variant.mode) for variant in variants]
-        resolved = [variant.varied(scorer=scorer) for variant, scorer in zip(variants, scorers, strict=True)]
-        for variant in resolved:
-            session.warm_up(variant)
-    warn_of_idle_options(given, resolved, notes)
+        for variant in variants:
+            session.warm_up(variant.varied(scorer=resolve_scorer(variant.scorer, session.pair, variant.mode)))
     if context is not None:
         session.startup_seconds = seconds_since_start(context)
     return session
 
 
-def open_engine(context: typer.Context, settings: Settings, given: Given, notes: Notes) -> LocalEngine | EndpointEngine:
+def open_engine(context: typer.Context, settings: Settings, notes: Notes) -> LocalEngine | EndpointEngine:
     """An engine for one question. Raises SpecprefillError when a model cannot be loaded."""
-    session = open_ready_session(context, [settings], given, notes)
+    session = open_ready_session(context, [settings], notes)
     if is_endpoint(settings.target):
         from specprefill_cli.endpoint.session import EndpointEngine
 
@@ -106,14 +102,6 @@ def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine:
 
         with_draft = runs_draft(PLANNED_MODE, settings.scorer)
         return LocalEngine(open_session(settings, with_draft, target_weights=False, ranks=ALONE), concurrency=1)
-
-
-def warn_of_idle_options(given: Given, variants: Sequence[Settings], notes: Notes) -> None:
-    """Warn of settings that were given and have no effect in any of the variants, whose `auto` scorer is resolved."""
-    from specprefill_cli.cli.options import idle_options
-
-    for warning in idle_options(given, variants):
-        notes.warn(warning)
 
 
 def prepare_target(settings: Settings, notes: Notes) -> None:

@@ -62,8 +62,7 @@ class RowOptions:
         """Load the models, and warm them up. context: knows when the program started; None: it starts here."""
         began = time.perf_counter()
         settings = self.settings
-        # A row may bring what gives an option its effect: nothing is idle here.
-        session = open_ready_session(context, [settings], {}, notes)
+        session = open_ready_session(context, [settings], notes)
         from specprefill_cli.batching.local import LocalRows, own_or_read
         from specprefill_cli.prefill.disk_cache import DiskCache
         from specprefill_cli.prefill.prefix_cache import document_cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,6 @@ from specprefill_cli.settings import AUTO, ENVIRONMENT_PREFIX, SETTINGS, Setting
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
-
-# Variables that are no settings.
-OTHER_VARIABLES = tuple(ENVIRONMENT_PREFIX + name for name in ("CONFIG", "CALIBRATION", "MODELS", "SERVER"))
 
 
 @dataclass(frozen=True)
@@ -72,16 +68,6 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
     if sourced["pair"].source == "environment":
         sourced = without_models(sourced, above="environment")
     return sourced
-
-
-def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """A warning for each variable that looks like one of ours and is none, with the name that it comes nearest to."""
-    known = [*(setting.variable for setting in SETTINGS.values()), *OTHER_VARIABLES]
-    unknown = [name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]
-    return [
-        f"{name}: no such variable, it has no effect; did you mean {get_close_matches(name, known, 1, cutoff=0)[0]}?"
-        for name in unknown
-    ]
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -446,15 +446,6 @@ def test_rejects_file_in_place_of_question(call, tmp_path):
         assert (code, "give the question last" in err) == (2, True)
 
 
-def test_warns_of_options_without_effect(call):
-    arguments = ("--recompute", "0.2", "--look-ahead", "9", "--max-new-tokens", "2", "--mode", "select")
-    code, _, err = call("ask", HANDBOOK, "Who?", *arguments)
-    assert code == 0
-    assert "--recompute: no effect without --mode draft-kv" in err
-    assert "--look-ahead: no effect without a scorer that looks ahead" in err, "the scorer that auto takes does not"
-    assert "no effect" not in call("ask", HANDBOOK, "Who?", "--temperature", "1", "--top-p", "0.5", *arguments[4:])[2]
-
-
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(call, tmp_path):
     code, _, err = call("--debug", "ask", HANDBOOK, "Who?", "--keep", "7")
     assert (code, "Traceback" in err, err.strip().splitlines()[-1][:12]) == (2, True, "specprefill:")

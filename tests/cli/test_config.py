@@ -98,16 +98,6 @@ def test_show_names_the_source_of_each_value(call, file, monkeypatch):
     assert "environment (SPECPREFILL_SEED)" in out
 
 
-def test_a_misspelt_variable_is_reported(call, monkeypatch):
-    monkeypatch.setenv("SPECPREFILL_SEDE", "7")
-    for arguments in (("config", "show"), ("plan", "nothing.pdf", "Who?")):
-        err = call(*arguments)[2]
-        assert err.startswith(
-            "warning: SPECPREFILL_SEDE: no such variable, it has no effect; did you mean SPECPREFILL_SEED?"
-        )
-    assert "SPECPREFILL_SEDE" not in call("plan", "nothing.pdf", "Who?", "--quiet")[2]
-
-
 def test_set_warns_of_a_variable_that_wins(call, file, monkeypatch):
     monkeypatch.setenv("SPECPREFILL_SEED", "7")
     assert "SPECPREFILL_SEED is set and wins" in call("config", "set", "seed", "1")[2]

@@ -39,7 +39,6 @@ class AttentionScorer(Scorer):
 
     uses_draft = True
     looks_ahead = True
-    uses_window = True
     any_length = True
     neighbours = 0.0
     spread_limit: float | None = None

@@ -25,7 +25,6 @@ class PaperScorer(AttentionScorer):
     """As published (arXiv 2502.02789): queries are the last prompt token and `look_ahead` - 1 decoded tokens; no window."""
 
     name = "paper"
-    uses_window = False
 
     def query_tokens(self, prompt: Prompt) -> Tensor:
         return torch.tensor([prompt.length - 1])
