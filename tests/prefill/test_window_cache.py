@@ -9,8 +9,7 @@ from specprefill_cli.models.cache import state_bytes
 from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TOKENS, DocumentCache, PrefixCache
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.scorers import window_reading
-from specprefill_cli.prefill.scorers.windows import divide
+from specprefill_cli.prefill.scorers import windows
 from specprefill_cli.settings import Settings
 from tests.prefill.test_windows import request_for, with_context
 
@@ -35,14 +34,14 @@ def disk(folder, capacity=2**30):
 def test_one_window_gives_what_the_whole_document_gives(random_session, scorer):
     request = request_for(random_session, TEXT, scorer=scorer)
     used, tokens = SCORERS[scorer], request.document_tokens
-    importance, _ = window_reading.read_in_windows(used, request, divide(tokens, tokens, tokens))
+    importance, _ = windows.read_in_windows(used, request, windows.divide(tokens, tokens, tokens))
     parts = used.scores(request, importance)
     torch.testing.assert_close(parts.importance, used.score(request).importance, rtol=0.01, atol=1e-8)
 
 
 def test_attention_that_memory_cannot_hold_is_refused(random_session, monkeypatch):
     request = request_for(with_context(random_session, 400), TEXT, scorer="question")
-    monkeypatch.setattr(window_reading, "free_memory", lambda _device: 1_000)
+    monkeypatch.setattr(windows, "free_memory", lambda _device: 1_000)
     with pytest.raises(SpecprefillError, match="use --scorer heads or lexical"):
         SCORERS["question"].score(request)
 

@@ -16,8 +16,7 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.fates import shorten_gaps
 from specprefill_cli.prefill.modes.select import sparse_prefill
 from specprefill_cli.prefill.registry import MODES, SCORERS
-from specprefill_cli.prefill.scorers.window_reading import read_in_windows
-from specprefill_cli.prefill.scorers.windows import divide, one_softmax
+from specprefill_cli.prefill.scorers.windows import divide, one_softmax, read_in_windows
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder

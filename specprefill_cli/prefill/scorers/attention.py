@@ -19,8 +19,7 @@ from specprefill_cli.prefill.importance import attention_importance, transfer, u
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scorer, Scores
-from specprefill_cli.prefill.scorers.window_reading import read_in_windows
-from specprefill_cli.prefill.scorers.windows import Window, windows_of
+from specprefill_cli.prefill.scorers.windows import Window, read_in_windows, windows_of
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
 
