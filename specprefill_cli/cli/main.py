@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import io
 import os
 import sys
@@ -47,10 +46,10 @@ LAB_PANEL = "Measure and calibrate"
 
 
 class Command(TyperCommand):
-    """A command whose help fits any width, and whose usage shows an argument's metavar without more brackets and dots."""
+    """A command whose usage shows an argument's metavar without more brackets and dots."""
 
-    def __init__(self, *arguments: Any, help: str | None = None, **values: Any) -> None:
-        super().__init__(*arguments, help=unwrapped(help or ""), **values)
+    def __init__(self, *arguments: Any, **values: Any) -> None:
+        super().__init__(*arguments, **values)
         for param in self.params:
             # A flag takes no value, so that no type belongs beside it.
             if isinstance(param, TyperOption) and param.is_flag:
@@ -64,12 +63,6 @@ class Command(TyperCommand):
             for piece in ([param.metavar] if param.metavar else param.get_usage_pieces(ctx))
         )
         return [str(self.options_metavar), *pieces]
-
-
-def unwrapped(text: str) -> str:
-    """A help text with each paragraph on one line; examples keep their lines."""
-    description, heading, examples = inspect.cleandoc(text).partition("\n\nExample")
-    return "\n\n".join(" ".join(part.split("\n")) for part in description.split("\n\n")) + heading + examples
 
 
 def tidy(app: typer.Typer) -> None:

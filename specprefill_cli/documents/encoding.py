@@ -72,13 +72,6 @@ def _is_damaged_utf8(data: bytes) -> bool:
     return sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text))) >= damages
 
 
-def _codec_name(encoding: str) -> str | None:
-    try:
-        return codecs.lookup(encoding).name.replace("_", "-")
-    except (LookupError, ValueError):  # an unknown name; a name with NUL
-        return None
-
-
 def _decode_with_replacement(file: SourceFile, encoding: str) -> str:
     try:
         return file.data.decode(encoding)
@@ -89,15 +82,16 @@ def _decode_with_replacement(file: SourceFile, encoding: str) -> str:
 
 
 def _decode_declared(data: bytes, declared: str) -> str | None:
-    encoding = _codec_name(declared)
-    if encoding is None or encoding in _NOT_FILE_ENCODINGS:
-        return None
-    if encoding == "iso8859-1":
-        # The WHATWG Encoding Standard reads Latin-1 as cp1252, and so do browsers.
-        return data.decode(_COMMON_ENCODING, errors="replace")
     try:
+        encoding = codecs.lookup(declared).name.replace("_", "-")
+        if encoding in _NOT_FILE_ENCODINGS:
+            return None
+        if encoding == "iso8859-1":
+            # The WHATWG Encoding Standard reads Latin-1 as cp1252, and so do browsers.
+            return data.decode(_COMMON_ENCODING, errors="replace")
         return data.decode(encoding)
-    except (LookupError, ValueError):  # a codec that does not give text; bytes that are not in that encoding
+    # An unknown name; a name with NUL; a codec that does not give text; bytes that are not in that encoding.
+    except (LookupError, ValueError):
         return None
 
 
