@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from specprefill_cli import __version__
 from specprefill_cli.cli.console import Notes, close_broken_pipe
@@ -47,13 +47,6 @@ LAB_PANEL = "Measure and calibrate"
 
 class Command(TyperCommand):
     """A command whose usage shows an argument's metavar without more brackets and dots."""
-
-    def __init__(self, *arguments: Any, **values: Any) -> None:
-        super().__init__(*arguments, **values)
-        for param in self.params:
-            # A flag takes no value, so that no type belongs beside it.
-            if isinstance(param, TyperOption) and param.is_flag:
-                param.metavar = ""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments = [param for param in self.get_params(ctx) if isinstance(param, TyperArgument)]
