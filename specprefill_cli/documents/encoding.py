@@ -23,6 +23,10 @@ _DECLARATION = re.compile(
 # Python codecs that are no file encodings (some take quadratic time): never believed when a page declares them.
 _NOT_FILE_ENCODINGS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7"})
 
+# Damaged UTF-8 is likelier than another encoding if it holds at least this many valid multi-byte characters for each
+# damaged place; text in another encoding holds next to none. Where the file declares UTF-8, fewer are enough.
+_VALID_PER_DAMAGE, _VALID_PER_DAMAGE_DECLARED = 4, 1
+
 # The web's most common single-byte encoding: it wins when the guess cannot tell it from its neighbours.
 _COMMON_ENCODING = "cp1252"
 
@@ -56,7 +60,7 @@ def decode(file: SourceFile, declared: str | None = None) -> str:
         pass
     if declared is not None and (text := _decode_declared(data, declared)) is not None:
         return text
-    if _is_damaged_utf8(data):
+    if _is_damaged_utf8(data, declared):
         return _decode_with_replacement(file, "utf-8")
     guess = _guess_encoding(data)
     if guess is None:
@@ -65,11 +69,22 @@ def decode(file: SourceFile, declared: str | None = None) -> str:
     return data.decode(guess, errors="replace")
 
 
-def _is_damaged_utf8(data: bytes) -> bool:
-    """Whether bytes that are not UTF-8 were meant to be: other encodings give next to no valid characters of many bytes."""
+def _is_damaged_utf8(data: bytes, declared: str | None) -> bool:
+    """Whether bytes that are not UTF-8 were meant to be: cut at the end, or with few damaged places."""
     text = data.decode("utf-8", errors="replace")
     damages = text.count("\ufffd") - data.count("\ufffd".encode())
-    return sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text))) >= damages
+    valid = sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text)))
+    if damages == 1 and text.endswith("\ufffd") and valid:
+        return True
+    declares_utf8 = declared is not None and _codec_name(declared) == "utf-8"
+    return valid >= damages * (_VALID_PER_DAMAGE_DECLARED if declares_utf8 else _VALID_PER_DAMAGE)
+
+
+def _codec_name(encoding: str) -> str | None:
+    try:
+        return codecs.lookup(encoding).name.replace("_", "-")
+    except (LookupError, ValueError):  # an unknown name; a name with NUL
+        return None
 
 
 def _decode_with_replacement(file: SourceFile, encoding: str) -> str:
@@ -82,16 +97,15 @@ def _decode_with_replacement(file: SourceFile, encoding: str) -> str:
 
 
 def _decode_declared(data: bytes, declared: str) -> str | None:
+    encoding = _codec_name(declared)
+    if encoding is None or encoding in _NOT_FILE_ENCODINGS:
+        return None
+    if encoding == "iso8859-1":
+        # The WHATWG Encoding Standard reads Latin-1 as cp1252, and so do browsers.
+        return data.decode(_COMMON_ENCODING, errors="replace")
     try:
-        encoding = codecs.lookup(declared).name.replace("_", "-")
-        if encoding in _NOT_FILE_ENCODINGS:
-            return None
-        if encoding == "iso8859-1":
-            # The WHATWG Encoding Standard reads Latin-1 as cp1252, and so do browsers.
-            return data.decode(_COMMON_ENCODING, errors="replace")
         return data.decode(encoding)
-    # An unknown name; a name with NUL; a codec that does not give text; bytes that are not in that encoding.
-    except (LookupError, ValueError):
+    except (LookupError, ValueError):  # a codec that does not give text; bytes that are not in that encoding
         return None
 
 
