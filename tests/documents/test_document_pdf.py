@@ -221,7 +221,7 @@ def test_an_abandoned_parser_stops_inside_the_page(make_pdf) -> None:
 
 @pytest.fixture
 def shown() -> Iterator[list[logging.LogRecord]]:
-    """What reaches the root logger. (`caplog` also takes what a logger keeps to itself.)"""
+    """What reaches the root logger; `caplog` also takes what a logger keeps to itself."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = records.append
