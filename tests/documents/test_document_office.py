@@ -175,7 +175,9 @@ def test_one_string_repeated_in_many_cells_is_stopped_at_the_limit() -> None:
     sheet = openpyxl.Workbook()
     for _ in range(100):
         sheet.active.append(["x" * 1000] * 10)
-    assert "more than the limit of 5,000 characters of text" in refusal(saved(sheet), "a.xlsx", Limits(max_characters=5_000))
+    assert "more than the limit of 5,000 characters of text" in refusal(
+        saved(sheet), "a.xlsx", Limits(max_characters=5_000)
+    )
 
 
 @pytest.mark.parametrize(("make", "suffix"), FILES[:3])
