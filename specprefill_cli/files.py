@@ -19,9 +19,6 @@ def check_can_write(path: Path, option: str) -> None:
         raise UsageError(f"{option} {path}: this is a folder; give a file name")
     # Unlike pathlib, os.path raises nothing where a folder may not be searched.
     if not os.path.isdir(path.parent):
-        around = path.parent.parent
-        if os.path.isdir(around) and not os.access(around, os.X_OK):
-            raise UsageError(f"{option} {path}: no permission to write there; give another place")
         raise UsageError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
     # A file is replaced by a new one from the same folder, so the folder must be writable too.
     written = [path] if os.path.exists(path) else []

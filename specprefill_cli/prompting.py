@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import string
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 DocumentEncoder = Callable[["PreTrainedTokenizerBase", str], tuple[list[int], np.ndarray]]
-VARIABLES = ("document", "question")
 # Placeholders for the variables, which no chat template changes: one word of letters only.
 MARKS = {"document": "SPECPREFILLDOCUMENTMARK", "question": "SPECPREFILLQUESTIONMARK"}
 
@@ -87,10 +87,8 @@ def key_fault(values: Mapping[str, Any]) -> str | None:
     unknown = sorted(set(values) - {"description", "text", "system", "user"})
     if unknown:
         return f"unknown key '{unknown[0]}'; use description, text, or system and user"
-    if "text" in values and "system" in values:
-        return "`system` goes with `user`; with `text` it would not be used"
-    if ("text" in values) == ("user" in values):
-        return "give exactly one of `text` (plain) and `user` (chat)"
+    if ("text" in values) == ("user" in values) or {"text", "system"} <= set(values):
+        return "give exactly one of `text` (plain) and `user` (chat, which may have `system`)"
     if not all(isinstance(value, str) for value in values.values()):
         return "every value must be a string in quotes"
     return None
@@ -99,20 +97,11 @@ def key_fault(values: Mapping[str, Any]) -> str | None:
 def variable_fault(values: Mapping[str, str]) -> str | None:
     """What is wrong with the variables in a template's texts, or None."""
     body = string.Template(values.get("text", values.get("user", "")))
-    if set(string.Template(values.get("system", "")).get_identifiers()) & set(VARIABLES):
+    if set(string.Template(values.get("system", "")).get_identifiers()) & set(MARKS):
         return "`system` is fixed text; write $document and $question in `user`"
-    if not body.is_valid():
-        return "a lone dollar sign; write it as $$"
-    unknown = [name for name in body.get_identifiers() if name not in VARIABLES]
-    if unknown:
-        return f"unknown variable ${unknown[0]}; known are $document and $question"
-    marked = body.substitute(MARKS)
-    for variable, mark in MARKS.items():
-        if (count := marked.count(mark)) != 1:
-            fault = f"occurs {count} times" if count else "is missing"
-            return f"the variable ${variable} {fault}; it must occur once"
-    if marked.index(MARKS["document"]) > marked.index(MARKS["question"]):
-        return "$question must come after $document for the document to be reusable"
+    marks = re.findall("|".join(MARKS.values()), body.safe_substitute(MARKS))
+    if not body.is_valid() or set(body.get_identifiers()) != set(MARKS) or marks != list(MARKS.values()):
+        return "write $document and then $question, once each and no other variable; a dollar sign is $$"
     return None
 
 

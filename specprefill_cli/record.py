@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
 from functools import cache
 from types import UnionType
@@ -291,7 +291,7 @@ class DryRun:
 def decoded(kind: type[Value], value: Any) -> Value:
     """A value of a type from the JSON values that `asdict` makes of it. Unknown keys of dataclasses are ignored.
 
-    Raises KeyError for a field that is missing.
+    Raises TypeError for a field that is missing and has no default.
     """
     return _decode(kind, value)
 
@@ -302,8 +302,8 @@ def _decode(kind: Any, value: Any) -> Any:
         return None
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
-        required = (part for part in fields(kind) if part.name in value or not _has_default(part))
-        return kind(**{part.name: _decode(hints[part.name], value[part.name]) for part in required})
+        known = (part.name for part in fields(kind) if part.name in value)
+        return kind(**{name: _decode(hints[name], value[name]) for name in known})
     if origin in (Union, UnionType):
         return _decode(next(part for part in arguments if part is not type(None)), value)
     if origin is list:
@@ -316,7 +316,3 @@ def _decode(kind: Any, value: Any) -> Any:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
-
-
-def _has_default(part: Any) -> bool:
-    return part.default is not MISSING or part.default_factory is not MISSING

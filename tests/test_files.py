@@ -54,9 +54,3 @@ def test_rejects_unwritable_paths(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path)
     with pytest.raises(UsageError, match=r"--html .*: no permission to write there"):
         check_can_write(file, "--html")
-
-
-def test_a_folder_that_may_not_be_searched_is_no_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
-    with pytest.raises(UsageError, match=r"--html .*: no permission to write there"):
-        check_can_write(tmp_path / "private" / "page.html", "--html")

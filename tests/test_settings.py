@@ -1,12 +1,8 @@
 """Settings merge in the order defaults < file < environment < flags; errors name the source of a bad value."""
 
-import re
-from pathlib import Path
-
 import pytest
 
-import specprefill_cli
-from specprefill_cli.cli.sources import merge_settings, read_config, unknown_variables
+from specprefill_cli.cli.sources import merge_settings, read_config
 from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import SETTINGS, Settings
 
@@ -148,22 +144,6 @@ def test_an_unknown_name_is_reported_with_its_source(tmp_path):
     with pytest.raises(UsageError, match=r"^--proposer oracle: unknown; use one of auto, draft, lookup"):
         merge_settings({"mode": "full", "proposer": "oracle"}, {"SPECPREFILL_PROPOSER": "draft"}, file)
     assert merge_settings({"mode": "full"}, {}, file).mode == "full"
-
-
-def test_warns_of_variables_with_unknown_names():
-    environment = {"SPECPREFILL_MODE": "full", "SPECPREFILL_CONFIG": "", "SPECPREFILL_MAX_TOKENS": "7", "MODE": "full"}
-    (warning,) = unknown_variables(environment)
-    assert (
-        warning
-        == "SPECPREFILL_MAX_TOKENS: no such variable, it has no effect; did you mean SPECPREFILL_MAX_NEW_TOKENS?"
-    )
-
-
-def test_every_variable_that_the_package_reads_is_known():
-    package = Path(specprefill_cli.__file__).parent
-    names = {name for path in package.rglob("*.py") for name in re.findall(r"SPECPREFILL_[A-Z_]+", path.read_text())}
-    assert names
-    assert unknown_variables(dict.fromkeys(names, "")) == []
 
 
 def test_variations_are_validated_copies():

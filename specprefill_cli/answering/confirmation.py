@@ -25,7 +25,7 @@ from specprefill_cli.models.adapter import pass_overhead, rotation_depends_on_le
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
 from specprefill_cli.models.passes import Pass, Steps
-from specprefill_cli.prefill.auto_mode import SHORTEN, Extension, check_context
+from specprefill_cli.prefill.auto_mode import ANSWER, SHORTEN, check_context
 from specprefill_cli.prefill.modes.full import full_steps
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import cached_tokens
@@ -149,8 +149,7 @@ def confirming_pass(request: PrefillRequest) -> int:
 def check_confirmable(request: PrefillRequest) -> None:
     """Raises PromptTooLong, or SpecprefillError, for a prompt whose full prefill does not fit the context, or the memory."""
     target, tokens = request.target, request.prompt.length
-    answer = Extension(tokens=request.max_new_tokens, content="answer", option="--max-new-tokens")
-    check_context(target, tokens, tokens, answer, f"leave out --confirm, or {SHORTEN}")
+    check_context(target, tokens, tokens, request.max_new_tokens, ANSWER, f"leave out --confirm, or {SHORTEN}")
     cached = cached_tokens(request.target_prefixes, target, request.prompt, cost_of(target).layers)
     needed = (tokens - cached + request.max_new_tokens) * token_bytes(target)
     needed += min(confirming_pass(request), tokens) * pass_bytes(target)

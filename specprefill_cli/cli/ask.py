@@ -12,13 +12,13 @@ import typer
 from specprefill_cli.cli.console import Notes, close_broken_pipe, print_json
 from specprefill_cli.cli.inputs import checked_arguments, read_inputs, write_page
 from specprefill_cli.cli.loading import open_engine, running_server
-from specprefill_cli.cli.options import OUTPUT, Documents, Given, Html, Json, Question, Quiet, with_settings
+from specprefill_cli.cli.options import OUTPUT, Documents, Html, Json, Question, Quiet, with_settings
 from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
 from specprefill_cli.record import UNCONFIRMED, Record
 from specprefill_cli.reporting.safe import printable
-from specprefill_cli.settings import Settings, config_path
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.endpoint.session import EndpointEngine
@@ -33,7 +33,6 @@ def ask(
     question: Question = None,
     *,
     settings: Settings,
-    given: Given,
     json: Json = False,
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="Print the answer when it is complete.", rich_help_panel=OUTPUT)
@@ -73,8 +72,7 @@ def ask(
     if server is not None:
         engine = server
     else:
-        with notes.progress("loading the models"):
-            engine = open_engine(context, settings, given, notes)
+        engine = open_engine(context, settings, notes)
     request = Request(
         documents=tuple(names) if server is not None or collection is None else collection,
         question=question,
@@ -84,20 +82,11 @@ def ask(
     events = engine.ask(request)
     with notes.progress("reading the documents" if server is not None else "prefill"):
         next(events)
-    ends: list[Provisional | Done] = []
     # What was written to a pipe cannot be corrected.
     streaming = not (json or no_stream)
     at_once = not settings.confirm or (sys.stdout.isatty() and streaming)
-    pieces = pieces_of(events, ends)
-    try:
-        if at_once:
-            write_answer(pieces, streaming, silent=json)
-    except BrokenPipeError:
-        if html is None:
-            raise
-        # Its reader left early (`| head -1`), but the answer goes to the page too.
-        close_broken_pipe()
-    done = last_event(events, pieces, ends, notes)
+    end = write_answer(events, streaming and at_once, at_once and not json, tolerant=html is not None)
+    done = confirmed(end, events, notes)
     if not (at_once or json):
         print(printable(done.result.answer), flush=True)
     if html:
@@ -118,7 +107,7 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
     if json:
         print_json(answer.to_json())
         return
-    from specprefill_cli.reporting.evidence import BETTER_PAIR_HINT, evidence, needs_better_pair
+    from specprefill_cli.reporting.evidence import evidence
     from specprefill_cli.reporting.table import answer_table, confirmation_text, short_table
 
     confirmation = confirmation_text(answer)
@@ -127,63 +116,51 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
     if at_once and answer.confirmed is False:
         print(f"corrected: {printable(answer.answer)}", flush=True)
     notes.show(evidence(answer))
-    if not notes.quiet and needs_better_pair(answer) and first_time("better-pair"):
-        notes.tell(BETTER_PAIR_HINT)
     notes.show(answer_table(answer) if verbose else short_table(answer))
 
 
-def pieces_of(events: Iterator[Event], ends: list[Provisional | Done]) -> Iterator[str]:
-    """The pieces of an answer's text; the event that ends it goes to `ends`."""
-    for event in events:
-        if isinstance(event, Piece):
-            yield event.text
-        elif isinstance(event, Provisional | Done):
-            ends.append(event)
-            return
+def write_answer(events: Iterator[Event], streaming: bool, written: bool, tolerant: bool) -> Provisional | Done:
+    """Write the answer to standard output, in pieces or at once, and return the event that ends it.
+
+    written: whether it is written now; tolerant: as in `write`
+    """
+    text = ""
+    try:
+        for event in events:
+            if not isinstance(event, Piece):
+                break
+            text += event.text
+            if streaming:
+                write(event.text, "", tolerant)
+    except SpecprefillError:
+        # The error begins a line of its own.
+        if streaming and text:
+            write("", "\n", tolerant)
+        raise
+    if written:
+        write("" if streaming else text.strip(), "\n", tolerant)
+    assert isinstance(event, Provisional | Done), "an answer ends so, or with an error"
+    return event
 
 
-def last_event(events: Iterator[Event], pieces: Iterator[str], ends: list[Provisional | Done], notes: Notes) -> Done:
-    """Wait for the end of the answer and of its confirmation, which Ctrl-C leaves unconfirmed."""
-    list(pieces)
-    end = ends[-1]
+def write(text: str, end: str, tolerant: bool) -> None:
+    """Print at once. tolerant: the text goes elsewhere too, so that a reader may leave early (`| head -1`)."""
+    try:
+        print(printable(text), end=end, flush=True)
+    except BrokenPipeError:
+        if not tolerant:
+            raise
+        close_broken_pipe()
+
+
+def confirmed(end: Provisional | Done, events: Iterator[Event], notes: Notes) -> Done:
+    """Wait for the confirmation of an answer, which Ctrl-C leaves unconfirmed."""
     if isinstance(end, Done):
         return end
     try:
         with notes.progress("full prefill confirms the answer"):
-            list(pieces_of(events, ends))
+            return next(event for event in events if isinstance(event, Done))
     except KeyboardInterrupt:
         # Of a server, which has no more to say.
         warnings = [*end.result.warnings, f"interrupted: {UNCONFIRMED}"]
         return Done(replace(end.result, stopped="interrupt", warnings=warnings))
-    done = ends[-1]
-    assert isinstance(done, Done), "an answer is provisional once"
-    return done
-
-
-def write_answer(pieces: Iterator[str], streaming: bool, silent: bool) -> None:
-    """Write the answer to standard output, in pieces or at once."""
-    if streaming:
-        begun = False
-        try:
-            for piece in pieces:
-                print(printable(piece), end="", flush=True)
-                begun = True
-        except SpecprefillError:
-            # The error begins a line of its own.
-            if begun:
-                print(flush=True)
-            raise
-    text = "".join(pieces).strip()
-    if not silent:
-        print(printable(text), flush=True)
-
-
-def first_time(hint: str) -> bool:
-    """Whether a hint was never given on this account; from now on it was. False where that cannot be recorded."""
-    marker = config_path().parent / f"{hint}.seen"
-    try:
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        marker.touch(exist_ok=False)
-    except OSError:
-        return False
-    return True

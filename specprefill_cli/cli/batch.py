@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -22,6 +23,9 @@ from specprefill_cli.files import same_file
 from specprefill_cli.settings import AUTO, CACHE, Settings
 
 PANEL = "Workers"
+worker_option, output_option, cache_option = (
+    partial(typer.Option, rich_help_panel=panel) for panel in (PANEL, OUTPUT, CACHE)
+)
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.loop import Count
@@ -40,59 +44,36 @@ def batch(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
+        worker_option(
             help="Answer rows in this many Ray actors, each with its own models.",
             min=1,
             max=1024,
-            rich_help_panel=PANEL,
             show_default="none: this process; with --ray: as many as fit the cluster",
         ),
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(
-            help="Answer on the Ray cluster at this address: auto, or HOST:PORT.",
-            rich_help_panel=PANEL,
-            show_default="none",
-        ),
+        worker_option(help="Answer on the Ray cluster at this address: auto, or HOST:PORT.", show_default="none"),
     ] = None,
     concurrency: Annotated[
-        str,
-        typer.Option(help="Rows to answer at once: a number or auto.", rich_help_panel=PANEL, metavar="N|auto"),
+        str, worker_option(help="Rows to answer at once: a number or auto.", metavar="N|auto")
     ] = AUTO,
-    out: Annotated[
-        Path | None, typer.Option(help="Write rows to this file.", rich_help_panel=OUTPUT, show_default=False)
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Skip the rows that --out holds already.", rich_help_panel=OUTPUT)
-    ] = False,
+    out: Annotated[Path | None, output_option(help="Write rows to this file.", show_default=False)] = None,
+    resume: Annotated[bool, output_option("--resume", help="Skip the rows that --out holds already.")] = False,
     retry_failed: Annotated[
-        bool,
-        typer.Option("--retry-failed", help="As --resume, but ask failed rows again.", rich_help_panel=OUTPUT),
+        bool, output_option("--retry-failed", help="As --resume, but ask failed rows again.")
     ] = False,
     unordered: Annotated[
-        bool,
-        typer.Option("--unordered", help="Write rows as they are answered, not in order.", rich_help_panel=OUTPUT),
+        bool, output_option("--unordered", help="Write rows as they are answered, not in order.")
     ] = False,
     row_timeout: Annotated[
         float | None,
-        typer.Option(
-            help="Give up a row after this many seconds.",
-            min=0.1,
-            rich_help_panel=PANEL,
-            show_default="none",
-            metavar="SECONDS",
-        ),
+        worker_option(help="Give up a row after this many seconds.", min=0.1, show_default="none", metavar="SECONDS"),
     ] = None,
     cache_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep the draft's KV of documents in this folder.", rich_help_panel=CACHE, show_default=False
-        ),
+        Path | None, cache_option(help="Keep the draft's KV of documents in this folder.", show_default=False)
     ] = None,
-    cache_limit: Annotated[
-        float, typer.Option(help="Size limit of --cache-dir, in GiB.", min=0.001, max=1e6, rich_help_panel=CACHE)
-    ] = 8.0,
+    cache_limit: Annotated[float, cache_option(help="Size limit of --cache-dir, in GiB.", min=0.001, max=1e6)] = 8.0,
     *,
     settings: Settings,
     quiet: Quiet = False,
@@ -124,6 +105,7 @@ def batch(
     with ExitStack() as stack:
         source = open_questions(questions, stack)
         keys = keys_in(source, bool(names))
+        repeated = None if keys is None else frozenset(key for key, number in Counter(keys).items() if number > 1)
         sink: BinaryIO = sys.stdout.buffer
         if out is not None:
             sink, finished = stack.enter_context(open_output(out, resume, retry_failed))
@@ -131,7 +113,7 @@ def batch(
         before = finished.total()
         try:
             with notes.progress("reading documents"):
-                own = document_reader(settings, notes)(names) if names else None
+                own = document_reader(settings)(names) if names else None
             options = RowOptions(
                 settings=settings,
                 names=names,
@@ -162,7 +144,7 @@ def batch(
                 lambda: update(count.answered + count.skipped, progress_text(count, started)),
                 ordered=not unordered,
                 row_seconds=row_timeout,
-                repeated=repeated_in(keys),
+                repeated=repeated,
             )
         except KeyboardInterrupt:
             of_total = f" of {len(keys):,}" if keys is not None else ""
@@ -197,11 +179,6 @@ def open_questions(name: str, stack: ExitStack) -> BinaryIO:
         return stack.enter_context(open(name, "rb"))
     except OSError as error:
         raise SpecprefillError(f"{name}: cannot be read ({error.strerror}); give a file of questions, or -") from error
-
-
-def repeated_in(keys: Sequence[str | int] | None) -> frozenset[str | int] | None:
-    """The keys that several rows have; None where the rows are not known yet."""
-    return None if keys is None else frozenset(key for key, count in Counter(keys).items() if count > 1)
 
 
 def rows_at_once(text: str, settings: Settings, notes: Notes) -> int | None:

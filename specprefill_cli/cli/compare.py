@@ -14,10 +14,10 @@ from rich.console import Console
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.inputs import document_reader, names_document, read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
-from specprefill_cli.cli.options import MODE_LIST, Given, Html, Json, Quiet, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, UsageError
 from specprefill_cli.reporting.safe import plain
-from specprefill_cli.settings import AUTO, PREFILL, Settings
+from specprefill_cli.settings import PREFILL, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.cli.repl import Repl
@@ -43,7 +43,6 @@ def compare(
     ] = False,
     *,
     settings: Settings,
-    given: Given,
     modes: list[str],
     json: Json = False,
     html: Html = None,
@@ -67,16 +66,12 @@ def compare(
         check_session_input(names, to_file=json or html is not None)
     notes = Notes(quiet)
     collection = read_inputs(names, html, settings, notes)
-    with notes.progress("loading the models"):
-        from specprefill_cli.answering.comparison import Comparison
-        from specprefill_cli.answering.resolve import loads_draft
-        from specprefill_cli.cli.repl import Repl
+    variants = [settings.varied(mode=mode) for mode in modes]
+    session = open_ready_session(context, variants, notes, any_mode=question is None)
+    from specprefill_cli.answering.comparison import Comparison
+    from specprefill_cli.cli.repl import Repl
 
-        # In a session any mode may be chosen later.
-        draft = loads_draft(settings.varied(mode=AUTO)) if question is None else None
-        variants = [settings.varied(mode=mode) for mode in modes]
-        session = open_ready_session(context, variants, given, notes, draft)
-    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), document_reader(settings, notes))
+    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), document_reader(settings))
     if question is None:
         run_session(repl, notes)
     else:

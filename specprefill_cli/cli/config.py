@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.console import Notes, console, plain_table, print_json
+from specprefill_cli.cli.console import console, plain_table, print_json
 from specprefill_cli.cli.options import Json, choices_of, setting_names
-from specprefill_cli.errors import UsageError
 from specprefill_cli.reporting.safe import plain
-from specprefill_cli.settings import AUTO, SETTINGS, config_path
+from specprefill_cli.settings import AUTO, SETTINGS, check_choice, config_path
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -51,10 +50,8 @@ def show(json: Json = False) -> None:
     """
     from dataclasses import asdict
 
-    from specprefill_cli.cli.sources import sourced_values, unknown_variables
+    from specprefill_cli.cli.sources import sourced_values
 
-    for warning in unknown_variables():
-        Notes(quiet=False).warn(warning)
     values = sourced_values()
     if json:
         rows = [{"name": name} | asdict(sourced) for name, sourced in values.items()]
@@ -77,7 +74,8 @@ def set_(name: Name, value: Annotated[str, typer.Argument(help="Its new value.",
       specprefill config set mode select
     """
     name = name.replace("-", "_")
-    check_value(name, value)
+    if name in SETTINGS and choices_of(SETTINGS[name]):
+        check_choice(value, choices_of(SETTINGS[name]), f"config set: {name}")
     store(name, value)
 
 
@@ -110,10 +108,3 @@ def as_written(name: str, value: Any) -> str:
     if value is None:
         return AUTO if AUTO in SETTINGS[name].words else "-"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def check_value(name: str, value: str) -> None:
-    """Raises UsageError for a value that is not among the setting's choices."""
-    choices = choices_of(SETTINGS[name]) if name in SETTINGS else ()
-    if choices and value not in choices:
-        raise UsageError(f"config set {name}: '{value}' is unknown; use one of {', '.join(choices)}")

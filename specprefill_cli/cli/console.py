@@ -11,42 +11,9 @@ from functools import cached_property
 from typing import Any, TextIO, cast
 
 from rich.console import Console, RenderableType
-from rich.status import Status
 from rich.table import Table
 
-from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.reporting.safe import plain
-
-
-class StandardOutput:
-    """Standard output that says what failed when it cannot be written, and where all that follows then goes nowhere."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-    def write(self, text: str) -> int:
-        with self.explained():
-            return self.stream.write(text)
-
-    def flush(self) -> None:
-        with self.explained():
-            self.stream.flush()
-
-    @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Raise SpecprefillError where the block cannot write; a closed pipe stays what it is."""
-        try:
-            yield
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            close_broken_pipe()
-            raise SpecprefillError(
-                f"standard output: cannot be written ({error.strerror}); make room, or send it elsewhere"
-            ) from error
 
 
 class Trimmed:
@@ -96,7 +63,6 @@ class Notes:
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
-        self.spinner: Status | None = None
 
     @cached_property
     def console(self) -> Console:
@@ -116,10 +82,6 @@ class Notes:
         if not self.quiet:
             self.console.print(plain(text, style=style), soft_wrap=True)
 
-    def tell_alone(self, reason: str) -> None:
-        """Say why the running server is not asked, on one line."""
-        self.line(f"specprefill: {reason}")
-
     def warn(self, text: str) -> None:
         """Show a warning on one line."""
         self.line(f"warning: {text}", style="yellow")
@@ -131,23 +93,7 @@ class Notes:
             yield lambda _text: None
             return
         with self.console.status(plain(text)) as status:
-            self.spinner = status
-            try:
-                yield lambda newer: status.update(plain(newer))
-            finally:
-                self.spinner = None
-
-    @contextmanager
-    def without_spinner(self) -> Iterator[None]:
-        """Take a running spinner off the terminal, on which one display can move at a time."""
-        spinner = self.spinner
-        if spinner is not None:
-            spinner.stop()
-        try:
-            yield
-        finally:
-            if spinner is not None:
-                spinner.start()
+            yield lambda newer: status.update(plain(newer))
 
     @contextmanager
     def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
@@ -156,23 +102,10 @@ class Notes:
             yield lambda _done, _text: None
             return
         from rich.markup import escape
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            SpinnerColumn,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (
-            SpinnerColumn(),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-        )
-        with self.without_spinner(), Progress(*columns, console=self.console, transient=True) as progress:
+        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, console=self.console, transient=True) as progress:
             task = progress.add_task(f"waiting for the first of the {unit}", total=total)
             yield lambda done, text: progress.update(task, completed=done, description=escape(plain(text).plain))
 

@@ -22,22 +22,11 @@ if TYPE_CHECKING:
 EXAMPLE_DOCUMENT, EXAMPLE_QUESTION = "report.pdf", '"What is the notice period?"'
 
 
-def check_question(question: str) -> None:
-    """Raises UsageError for a question that is empty, or that is the last of several documents."""
-    from specprefill_cli.documents.cleaning import clean_question
-
-    clean_question(question)
-    if os.path.exists(question):
-        raise UsageError(
-            f"{question}: this is a file, but it stands where the question belongs; give the question last, in quotes"
-        )
-
-
-def document_reader(settings: Settings, notes: Notes) -> Callable[..., Collection]:
+def document_reader(settings: Settings) -> Callable[..., Collection]:
     """What reads documents by name, as the settings want it."""
     from specprefill_cli.documents import read_collection
 
-    return partial(read_collection, strict=settings.strict, tell=notes.tell)
+    return partial(read_collection, strict=settings.strict)
 
 
 def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings, notes: Notes) -> Collection:
@@ -49,7 +38,7 @@ def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings,
     if html is not None:
         check_can_write(html, "--html")
     with notes.progress("reading documents") as step:
-        collection = document_reader(settings, notes)(documents, step=step)
+        collection = document_reader(settings)(documents, step=step)
     if html is not None:
         check_no_document(html, collection, "--html")
     return collection
@@ -73,6 +62,8 @@ def checked_arguments(command: str, documents: Sequence[str] | None, question: s
 
     Raises UsageError where either is missing, and for a question that is empty or one of the documents.
     """
+    from specprefill_cli.documents.cleaning import clean_question
+
     if question is None:
         raise missing("the documents and the question are", command, EXAMPLE_DOCUMENT, EXAMPLE_QUESTION)
     # A single argument stands in the question's place, whatever it is.
@@ -82,7 +73,11 @@ def checked_arguments(command: str, documents: Sequence[str] | None, question: s
         raise missing("the documents are", command, EXAMPLE_DOCUMENT, shlex.quote(question))
     if question == "-":
         question = read_question(documents)
-    check_question(question)
+    clean_question(question)
+    if os.path.exists(question):
+        raise UsageError(
+            f"{question}: this is a file, but it stands where the question belongs; give the question last, in quotes"
+        )
     return list(documents), question
 
 
@@ -106,14 +101,3 @@ def read_question(documents: Sequence[str]) -> str:
         raise UsageError("-: standard input is closed; pipe the question into it, or give it in quotes")
     # A question in another encoding is asked with replacement characters.
     return sys.stdin.buffer.read().decode(errors="replace")
-
-
-def check_dashes(arguments: Sequence[str]) -> None:
-    """Raises UsageError for the first argument that was read as options and is a file whose name begins with a dash."""
-    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    for name in before:
-        if name.startswith("-") and name != "-" and os.path.exists(name):
-            raise UsageError(
-                f"{name}: a file whose name begins with a dash looks like an option; write -- before it, after all "
-                f"options: -- {shlex.quote(name)}"
-            )

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import read_inputs
-from specprefill_cli.cli.options import Given
 from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.engine.request import Done, Request
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.hub import may_download
 from specprefill_cli.models.pairs import chosen_pair
 from specprefill_cli.models.refs import Kind, ModelRef, is_endpoint
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
@@ -36,47 +35,46 @@ def running_server(context: typer.Context, settings: Settings, notes: Notes) -> 
         return None
     from specprefill_cli.serving.control import server_for
 
-    return server_for(settings, lambda: seconds_since_start(context), notes.tell_alone)
+    return server_for(
+        settings, lambda: seconds_since_start(context), lambda reason: notes.line(f"specprefill: {reason}")
+    )
 
 
 def open_ready_session(
-    context: typer.Context | None, variants: Sequence[Settings], given: Given, notes: Notes, draft: bool | None = None
+    context: typer.Context | None, variants: Sequence[Settings], notes: Notes, any_mode: bool = False
 ) -> Session:
-    """Load the pair and run it once in each of the variants that will be asked for; warn of options without effect.
+    """Load the pair and run it once in each of the variants that will be asked for.
 
-    context: knows when the program started; None: the caller measures start-up; given: settings given on the command line
-    draft: whether to load the draft too; None: where one of the variants needs it
+    context: knows when the program started; None: the caller measures start-up
+    any_mode: whether other modes than those of the variants may be asked for later, so that the draft may be needed
 
     Raises SpecprefillError when a model cannot be loaded.
     """
     prepare_target(variants[0], notes)
-    from specprefill_cli.models.light_import import import_transformers
+    with notes.progress("loading the models"):
+        from specprefill_cli.models.light_import import import_transformers
 
-    import_transformers()
-    from specprefill_cli.answering.resolve import loads_draft, resolve_scorer
-    from specprefill_cli.answering.session import open_session
+        import_transformers()
+        from specprefill_cli.answering.resolve import loads_draft, resolve_scorer
+        from specprefill_cli.answering.session import open_session
 
-    needs_draft = any(map(loads_draft, variants)) if draft is None else draft
-    if is_endpoint(variants[0].target):
-        from specprefill_cli.endpoint.session import open_endpoint
+        if is_endpoint(variants[0].target):
+            from specprefill_cli.endpoint.session import open_endpoint
 
-        session: Session = open_endpoint(variants[0])
-    else:
-        session = open_session(variants[0], draft=needs_draft)
-    resolved = [
-        settings.varied(scorer=resolve_scorer(settings.scorer, session.pair, settings.mode)) for settings in variants
-    ]
-    for settings in resolved:
-        session.warm_up(settings)
-    warn_of_idle_options(given, resolved, notes)
+            session: Session = open_endpoint(variants[0])
+        else:
+            possible = [*variants, variants[0].varied(mode=AUTO)] if any_mode else variants
+            session = open_session(variants[0], any(map(loads_draft, possible)))
+        for variant in variants:
+            session.warm_up(variant.varied(scorer=resolve_scorer(variant.scorer, session.pair, variant.mode)))
     if context is not None:
         session.startup_seconds = seconds_since_start(context)
     return session
 
 
-def open_engine(context: typer.Context, settings: Settings, given: Given, notes: Notes) -> LocalEngine | EndpointEngine:
+def open_engine(context: typer.Context, settings: Settings, notes: Notes) -> LocalEngine | EndpointEngine:
     """An engine for one question. Raises SpecprefillError when a model cannot be loaded."""
-    session = open_ready_session(context, [settings], given, notes)
+    session = open_ready_session(context, [settings], notes)
     if is_endpoint(settings.target):
         from specprefill_cli.endpoint.session import EndpointEngine
 
@@ -92,25 +90,18 @@ def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine:
     Raises SpecprefillError when they cannot be loaded.
     """
     prepare_target(settings, notes)
-    from specprefill_cli.models.light_import import import_transformers
+    with notes.progress("loading the draft, and the target's tokenizer"):
+        from specprefill_cli.models.light_import import import_transformers
 
-    import_transformers()
-    from specprefill_cli.answering.session import open_session
-    from specprefill_cli.distributed.ranks import ALONE
-    from specprefill_cli.engine.local import LocalEngine
-    from specprefill_cli.prefill.registry import runs_draft
-    from specprefill_cli.record import PLANNED_MODE
+        import_transformers()
+        from specprefill_cli.answering.session import open_session
+        from specprefill_cli.distributed.ranks import ALONE
+        from specprefill_cli.engine.local import LocalEngine
+        from specprefill_cli.prefill.registry import runs_draft
+        from specprefill_cli.record import PLANNED_MODE
 
-    with_draft = runs_draft(PLANNED_MODE, settings.scorer)
-    return LocalEngine(open_session(settings, with_draft, target_weights=False, ranks=ALONE), concurrency=1)
-
-
-def warn_of_idle_options(given: Given, variants: Sequence[Settings], notes: Notes) -> None:
-    """Warn of settings that were given and have no effect in any of the variants, whose `auto` scorer is resolved."""
-    from specprefill_cli.cli.options import idle_options
-
-    for warning in idle_options(given, variants):
-        notes.warn(warning)
+        with_draft = runs_draft(PLANNED_MODE, settings.scorer)
+        return LocalEngine(open_session(settings, with_draft, target_weights=False, ranks=ALONE), concurrency=1)
 
 
 def prepare_target(settings: Settings, notes: Notes) -> None:
@@ -144,12 +135,10 @@ def ask_draft(
     settings: Settings,
     notes: Notes,
     top: int | None = None,
-    started: Callable[[float], None] = lambda _seconds: None,
-) -> Any:
-    """The result of a task of `Request`.
+) -> tuple[Any, float]:
+    """The result of a task of `Request`, and the seconds of start-up.
 
     names: of the documents; collection: the documents, where they were read already
-    started: told the seconds of start-up
     """
     # Standard input gives its document only once.
     read_before = collection is not None and STANDARD_INPUT in names
@@ -160,9 +149,8 @@ def ask_draft(
         engine = server
     else:
         documents = read_inputs(names, None, settings, notes) if collection is None else collection
-        with notes.progress("loading the draft, and the target's tokenizer"):
-            engine = open_draft_side(settings, notes)
-    started(seconds_since_start(context))
+        engine = open_draft_side(settings, notes)
+    startup_seconds = seconds_since_start(context)
     request = Request(documents=documents, question=question, settings=settings, task=task, top=top)
     with notes.progress("reading the documents with the draft"):
-        return next(event.result for event in engine.ask(request) if isinstance(event, Done))
+        return next(event.result for event in engine.ask(request) if isinstance(event, Done)), startup_seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import errno
 import io
 import os
 import sys
@@ -13,14 +13,13 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, TextIO, cast
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli.console import Notes, StandardOutput, close_broken_pipe
-from specprefill_cli.cli.inputs import check_dashes
+from specprefill_cli.cli.console import Notes, close_broken_pipe
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, first_line
 from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.reporting.safe import printable
@@ -47,14 +46,7 @@ LAB_PANEL = "Measure and calibrate"
 
 
 class Command(TyperCommand):
-    """A command whose help fits any width, and whose usage shows an argument's metavar without more brackets and dots."""
-
-    def __init__(self, *arguments: Any, help: str | None = None, **values: Any) -> None:
-        super().__init__(*arguments, help=unwrapped(help or ""), **values)
-        for param in self.params:
-            # A flag takes no value, so that no type belongs beside it.
-            if isinstance(param, TyperOption) and param.is_flag:
-                param.metavar = ""
+    """A command whose usage shows an argument's metavar without more brackets and dots."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments = [param for param in self.get_params(ctx) if isinstance(param, TyperArgument)]
@@ -64,12 +56,6 @@ class Command(TyperCommand):
             for piece in ([param.metavar] if param.metavar else param.get_usage_pieces(ctx))
         )
         return [str(self.options_metavar), *pieces]
-
-
-def unwrapped(text: str) -> str:
-    """A help text with each paragraph on one line; examples keep their lines."""
-    description, heading, examples = inspect.cleandoc(text).partition("\n\nExample")
-    return "\n\n".join(" ".join(part.split("\n")) for part in description.split("\n\n")) + heading + examples
 
 
 def tidy(app: typer.Typer) -> None:
@@ -91,11 +77,6 @@ class PipeGroup(TyperGroup):
         except BrokenPipeError:
             close_broken_pipe()
             raise typer.Exit(0) from None
-        except Exception as error:
-            # Typer's error about an unknown option, whose class is not public.
-            if hasattr(error, "option_name"):
-                check_dashes(sys.argv[1:])
-            raise
 
 
 def command_line(only: str | None = None) -> typer.Typer:
@@ -166,7 +147,6 @@ def main() -> None:
         # A character that the terminal cannot show becomes an escape sequence instead of an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.stdout = cast(TextIO, StandardOutput(sys.stdout))
     keep_freed_memory()
     bound_spinning(os.environ)
     termination = Termination()
@@ -195,9 +175,11 @@ def run(debug: bool) -> int | str | None:
     except Exception as error:
         if debug:
             raise
-        message = (
-            f"unexpected {type(error).__name__}: {error}; run again with `specprefill --debug ...` for the traceback"
-        )
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+            close_broken_pipe()
+            message = f"standard output: cannot be written ({error.strerror}); make room, or send it elsewhere"
+        else:
+            message = f"unexpected {type(error).__name__}: {error}; run `specprefill --debug ...` for the traceback"
         code = SpecprefillError.exit_code
     # Standard error may be full as well.
     with suppress(OSError):

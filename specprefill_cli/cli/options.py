@@ -1,4 +1,4 @@
-"""Options of commands: those of settings, with their choices, a few that are no settings, and those without effect."""
+"""Options of commands: those of settings, with their choices, and a few that are no settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,20 +13,18 @@ from typing import Annotated, Any
 import typer
 
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.sources import merge_settings, unknown_variables
+from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.pairs import PAIRS, SMOLLM2, with_named_pair
 from specprefill_cli.models.smollm2 import install_command
-from specprefill_cli.prefill.registry import MODES, REGISTRIES, SCORERS, check_name, runs_draft
+from specprefill_cli.prefill.registry import REGISTRIES, check_name
 from specprefill_cli.settings import (
     AUTO,
-    OFF,
     OUTPUT,
     PREFILL,
     SETTINGS,
     Setting,
     Settings,
-    flag,
     in_words,
     parse_setting,
 )
@@ -66,58 +63,6 @@ NO_SERVER = Parameter(
 )
 # Settings given on the command line, by name, as they were written there.
 Given = Mapping[str, Any]
-
-
-def mode_with(attribute: str) -> Callable[[Settings], bool]:
-    """Whether the mode of settings has an attribute of `Mode`, or may have it because it is `auto`."""
-    return lambda settings: settings.mode == AUTO or getattr(MODES[settings.mode], attribute)
-
-
-scores_document = mode_with("uses_draft")
-
-
-def looks_ahead(settings: Settings) -> bool:
-    """Whether the draft may decode before scoring."""
-    return scores_document(settings) and (settings.scorer == AUTO or SCORERS[settings.scorer].looks_ahead)
-
-
-def reads_with_window(settings: Settings) -> bool:
-    """Whether the draft reads with the window of the settings."""
-    windowed = settings.scorer == AUTO or SCORERS[settings.scorer].uses_window
-    return windowed and mode_with("uses_window")(settings) and runs_draft(settings.mode, settings.scorer)
-
-
-def obeys(name: str, settings: Settings) -> bool:
-    """Whether the mode obeys a setting that only some modes have."""
-    return settings.mode != AUTO and name in MODES[settings.mode].own_settings
-
-
-# By what they need: the options, and the settings in which they have an effect.
-NEEDS: Mapping[str, tuple[Sequence[str], Callable[[Settings], bool]]] = {
-    "--mode select or hybrid": (("keep",), mode_with("uses_keep")),
-    "--mode select": (("positions",), mode_with("any_length")),
-    "--mode draft-kv": (("recompute", "recompute_by"), partial(obeys, "recompute")),
-    "--mode draft-kv or hybrid": (("accept_risk", "exact_layers"), partial(obeys, "accept_risk")),
-    "a mode other than full": (("scorer", "chunk_size", "confirm"), scores_document),
-    "a scorer that looks ahead (question, paper)": (("look_ahead",), looks_ahead),
-    "--mode select and a scorer that runs the draft, other than paper": (("draft_window",), reads_with_window),
-    "--temperature above 0": (("top_p", "top_k"), lambda settings: settings.temperature > 0),
-    "--speculate": (("proposer",), lambda settings: settings.speculate != OFF),
-}
-
-
-def idle_options(
-    given: Collection[str], variants: Sequence[Settings], written: Callable[[str], str] = flag
-) -> list[str]:
-    """A warning for each reason why options given by name have no effect in any of the settings they run with.
-
-    written: what the user writes for an option, from its name
-    """
-    return [
-        f"{', '.join(idle)}: no effect without {need}"
-        for need, (options, has_effect) in NEEDS.items()
-        if (idle := [written(name) for name in options if name in given]) and not any(map(has_effect, variants))
-    ]
 
 
 def choices_of(setting: Setting) -> Sequence[str]:
@@ -241,14 +186,11 @@ def with_settings(
             context.obj["no_server"] = values.pop(NO_SERVER.name, False)
             flags = {option.name: values.pop(option.name) for option in options}
             given = {name: value for name, value in flags.items() if is_given(context, name)}
-            quiet = values.get("quiet", False)
-            for warning in unknown_variables():
-                Notes(quiet).warn(warning)
             supplies: dict[str, Any] = {"context": context, "given": given}
             if "settings" in accepted:
                 settings = merge_settings({name: value for name, value in given.items() if name not in listed})
                 if PAIR in chosen:
-                    settings = name_pair(settings, Notes(quiet))
+                    settings = name_pair(settings, Notes(values.get("quiet", False)))
                 supplies["settings"] = settings
                 for name, option in listed.items():
                     supplies[f"{name}s"] = option.values(given.get(name), getattr(settings, name))
@@ -272,9 +214,11 @@ def name_pair(settings: Settings, notes: Notes) -> Settings:
 
 def parameter_of(setting: Setting) -> Parameter:
     """The option of a setting as a parameter that typer reads. Its default is for the help alone."""
+    # `specprefill pairs` lists the pairs.
+    choices = () if setting is PAIR else choices_of(setting)
     option = typer.Option(
         setting.flag,
-        help=f"{setting.help}{choices_in_words(setting)}.",
+        help=f"{setting.help}{f': {in_words(list(choices))}' if choices else ''}.",
         rich_help_panel=setting.panel,
         show_default=setting.unset or True,
         metavar=f"<{'|'.join([*setting.words, setting.type.__name__])}>",
@@ -286,12 +230,6 @@ def parameter_of(setting: Setting) -> Parameter:
         default=shown_default(setting),
         annotation=Annotated[bool if setting.type is bool else str | None, option],
     )
-
-
-def choices_in_words(setting: Setting) -> str:
-    """The values to choose from, to be appended to a setting's help; `specprefill pairs` lists the pairs."""
-    choices = () if setting.name == "pair" else choices_of(setting)
-    return f": {in_words(list(choices))}" if choices else ""
 
 
 def shown_default(setting: Setting) -> str | bool | None:

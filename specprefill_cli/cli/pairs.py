@@ -159,6 +159,7 @@ def check(
     if name is not None and both_models:
         raise UsageError(f"pairs check: --draft and --target replace both models of {name}; leave out its name")
     settings = merge_settings({**given, "pair": name})
+    prepare_target(settings, Notes(quiet=False))
     with Notes(json).progress("reading configurations and tokenizers"):
         checks = examine(settings)
     if load and not any_broken(checks):
@@ -178,7 +179,6 @@ def examine(settings: Settings) -> list[Check]:
     pair = chosen_pair(settings)
     placement = choose_placement(settings.devices)
     template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
-    prepare_target(settings, Notes(quiet=False))
     draft, target = (load_outline(model, placement, settings.offline) for model in (pair.draft, pair.target))
     target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     own = load_template(pair.draft_prompt) if pair.draft_prompt is not None else template

@@ -12,7 +12,6 @@ from specprefill_cli.cli.inputs import checked_arguments
 from specprefill_cli.cli.loading import ask_draft
 from specprefill_cli.cli.options import OF_TARGET, Documents, Json, Question, Quiet, with_settings
 from specprefill_cli.engine.request import PASSAGES
-from specprefill_cli.record import Retrieval
 from specprefill_cli.settings import OUTPUT, Settings
 
 
@@ -52,7 +51,7 @@ def passages(
     """
     names, question = checked_arguments("passages", documents, question)
     notes = Notes(quiet)
-    retrieval: Retrieval = ask_draft(context, PASSAGES, names, None, question, settings, notes, top)
+    retrieval, _ = ask_draft(context, PASSAGES, names, None, question, settings, notes, top)
     from specprefill_cli.reporting.evidence import by_page
     from specprefill_cli.reporting.safe import printable
 

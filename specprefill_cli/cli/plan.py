@@ -54,9 +54,7 @@ def plan(
     names, question = checked_arguments("plan", documents, question)
     notes = Notes(quiet)
     collection = read_inputs(names, html, settings, notes)
-    started: list[float] = []
-    run: DryRun = ask_draft(context, PLAN, names, collection, question, settings, notes, started=started.append)
-    startup_seconds = started[0]
+    run, startup_seconds = ask_draft(context, PLAN, names, collection, question, settings, notes)
     from specprefill_cli.reporting import dry_run_report
 
     if html:
@@ -65,22 +63,19 @@ def plan(
         print_json(dry_run_report.plan_record(run, collection, startup_seconds))
         return
     out = console(sys.stdout)
-    out.print(plan_report(run, collection, settings.chunk_size, out.color_system is not None and not out.no_color))
+    out.print(plan_report(run, collection, settings.chunk_size))
     out.print(dry_run_report.ESTIMATE_NOTE, style="dim")
 
 
-def plan_report(run: DryRun, collection: Collection, chunk_size: int, colour: bool = False) -> Group:
-    """A strip of the document by importance, and tables of what is kept and what that should cost.
-
-    colour: show importance in colours; characters of different density show it without
-    """
+def plan_report(run: DryRun, collection: Collection, chunk_size: int) -> Group:
+    """A strip of the document by importance, and tables of what is kept and what that should cost."""
     from specprefill_cli.reporting.dry_run_report import estimate_rows, estimate_table, plan_facts
     from specprefill_cli.reporting.strip import heat_strip, legend
     from specprefill_cli.reporting.table import facts_table, warning_facts
 
     return Group(
-        heat_strip(collection, run.cells, colour),
-        Styled(legend(chunk_size, colour), "dim"),
+        heat_strip(collection, run.cells),
+        Styled(legend(chunk_size), "dim"),
         facts_table([*plan_facts(run), *warning_facts(run.warnings)]),
         estimate_table(estimate_rows(run)),
     )

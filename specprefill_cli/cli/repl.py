@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import statistics
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,9 +33,7 @@ HELP = {
     "/look-ahead": "[N] tokens the draft decodes before scoring",
     "/speculate": "[K] tokens proposed at once: off, auto or a number",
     "/documents": "[D...] the documents; with names, read these instead",
-    "/sources": "where in the documents the last answers come from",
     "/plan": "[QUESTION] show the chunks kept for it, or for the last one",
-    "/stats": "figures of this session",
     "/save": "FILE the last comparison as a page (.html) or as JSON (.json)",
     "/help": "this list",
     "/exit": "leave; Ctrl-D does too",
@@ -49,8 +47,8 @@ PATHS = ("/documents", "/save")
 class Repl:
     """The state of a session between lines.
 
-    read: reads documents by name; show_progress: shows what is being done; warn: shows a warning
-    question, compared: the last question and its answers; times: times to first token in seconds, by mode
+    read: reads documents by name; show_progress: shows what is being done
+    question, compared: the last question and its answers
     failed: whether the last line ended in an error, or was cancelled
     """
 
@@ -59,10 +57,8 @@ class Repl:
     modes: tuple[str, ...]
     read: Callable[[Sequence[str]], Collection]
     show_progress: Callable[[str], None] = lambda _text: None
-    warn: Callable[[str], None] = lambda _text: None
     question: str = ""
     compared: list[ModeAnswer] = field(default_factory=list)
-    times: dict[str, list[float]] = field(default_factory=dict)
     failed: bool = False
     ended: bool = False
 
@@ -86,24 +82,14 @@ class Repl:
         return shown
 
     def command(self, line: str) -> RenderableType | None:
-        """Run a command. Raises UsageError for an unknown one."""
+        """Run a command of `HELP`. Raises UsageError for an unknown one."""
         name, _, argument = line.partition(" ")
         argument = argument.strip()
         if name in SETTINGS:
             return self.change(SETTINGS[name], argument)
-        commands: dict[str, Callable[[str], RenderableType | None]] = {
-            "/mode": self.choose_modes,
-            "/documents": self.show_documents,
-            "/sources": self.show_sources,
-            "/plan": self.show_plan,
-            "/stats": self.show_stats,
-            "/save": self.save,
-            "/help": show_help,
-            "/exit": self.leave,
-        }
-        if name not in commands:
+        if name not in HELP:
             raise UsageError(f"{name}: no such command; /help lists them")
-        return commands[name](argument)
+        return getattr(self, f"do_{name[1:]}")(argument)
 
     def ask(self, question: str) -> RenderableType:
         from specprefill_cli.reporting.comparison_table import comparison_view
@@ -112,33 +98,22 @@ class Repl:
             question, self.settings, self.modes, lambda mode: self.show_progress(f"answering in mode {mode}")
         )
         self.question = question
-        for compared in self.compared:
-            self.times.setdefault(compared.asked, []).append(compared.answer.ttft_seconds)
         return comparison_view(self.compared, self.comparison.misfits)
 
     def change(self, name: str, argument: str) -> RenderableType:
-        """Change one setting, and warn where that has no effect; without a value, show it."""
-        from specprefill_cli.answering.resolve import resolve_scorer
-        from specprefill_cli.cli.options import idle_options
-
+        """Change one setting; without a value, show it."""
         command = "/" + name.replace("_", "-")
         if argument:
             self.settings = self.settings.varied(**{name: parse_setting(name, argument, command)})
-            pair, asked = self.comparison.session.pair, self.settings.scorer
-            variants = [
-                self.settings.varied(mode=mode, scorer=resolve_scorer(asked, pair, mode)) for mode in self.modes
-            ]
-            for warning in idle_options([name], variants, lambda _name: command):
-                self.warn(warning)
         value = getattr(self.settings, name)
         return plain(f"{command[1:]} {AUTO if value is None else value}")
 
-    def choose_modes(self, argument: str) -> RenderableType:
+    def do_mode(self, argument: str) -> RenderableType:
         if argument:
             self.modes = tuple(setting_values("mode", argument, "/mode"))
         return plain(f"mode {','.join(self.modes)}")
 
-    def show_documents(self, argument: str) -> RenderableType:
+    def do_documents(self, argument: str) -> RenderableType:
         if argument:
             self.comparison.collection = self.read(paths(argument))
             self.question, self.compared = "", []
@@ -147,29 +122,16 @@ class Repl:
             table.add_row(plain(one_line(document.name)), str(len(document.pages)), f"{len(document.text):,}")
         return table
 
-    def show_sources(self, _argument: str) -> RenderableType:
-        from specprefill_cli.reporting.comparison_table import sources_table
-
-        self.require_answers()
-        return sources_table(self.compared)
-
-    def show_plan(self, argument: str) -> RenderableType:
+    def do_plan(self, argument: str) -> RenderableType:
         question = argument or self.question
         if not question:
             raise UsageError("/plan: no question was asked yet; give one after the command")
         run = self.comparison.plan(question, self.settings)
         return plan_report(run, self.comparison.collection, self.settings.chunk_size)
 
-    def show_stats(self, _argument: str) -> RenderableType:
-        from specprefill_cli.reporting.table import seconds
-
-        table = plain_table("mode", "questions", "median TTFT", "fastest")
-        for mode, times in self.times.items():
-            table.add_row(plain(mode), str(len(times)), seconds(statistics.median(times)), seconds(min(times)))
-        return table if self.times else plain("no question was asked yet")
-
-    def save(self, argument: str) -> RenderableType:
-        self.require_answers()
+    def do_save(self, argument: str) -> RenderableType:
+        if not self.compared:
+            raise UsageError("no question was asked yet about these documents")
         # A name with blanks may stand in quotes.
         path = Path(argument[1:-1] if argument[:1] == argument[-1:] and argument[:1] in ("'", '"') else argument)
         path = path.expanduser()
@@ -180,23 +142,17 @@ class Repl:
         write_comparison(path, self.question, self.comparison, self.compared)
         return plain(f"written to {path}")
 
-    def leave(self, _argument: str) -> None:
+    def do_help(self, _argument: str) -> RenderableType:
+        """The commands and what they do."""
+        table = plain_table()
+        for name, meaning in HELP.items():
+            # Brackets would be markup.
+            table.add_row(name, meaning.replace("[", r"\["))
+        table.add_row("anything else", "a question about the documents")
+        return table
+
+    def do_exit(self, _argument: str) -> None:
         self.ended = True
-
-    def require_answers(self) -> None:
-        """Raises UsageError where no question was asked yet."""
-        if not self.compared:
-            raise UsageError("no question was asked yet about these documents")
-
-
-def show_help(_argument: str) -> RenderableType:
-    """The commands and what they do."""
-    table = plain_table()
-    for name, meaning in HELP.items():
-        # Brackets would be markup.
-        table.add_row(name, meaning.replace("[", r"\["))
-    table.add_row("anything else", "a question about the documents")
-    return table
 
 
 def paths(argument: str) -> list[str]:
@@ -204,9 +160,6 @@ def paths(argument: str) -> list[str]:
 
     Raises UsageError for an open quote, and for standard input, which holds the questions.
     """
-    import os
-    import shlex
-
     lexer = shlex.shlex(argument, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     if os.sep == "\\":
@@ -233,7 +186,6 @@ def write_comparison(path: Path, question: str, comparison: Comparison, compared
 
 def run_repl(repl: Repl, lines: Iterable[str], out: Console, notes: Notes) -> None:
     """Handle lines until they end or `/exit` ends the session; errors go to standard error, as notes do."""
-    repl.warn = notes.warn
     for line in lines:
         with notes.progress("answering") as update:
             repl.show_progress = update

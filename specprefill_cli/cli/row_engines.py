@@ -13,7 +13,7 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import document_reader
-from specprefill_cli.cli.loading import open_ready_session, prepare_target, running_server
+from specprefill_cli.cli.loading import open_ready_session, running_server
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.errors import UsageError
@@ -24,7 +24,6 @@ from specprefill_cli.settings import Settings
 if TYPE_CHECKING:
     from specprefill_cli.batching.loop import RowEngine
     from specprefill_cli.documents.document import Collection
-    from specprefill_cli.prefill.disk_cache import DiskCache
 
 # Ray's addresses of a cluster: the one that this machine belongs to, or host and port.
 ADDRESS = re.compile(r"auto|[^\s/]+:\d+")
@@ -32,7 +31,7 @@ ADDRESS = re.compile(r"auto|[^\s/]+:\d+")
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions:
-    """Options of `batch` about where rows are answered.
+    """Options of `batch` about where rows are answered; opens the engine that answers them in one process.
 
     names, own: documents of rows that name none, and what they hold
     folder: the working directory, which the paths of documents are relative to
@@ -49,6 +48,38 @@ class RowOptions:
     concurrency: int | None = None
     cache_dir: Path | None = None
     cache_limit: float = 8.0
+
+    def __call__(self) -> RowEngine:
+        """Open the engine of a worker. Raises SpecprefillError where a model cannot be loaded."""
+        os.chdir(self.folder)
+        keep_freed_memory()
+        bound_spinning(os.environ)
+        return self.open(None, Notes(quiet=True))
+
+    def open(self, context: typer.Context | None, notes: Notes) -> RowEngine:
+        """Load the models, and warm them up. context: knows when the program started; None: it starts here."""
+        began = time.perf_counter()
+        settings = self.settings
+        session = open_ready_session(context, [settings], notes)
+        from specprefill_cli.batching.engine_rows import EngineRows, reading_once
+        from specprefill_cli.prefill.disk_cache import DiskCache
+        from specprefill_cli.prefill.prefix_cache import document_cache
+
+        store = DiskCache(self.cache_dir, int(self.cache_limit * 2**30), notes.warn) if self.cache_dir else None
+        session = session.with_cache(document_cache(settings.memory_cache, session.pair, store))
+        if context is None:
+            session.startup_seconds = time.perf_counter() - began
+        reader = reading_once(document_reader(settings))
+        own = () if self.own is None else self.own
+        if is_endpoint(settings.target):
+            from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
+
+            return EngineRows(EndpointEngine(session, self.concurrency or CAPACITY, reader), settings, own)
+        from specprefill_cli.engine.local import LocalEngine
+
+        engine = LocalEngine(session, self.concurrency, read=reader)
+        engine.start()
+        return EngineRows(engine, settings, own)
 
 
 def check_workers(settings: Settings, workers: int | None, ray: str | None) -> None:
@@ -73,58 +104,10 @@ def open_row_engine(context: typer.Context, options: RowOptions, notes: Notes) -
 
             engine = replace(server, capacity=options.concurrency or server.capacity)
             return EngineRows(engine, settings, options.names)
-        prepare_target(settings, notes)
-        with notes.progress("loading the models"):
-            return LocalOpener(options).open(context, notes)
+        return options.open(context, notes)
     from specprefill_cli.batching.ray_rows import connect
 
     gpus = 0 if settings.devices == "cpu" else settings.tensor_parallel
     with notes.progress("starting the workers"):
         # With one row at a time, a row that ends its worker costs no other row an attempt.
-        return connect(LocalOpener(options), options.ray, options.workers, gpus, options.concurrency or 1)
-
-
-@dataclass(frozen=True)
-class LocalOpener:
-    """Opens an engine in this process, or in that of a worker."""
-
-    options: RowOptions
-
-    def __call__(self) -> RowEngine:
-        """Open the engine of a worker. Raises SpecprefillError where a model cannot be loaded."""
-        os.chdir(self.options.folder)
-        keep_freed_memory()
-        bound_spinning(os.environ)
-        return self.open(None, Notes(quiet=True))
-
-    def open(self, context: typer.Context | None, notes: Notes) -> RowEngine:
-        """Load the models, and warm them up. context: knows when the program started; None: it starts here."""
-        began = time.perf_counter()
-        options, settings = self.options, self.options.settings
-        # A row may bring what gives an option its effect: nothing is idle here.
-        session = open_ready_session(context, [settings], {}, notes)
-        from specprefill_cli.batching.engine_rows import EngineRows, reading_once
-        from specprefill_cli.prefill.prefix_cache import document_cache
-
-        store = disk_cache(options.cache_dir, options.cache_limit, notes)
-        session = session.with_cache(document_cache(settings.memory_cache, session.pair, store))
-        if context is None:
-            session.startup_seconds = time.perf_counter() - began
-        reader = reading_once(document_reader(settings, notes))
-        own = () if options.own is None else options.own
-        if is_endpoint(settings.target):
-            from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
-
-            return EngineRows(EndpointEngine(session, options.concurrency or CAPACITY, reader), settings, own)
-        from specprefill_cli.engine.local import LocalEngine
-
-        engine = LocalEngine(session, options.concurrency, read=reader)
-        engine.start()
-        return EngineRows(engine, settings, own)
-
-
-def disk_cache(cache_dir: Path | None, cache_limit: float, notes: Notes) -> DiskCache | None:
-    """The folder that keeps the draft's KV for later runs, if there is one; cache_limit: its size, in GiB."""
-    from specprefill_cli.prefill.disk_cache import DiskCache
-
-    return DiskCache(cache_dir, int(cache_limit * 2**30), notes.warn) if cache_dir is not None else None
+        return connect(options, options.ray, options.workers, gpus, options.concurrency or 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,8 @@ from specprefill_cli.settings import Settings
 SERVER = "Server"
 UNITS = {"s": 1, "m": 60, "h": 3600}
 EXTRA = "serve"
+server_option = partial(typer.Option, rich_help_panel=SERVER)
+optional = partial(server_option, show_default="none")
 
 
 @with_settings("documents", "models", "prefill", "decoding", "cache", "passages")
@@ -31,74 +34,46 @@ def serve(
         ),
     ] = None,
     http: Annotated[
-        str | None,
-        typer.Option(
-            help="Also listen on this address, such as 127.0.0.1:8777. Requests need the token.",
-            rich_help_panel=SERVER,
-            show_default="none",
-        ),
+        str | None, optional(help="Also listen on this address, such as 127.0.0.1:8777. Requests need the token.")
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             help="File with the token for --http; required if other machines reach the address.",
-            rich_help_panel=SERVER,
             show_default="one in the runtime folder",
         ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Also accept this Host header, for proxies and containers; may be repeated.",
-            rich_help_panel=SERVER,
-            show_default="none",
-        ),
+        optional(help="Also accept this Host header, for proxies and containers; may be repeated."),
     ] = None,
     idle: Annotated[
-        str | None,
-        typer.Option(
-            help="Stop after this long without work: 90s, 30m or 2h.", rich_help_panel=SERVER, show_default="never"
-        ),
+        str | None, optional(help="Stop after this long without work: 90s, 30m or 2h.", show_default="never")
     ] = None,
-    queue: Annotated[
-        int, typer.Option(help="HTTP questions that may wait; more get 429.", min=0, rich_help_panel=SERVER)
-    ] = 64,
+    queue: Annotated[int, server_option(help="HTTP questions that may wait; more get 429.", min=0)] = 64,
     queue_seconds: Annotated[
-        float,
-        typer.Option(
-            help="Seconds that an HTTP question may wait before it gets 503.", min=0.1, rich_help_panel=SERVER
-        ),
+        float, server_option(help="Seconds that an HTTP question may wait before it gets 503.", min=0.1)
     ] = 60.0,
-    body_limit: Annotated[
-        int, typer.Option(help="Largest request body, in MiB.", min=1, max=1024, rich_help_panel=SERVER)
-    ] = 32,
+    body_limit: Annotated[int, server_option(help="Largest request body, in MiB.", min=1, max=1024)] = 32,
     log_requests: Annotated[
-        bool,
-        typer.Option("--log-requests", help="Log questions and the names of documents.", rich_help_panel=SERVER),
+        bool, server_option("--log-requests", help="Log questions and the names of documents.")
     ] = False,
     upstream: Annotated[
         str | None,
-        typer.Option(
-            help="Act as a proxy for this OpenAI-compatible server: URL, or URL#MODEL to shorten only requests to one model.",
-            rich_help_panel=SERVER,
-            show_default="none",
+        optional(
+            help="Act as a proxy for this OpenAI-compatible server: URL, or URL#MODEL to shorten only requests to one model."
         ),
     ] = None,
     shadow: Annotated[
         float,
-        typer.Option(
+        server_option(
             help="With --upstream: also send this share of shortened requests in full, to compare the answers.",
             min=0,
             max=1,
-            rich_help_panel=SERVER,
         ),
     ] = 0.0,
-    status: Annotated[
-        bool, typer.Option("--status", help="Show the running server, and exit.", rich_help_panel=SERVER)
-    ] = False,
-    stop: Annotated[
-        bool, typer.Option("--stop", help="Stop the running server, and exit.", rich_help_panel=SERVER)
-    ] = False,
+    status: Annotated[bool, server_option("--status", help="Show the running server, and exit.")] = False,
+    stop: Annotated[bool, server_option("--stop", help="Stop the running server, and exit.")] = False,
     *,
     settings: Settings,
     json: Json = False,
@@ -137,7 +112,7 @@ def serve(
 
     notes = Notes(quiet)
     with notes.progress("reading documents"):
-        own = document_reader(settings, notes)(documents) if documents else None
+        own = document_reader(settings)(documents) if documents else None
     options = ServeOptions(
         http=http,
         token_file=token_file,

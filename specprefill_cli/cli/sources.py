@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +15,6 @@ from specprefill_cli.settings import AUTO, ENVIRONMENT_PREFIX, SETTINGS, Setting
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
-
-# Variables that are no settings.
-OTHER_VARIABLES = tuple(ENVIRONMENT_PREFIX + name for name in ("CONFIG", "CALIBRATION", "MODELS", "SERVER"))
 
 
 @dataclass(frozen=True)
@@ -75,58 +70,23 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
     return sourced
 
 
-def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """A warning for each variable that looks like one of ours and is none, with the name that it comes nearest to."""
-    known = [*(setting.variable for setting in SETTINGS.values()), *OTHER_VARIABLES]
-    unknown = [name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]
-    return [
-        f"{name}: no such variable, it has no effect; did you mean {get_close_matches(name, known, 1, cutoff=0)[0]}?"
-        for name in unknown
-    ]
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """The settings in a config file. Raises UsageError, naming the file."""
-    return parse_config(read_text(path), path)
-
-
-def read_text(path: Path) -> str:
-    """A config file's text. Raises UsageError, naming the file."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise not_toml(path, error) from error
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
-
-
-def parse_config(text: str, path: Path) -> dict[str, Any]:
-    """The settings in a config file's text. Raises UsageError, naming the file."""
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise not_toml(path, error) from error
-    return {name: parse_setting(name, value, str(path)) for name, value in values.items()}
-
-
-def not_toml(path: Path, error: Exception) -> UsageError:
-    """What to raise for a config file that cannot be parsed."""
-    return UsageError(f"{path}: not valid TOML ({error}); fix or remove the file")
+    return {name: parse_setting(name, value, str(path)) for name, value in read_document(path).unwrap().items()}
 
 
 def set_value(path: Path, name: str, text: str) -> Any:
     """Write a setting into the file, in its type, and return its value.
 
     Raises UsageError, and leaves the file as it is, for an unknown setting, a value out of its range, or a file that
-    cannot be read or would not be valid with it; SpecprefillError for one that cannot be written.
+    cannot be read or has another fault; SpecprefillError for one that cannot be written.
     """
     value = parse_setting(name, text, "config set")
+    read_config(path)
     document = read_document(path)
     # TOML has no null.
     document[name] = AUTO if value is None else value
-    changed = document.as_string()
-    parse_config(changed, path)
-    write(path, changed)
+    write(path, document.as_string())
     return value
 
 
@@ -143,16 +103,18 @@ def unset_value(path: Path, name: str) -> None:
 
 
 def read_document(path: Path) -> TOMLDocument:
-    """Raises UsageError for a file that cannot be read, or is not TOML."""
+    """A config file, empty where there is none. Raises UsageError for a file that cannot be read, or is not TOML."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     if path.exists() and not path.is_file():
         raise UsageError(f"{path}: this is not a file; set SPECPREFILL_CONFIG to one")
     try:
-        return tomlkit.parse(read_text(path) if path.exists() else "")
-    except TOMLKitError as error:
-        raise not_toml(path, error) from error
+        return tomlkit.parse(path.read_text(encoding="utf-8-sig") if path.exists() else "")
+    except (TOMLKitError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
 
 
 def write(path: Path, text: str) -> None:

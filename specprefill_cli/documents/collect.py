@@ -1,13 +1,12 @@
 """Sources named by the user (files, folders, glob patterns, standard input) -> documents."""
 
-import glob
 import os
 import re
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,8 +23,6 @@ _MOST_KINDS = 5
 _PATTERN_CHARACTERS = frozenset("*?[")
 # Office programs put a file of such a name beside an open document.
 _LOCK_PREFIX = "~$"
-# Pipes that a shell makes have their writer at once.
-PATIENCE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -69,22 +66,17 @@ def expand_source(source: str, suffixes: Sequence[str]) -> Expansion:
 
 
 def _matches(pattern: Path) -> Iterator[Path]:
-    """Yield the files that match a pattern; for `**`, unlike glob, each real folder is visited once, however links loop."""
-    if "**" not in pattern.parts:
-        yield from (Path(name) for name in glob.glob(str(pattern)) if not os.path.isdir(name))
-        return
-    place = pattern.parts.index("**")
-    rest = pattern.parts[place + 1 :] or ("*",)
-    for top in glob.glob(str(Path(*pattern.parts[:place]))):
-        visited = set()
-        for folder, inner, _ in os.walk(top, followlinks=True):
-            inner[:] = sorted(name for name in inner if not name.startswith("."))
-            real = os.path.realpath(folder)
-            if real in visited:
-                inner.clear()
-            else:
-                visited.add(real)
-                yield from _matches(Path(glob.escape(folder), *rest))
+    """Yield the files that a pattern matches, hidden ones aside; `**` follows no links to folders, which may form loops."""
+    fixed = len(list(takewhile(_PATTERN_CHARACTERS.isdisjoint, pattern.parts)))
+    # Inside a name, `**` means no more than `*`.
+    rest = [part if part == "**" else part.replace("**", "*") for part in pattern.parts[fixed:]]
+    # A pattern that ends with `**` matches the files below; pathlib would name the folders alone.
+    inner = (*rest, "*") if rest[-1] == "**" else rest
+    top = Path(*pattern.parts[:fixed])
+    for path in top.glob(str(Path(*inner))):
+        hidden = any(part.startswith(".") for part in path.relative_to(top).parts)
+        if not hidden and not os.path.isdir(path):
+            yield path
 
 
 def _expand_folder(folder: str, suffixes: Sequence[str]) -> Expansion:
@@ -144,12 +136,11 @@ def read_collection(
     strict: bool = False,
     stdin: BinaryIO | None = None,
     limits: Limits | None = None,
-    tell: Callable[[str], None] = lambda _text: None,
     step: Callable[[str], None] = lambda _text: None,
 ) -> Collection:
     """Read the documents of `read_documents` as one collection, which also tells what was skipped.
 
-    tell: shows what is being waited for; step: shows how far a reader came, page by page
+    step: shows how far a reader came, page by page
     """
     limits = limits or Limits()
     documents: dict[str, Document] = {}
@@ -167,7 +158,7 @@ def read_collection(
         for path in expansion.files:
             real_path = os.path.normcase(os.path.realpath(path))
             try:
-                documents[real_path] = documents.get(real_path) or _read_file(path, limits, tell, step)
+                documents[real_path] = documents.get(real_path) or _read_file(path, limits, step)
             except DocumentError as error:
                 if strict or expansion.named:
                     raise
@@ -187,10 +178,10 @@ def read_standard_input(stream: BinaryIO | None, limits: Limits | None = None) -
     return data
 
 
-def _read_file(path: Path, limits: Limits, tell: Callable[[str], None], step: Callable[[str], None]) -> Document:
+def _read_file(path: Path, limits: Limits, step: Callable[[str], None]) -> Document:
     name = path.as_posix()
     try:
-        with _open(path, f"waiting for a writer to {one_line(name)} ...", tell) as stream:
+        with path.open("rb") as stream:
             data = _read_at_most(stream, limits.max_bytes + 1)
     except FileNotFoundError as error:
         raise document_error(name, "no such file or folder", "check the name") from error
@@ -199,17 +190,6 @@ def _read_file(path: Path, limits: Limits, tell: Callable[[str], None], step: Ca
     except OSError as error:
         raise document_error(name, f"cannot be read: {error.strerror or error}", "check the file") from error
     return read_document(data, name, limits, step)
-
-
-def _open(path: Path, waiting: str, tell: Callable[[str], None]) -> BinaryIO:
-    """Open a file; tell when a named pipe keeps waiting for its writer."""
-    timer = threading.Timer(PATIENCE_SECONDS, tell, (waiting,))
-    if path.is_fifo():
-        timer.start()
-    try:
-        return path.open("rb")
-    finally:
-        timer.cancel()
 
 
 def _read_at_most(stream: BinaryIO, size: int) -> bytes:

@@ -42,7 +42,8 @@ def join_lines(text: str) -> str:
     """Join the lines of each paragraph in the text of one page, whose characters are clean."""
     lines = [line.strip() for line in text.split("\n")]
     widths = [_columns(line) for line in lines]
-    usual = _usual_width(widths)
+    filled = sorted(filter(None, widths))
+    usual = filled[int(USUAL_QUANTILE * (len(filled) - 1))] if filled else 0
     full = [usual >= NARROWEST_COLUMN and width >= FULL_LINE * usual for width in widths]
     parts = [lines[0]]
     for index, (line, following) in enumerate(pairwise(lines)):
@@ -79,11 +80,6 @@ def _separator(line: str, following: str, line_is_full: bool, following_is_full:
     if heading_next and _ends_sentence(line):
         return "\n"
     return "" if _is_wide(line[-1]) and _is_wide(following[0]) else " "
-
-
-def _usual_width(widths: list[int]) -> int:
-    filled = sorted(width for width in widths if width)
-    return filled[int(USUAL_QUANTILE * (len(filled) - 1))] if filled else 0
 
 
 def _columns(line: str) -> int:

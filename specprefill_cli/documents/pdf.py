@@ -19,8 +19,8 @@ from specprefill_cli.errors import first_line
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader
 
-# Held while a collector joins or leaves the log of pypdf, which all threads share.
-COLLECTORS = threading.Lock()
+# Keeps logging from showing what no other handler takes.
+SILENCE = logging.NullHandler()
 _OCR = "run OCR first, for example ocrmypdf"
 _REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
 # In the group, tokens of a content stream that are well-formed: strings, brackets, names, numbers, operators. Outside it
@@ -118,14 +118,10 @@ def open_pdf(file: SourceFile) -> PdfReader:
 
 
 class Collector(logging.Handler):
-    """Collects the warnings of the thread that made it.
+    """Collects the warnings of the thread that made it."""
 
-    propagate: whether the logger passed its records on before any collector was added
-    """
-
-    def __init__(self, propagate: bool) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.propagate = propagate
         self.thread = threading.get_ident()
         self.complaints: list[str] = []
 
@@ -136,28 +132,19 @@ class Collector(logging.Handler):
 
 @contextmanager
 def pypdf_complaints() -> Iterator[list[str]]:
-    """Keep pypdf's log from the terminal, and yield the list of its complaints in this thread.
+    """Yield the list of pypdf's complaints in this thread; its log never reaches the terminal again.
 
     pypdf repairs damage and says so in its log only: a page may lose text without an exception. A parser that is out of
-    time may end while the next file is read: the logger is restored when the last collector goes.
+    time may end while the next file is read.
     """
-    logger = logging.getLogger("pypdf")
-    with COLLECTORS:
-        collector = Collector(next((other.propagate for other in collectors(logger)), logger.propagate))
-        logger.addHandler(collector)
-        logger.propagate = False
+    logger, collector = logging.getLogger("pypdf"), Collector()
+    logger.propagate = False
+    logger.addHandler(SILENCE)
+    logger.addHandler(collector)
     try:
         yield collector.complaints
     finally:
-        with COLLECTORS:
-            logger.removeHandler(collector)
-            if not collectors(logger):
-                logger.propagate = collector.propagate
-
-
-def collectors(logger: logging.Logger) -> list[Collector]:
-    """The collectors that a logger has."""
-    return [handler for handler in logger.handlers if isinstance(handler, Collector)]
+        logger.removeHandler(collector)
 
 
 def add_warnings(file: SourceFile, failures: Mapping[int, str], complaints: Sequence[str]) -> None:

@@ -5,16 +5,14 @@ starts slowly. Python cannot kill a thread, so a late reader is asked to stop th
 """
 
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.errors import DocumentError, document_error
-from specprefill_cli.signals import SLICE_SECONDS
 
 T = TypeVar("T")
 
@@ -43,14 +41,9 @@ def run_with_deadline(work: Callable[[], T], stop: threading.Event, seconds: flo
         except BaseException as error:  # raised again in the caller's thread
             outcome.set_exception(error)
 
-    deadline = time.monotonic() + seconds
     threading.Thread(target=run, name="document-reader", daemon=True).start()
     try:
-        while not outcome.done():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not done after {seconds:g} s")
-            wait((outcome,), timeout=SLICE_SECONDS)
-        return outcome.result()
+        return outcome.result(timeout=seconds)
     finally:
         stop.set()
 

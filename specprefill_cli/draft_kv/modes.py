@@ -68,9 +68,6 @@ class DraftKvMode(Mode):
 
     name = "draft-kv"
     uses_draft = True
-    # The draft reads with the window of the maps.
-    uses_window = False
-    own_settings: ClassVar[tuple[str, ...]] = ("recompute", "recompute_by", "accept_risk", "exact_layers")
     # The maps read the draft's states.
     fallback_scorer = "question"
     # What prefills where nothing can be accepted.
@@ -152,7 +149,6 @@ class HybridMode(DraftKvMode):
 
     name = "hybrid"
     uses_keep = True
-    own_settings: ClassVar[tuple[str, ...]] = ("accept_risk", "exact_layers")
     substitute: ClassVar[Mode] = SelectMode()
 
     def share(self, request: PrefillRequest) -> float | None:

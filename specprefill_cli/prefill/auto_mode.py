@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.outline import ModelOutline
-from specprefill_cli.prefill.positions import answer_room
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import BASELINE, ORIGINAL
@@ -19,6 +17,8 @@ SMALLEST_SPEEDUP = 1.2
 # What helps against a prompt that does not fit, and where its documents are not the reason.
 SHORTEN = "give fewer or shorter documents, or a pair with a longer context"
 SHORTEN_QUESTION = "ask a shorter question, or use a pair with a longer context"
+# What follows a prompt, and the option that limits it.
+ANSWER, LOOK_AHEAD = ("answer", "--max-new-tokens"), ("look-ahead", "--look-ahead")
 
 
 def automatic_modes(request: PrefillRequest | None = None) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def expected_speedup(mode: str, request: PrefillRequest) -> float | None:
 
 def fits_target(request: PrefillRequest) -> bool:
     """Whether the whole prompt and the longest answer fit the target's context."""
-    return request.prompt.length <= answer_room(request)
+    return request.prompt.length <= request.answer_room
 
 
 def check_fits(request: PrefillRequest, mode: str) -> None:
@@ -123,8 +123,7 @@ def check_fits(request: PrefillRequest, mode: str) -> None:
     elif any_length and request.document_tokens > request.chunk_size:
         tokens += request.chunk_size - request.document_tokens
         advice = SHORTEN_QUESTION
-    answer = Extension(tokens=request.max_new_tokens, content="answer", option="--max-new-tokens")
-    check_context(request.pair.target, request.prompt.length, tokens, answer, advice)
+    check_context(request.pair.target, request.prompt.length, tokens, request.max_new_tokens, ANSWER, advice)
     if runs_draft(mode, request.scorer):
         check_draft_fits(request, any_length, advice)
 
@@ -142,32 +141,24 @@ def check_draft_fits(request: PrefillRequest, in_windows: bool = True, advice: s
         tokens += request.chunk_size - (end - start)
         advice = SHORTEN_QUESTION
     steps = request.look_ahead if scorer.looks_ahead else 0
-    look_ahead = Extension(tokens=steps, content="look-ahead", option="--look-ahead")
-    check_context(draft, prompt.length, tokens, look_ahead, advice)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Extension:
-    """Tokens that a model computes behind a prompt: how many, what they are, and the option that limits them."""
-
-    tokens: int
-    content: str
-    option: str
+    check_context(draft, prompt.length, tokens, steps, LOOK_AHEAD, advice)
 
 
 def check_context(
-    model: LoadedModel | ModelOutline, prompt_tokens: int, tokens: int, extension: Extension, advice: str
+    model: LoadedModel | ModelOutline, prompt_tokens: int, tokens: int, more: int, content: tuple[str, str], advice: str
 ) -> None:
-    """Raises PromptTooLong where tokens of a prompt, and what follows them, exceed a model's context.
+    """Raises PromptTooLong where tokens of a prompt, and `more` behind them, exceed a model's context.
 
     tokens: those that must fit at once; fewer than the prompt's where its document is read in windows
+    content: what follows the prompt, and the option that limits it
     """
-    if tokens + extension.tokens <= model.context:
+    if tokens + more <= model.context:
         return
+    name, option = content
     subject = "the prompt has" if tokens == prompt_tokens else "with one chunk of its document, the prompt has"
     if tokens <= model.context:
-        advice = f"lower {extension.option}, or {advice}"
+        advice = f"lower {option}, or {advice}"
     raise PromptTooLong(
-        f"{subject} {tokens:,} tokens and with {extension.tokens:,} tokens of {extension.content} does not fit "
+        f"{subject} {tokens:,} tokens and with {more:,} tokens of {name} does not fit "
         f"{model.name}'s context of {model.context:,}; {advice}"
     )

@@ -1,4 +1,4 @@
-"""Fates of document spans, and the plan that gives every span one."""
+"""Fates of document spans, the plan that gives every span one, and where the target computes what is kept."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.record import Fate
+
+# Positions that shortened gaps take together, for each kept token: text in which most positions are missing reads badly.
+GAP_SHARE = 1
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,35 @@ def full_plan(prompt_tokens: int, document: tuple[int, int]) -> Plan:
     """The plan in which the target computes everything."""
     spans = (Span(*document, Fate.RECOMPUTE),) if document[1] > document[0] else ()
     return Plan(prompt_tokens, document, spans)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactPositions:
+    """Kept tokens with their gaps shortened evenly; order and distances inside a span are the original ones.
+
+    tokens: [K] indices in the prompt, ascending; positions: [K] where the target computes them, ascending
+    end: position of the answer's first token; factor: what each gap was multiplied by, 0 to 1
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    end: int
+    factor: float
+
+
+def shorten_gaps(kept: Tensor, prompt_tokens: int, room: int) -> CompactPositions:
+    """Positions below `room` for kept tokens [K], ascending indices in a prompt; the original ones where these fit.
+
+    Raises ValueError where there is not even room for the kept tokens without gaps.
+    """
+    count = len(kept)
+    if count > room:
+        raise ValueError(f"{count} kept tokens in {room} positions")
+    dropped = prompt_tokens - count
+    allowed = min(dropped, room - count)
+    order = torch.arange(count)
+    # Whole numbers: a rounded factor could move the last token out of the room.
+    positions = order + (kept - order) * allowed // max(1, dropped)
+    return CompactPositions(
+        tokens=kept, positions=positions, end=count + allowed, factor=allowed / dropped if dropped else 1.0
+    )

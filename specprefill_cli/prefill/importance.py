@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ def attention_importance(
     For each captured query, layer and head: softmax in float32 over all keys of the prompt that the query may see, BOS
     and instruction included; average pooling over neighbouring tokens of the prompt; then the document's part. Maximum
     over layers and heads; mean over queries. A softmax over the document's keys alone would inflate every head that
-    rests on BOS. Scores of one key-value head are in memory at a time, for as many queries as `query_block` allows.
+    rests on BOS. Scores of one key-value head are in memory at a time, for as many queries as `query_slices` allows.
 
     positions: [Q] of the captured queries; those of decoded tokens lie behind the prompt
     share: the heads that this rank holds, where ranks share the draft: a softmax belongs to one head, so that only the
@@ -47,7 +48,7 @@ def attention_importance(
     for part in query_slices(state, capture, prompt_tokens, layers[0], share):
         best: Tensor | None = None
         for layer in layers:
-            for _, scores in group_scores(state, capture, layer, part, positions, prompt_tokens):
+            for scores in group_scores(state, capture, layer, part, positions, prompt_tokens):
                 pooled = pool(scores.softmax(-1))[..., document[0] : document[1]].amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         if best is not None:
@@ -57,11 +58,18 @@ def attention_importance(
 
 
 def group_scores(
-    state: PrefillState, capture: QueryCapture, layer: int, part: slice, positions: Tensor, prompt_tokens: int
-) -> Iterator[tuple[slice, Tensor]]:
+    state: PrefillState,
+    capture: QueryCapture,
+    layer: int,
+    part: slice,
+    positions: Tensor,
+    prompt_tokens: int,
+    heads: Sequence[int] | None = None,
+) -> Iterator[Tensor]:
     """Scores [group, q, prompt_tokens] in float32, one key-value head after the other, with the query heads that share it.
 
     part: which of the captured queries, at positions [Q]; keys that they must not see score minus infinity
+    heads: the query heads that are scored, ascending; None: all
     """
     keys = layer_keys(state, layer)[:, :prompt_tokens]
     queries = capture.layer(layer)[:, part].float() * capture.scaling[layer]
@@ -69,11 +77,10 @@ def group_scores(
     first = min(int(positions[part].min()) + 1, prompt_tokens)
     hidden = copied_to(torch.arange(first, prompt_tokens) > positions[part, None], keys.device)
     size = len(queries) // len(keys)
-    for number, head_keys in enumerate(keys):
-        group = slice(number * size, (number + 1) * size)
-        scores = queries[group] @ head_keys.float().T
+    for number, sharing in groupby(range(len(queries)) if heads is None else heads, lambda head: head // size):
+        scores = queries[list(sharing)] @ keys[number].float().T
         scores[..., first:].masked_fill_(hidden, float("-inf"))
-        yield group, scores
+        yield scores
 
 
 def query_slices(
@@ -83,13 +90,9 @@ def query_slices(
     heads, rows, _ = capture.layer(layer).shape
     keys = layer_keys(state, layer)
     group = heads // len(keys) if share is None else share.group
-    block = query_block(prompt_tokens * group, keys.device)
+    elements = CPU_SCORE_ELEMENTS if keys.device.type == "cpu" else GPU_SCORE_ELEMENTS
+    block = max(1, elements // max(1, prompt_tokens * group))
     return (slice(first, first + block) for first in range(0, rows, block))
-
-
-def query_block(scores: int, device: torch.device) -> int:
-    """How many queries are scored together on a device; scores: attention scores of one query."""
-    return max(1, (CPU_SCORE_ELEMENTS if device.type == "cpu" else GPU_SCORE_ELEMENTS) // max(1, scores))
 
 
 def check_finite(importance: Tensor) -> Tensor:

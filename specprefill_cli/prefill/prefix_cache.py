@@ -19,7 +19,8 @@ from torch import Tensor
 
 from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.models.adapter import rotation_depends_on_length
-from specprefill_cli.models.cache import PrefillState, branch, new_state, state_bytes
+from specprefill_cli.models.attention_plan import SINKS
+from specprefill_cli.models.cache import PrefillState, branch, layer_tensors, new_state, restore_state, state_bytes
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
 from specprefill_cli.models.memory_plan import MemoryPlan, token_bytes
 from specprefill_cli.models.outline import ModelOutline
@@ -38,19 +39,10 @@ EMBEDDING_BYTES, ENCODING_BYTES, ID_BYTES = 2**26, 2**28, 40
 DRAFT_PREFIX, TARGET_PREFIX, TOKENS = "draft document KV", "target document KV", "document tokens"
 
 
-@dataclass(kw_only=True)
-class CachedPrefix:
-    """A cache whose first `tokens` slots hold a prompt's prefix and document in its lowest `layers` layers."""
-
-    state: PrefillState
-    tokens: int
-    layers: int
-
-
 class PrefixCache:
-    """The latest prefixes of one model, by the token ids of prefix and document.
+    """The latest states of one model that hold a prompt's prefix and document, by the token ids of these.
 
-    Any number of answers may share a prefix at the same time: each appends to a branch of its own. Other ranks find by
+    Any number of answers may share a state at the same time: each appends to a branch of its own. Other ranks find by
     `name` what they keep beside this one.
     """
 
@@ -58,7 +50,7 @@ class PrefixCache:
         self.store = store
         self.capacity_bytes = capacity_bytes
         self.pending_writes: list[Callable[[], None]] = []
-        self.prefixes: ByteCache[CachedPrefix] = ByteCache(capacity_bytes, lambda prefix: state_bytes(prefix.state))
+        self.prefixes: ByteCache[PrefillState] = ByteCache(capacity_bytes, state_bytes)
         self.embeddings: ByteCache[Tensor] = ByteCache(EMBEDDING_BYTES, lambda vectors: vectors.nbytes)
         self.name = uuid.uuid4().hex
 
@@ -67,33 +59,42 @@ class PrefixCache:
 
         window: tokens that the model saw back while it read them
         """
-        tokens = shared_tokens(prompt)
-        key = prefix_key(loaded, tokens, window)
-        prefix = self.prefixes.get(key)
-        if (prefix is None or prefix.layers < layers) and self.store is not None:
-            prefix = self.store.load(loaded, tokens, layers, window)
-        if prefix is None or prefix.layers < layers:
-            self.make_room(len(tokens))
+        key, tokens = prefix_key(loaded, prompt, window), prompt.document[1]
+        state = self.prefixes.get(key)
+        if (state is None or filled_layers(state) < layers) and self.store is not None:
+            stored = self.store.load(stored_key(self.store, loaded, key, layers))
+            if stored is not None:
+                pairs = [(stored[f"{number}.keys"], stored[f"{number}.values"]) for number in range(layers)]
+                state = restore_state(loaded.model, pairs)
+        if state is None or filled_layers(state) < layers:
+            self.make_room(tokens)
             return None
-        self.prefixes.keep(key, prefix)
-        return branch(prefix.state, prefix.tokens)
+        self.prefixes.keep(key, state)
+        return branch(state, tokens)
 
     def holds(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> bool:
         """Whether `open` would find a state, in memory or on disk."""
-        tokens = shared_tokens(prompt)
-        prefix = self.prefixes.get(prefix_key(loaded, tokens, window))
-        if prefix is not None and prefix.layers >= layers:
+        key = prefix_key(loaded, prompt, window)
+        state = self.prefixes.get(key)
+        if state is not None and filled_layers(state) >= layers:
             return True
-        return self.store is not None and self.store.holds(loaded, tokens, layers, window)
+        return self.store is not None and self.store.holds(stored_key(self.store, loaded, key, layers))
 
     def keep(self, loaded: LoadedModel, prompt: Prompt, state: PrefillState, layers: int, window: int | None) -> None:
         """Keep a state that holds prefix and document, whatever stands behind them, in its lowest `layers` layers."""
-        tokens = shared_tokens(prompt)
-        prefix = CachedPrefix(state=branch(state, len(tokens)), tokens=len(tokens), layers=layers)
-        self.prefixes.keep(prefix_key(loaded, tokens, window), prefix)
+        key, tokens = prefix_key(loaded, prompt, window), prompt.document[1]
+        own = branch(state, tokens)
+        self.prefixes.keep(key, own)
+
+        def write(store: DiskCache) -> None:
+            tensors: dict[str, Tensor] = {}
+            for number, (keys, values) in enumerate(layer_tensors(own, tokens, layers)):
+                tensors |= {f"{number}.keys": keys, f"{number}.values": values}
+            store.save(stored_key(store, loaded, key, layers), tensors)
+
         if self.store is not None:
             # Written after the answer, so that the first token does not wait for the disk.
-            self.pending_writes.append(partial(self.store.save, loaded, tokens, prefix, window))
+            self.pending_writes.append(partial(write, self.store))
 
     def vectors(self, identity: str, compute: Callable[[], Tensor]) -> Tensor:
         """A document's embeddings, of a hundredth of its KV's size: those kept for its last question, or computed."""
@@ -101,16 +102,17 @@ class PrefixCache:
 
     def stored_vectors(self, identity: str, compute: Callable[[], Tensor]) -> Tensor:
         """A document's embeddings from disk; computed ones are written there."""
-        known = self.store.load_vectors(identity) if self.store is not None else None
-        if known is None:
-            known = compute()
-            if self.store is not None:
-                self.pending_writes.append(partial(self.store.save_vectors, identity, known))
-        return known
+        if self.store is None:
+            return compute()
+        stored = self.store.load(identity)
+        if stored is None:
+            stored = {"embeddings": compute()}
+            self.pending_writes.append(partial(self.store.save, identity, stored))
+        return stored["embeddings"]
 
     def has_vectors(self, identity: str) -> bool:
         """Whether `vectors` would find a document's embeddings, in memory or on disk."""
-        return identity in self.embeddings or (self.store is not None and self.store.has_vectors(identity))
+        return identity in self.embeddings or (self.store is not None and self.store.holds(identity))
 
     def write(self) -> None:
         """Store on disk what was kept since the last call."""
@@ -119,24 +121,24 @@ class PrefixCache:
 
     def make_room(self, tokens: int) -> None:
         """Evict before a new prefix is computed, so that no more than a cold start's memory is needed."""
-        states = [prefix.state for prefix in self.prefixes.values()]
-        largest = max((state_bytes(state) / state.length for state in states), default=0.0)
+        largest = max((state_bytes(state) / state.length for state in self.prefixes.values()), default=0.0)
         self.prefixes.evict(self.capacity_bytes - largest * tokens)
 
 
-def shared_tokens(prompt: Prompt) -> Tensor:
-    """The ids of prefix and document: every question about the document begins with them."""
-    return prompt.tokens[: prompt.document[1]]
+def prefix_key(loaded: LoadedModel, prompt: Prompt, window: int | None) -> str:
+    """What tells the states of prefixes in memory apart: every question about a document begins with the same tokens."""
+    tokens = prompt.tokens[: prompt.document[1]].to(torch.int64)
+    return f"{loaded.name} {loaded.dtype} {window} {hashlib.sha256(tokens.numpy().tobytes()).hexdigest()}"
 
 
-def token_hash(tokens: Tensor) -> str:
-    """SHA-256 of token ids [n]."""
-    return hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).hexdigest()
+def stored_key(store: DiskCache, loaded: LoadedModel, key: str, layers: int) -> str:
+    """What tells states on disk apart, where models and sizes change from run to run."""
+    return f"{key} {store.revision(loaded)} {SINKS} {layers}"
 
 
-def prefix_key(loaded: LoadedModel, tokens: Tensor, window: int | None) -> str:
-    """What tells prefixes in memory apart."""
-    return f"{loaded.name} {loaded.dtype} {window} {token_hash(tokens)}"
+def filled_layers(state: PrefillState) -> int:
+    """How many layers, from the lowest, hold keys and values."""
+    return sum(layer.is_initialized for layer in state.layers)
 
 
 def open_prefix(
@@ -173,29 +175,24 @@ def cached_tokens(
 class DocumentCache:
     """What a session keeps from one question for the next ones about the same documents.
 
-    encoding: held while a text is tokenised
+    encodings: token ids and offsets by tokenizer and text; encoding: held while a text is tokenised
     """
 
     draft: PrefixCache = field(default_factory=PrefixCache)
     target: PrefixCache = field(default_factory=PrefixCache)
     encoding: Lock = field(default_factory=Lock, repr=False)
-
-    def __post_init__(self) -> None:
-        self.encodings: ByteCache[tuple[list[int], np.ndarray]] = ByteCache(
-            ENCODING_BYTES, lambda encoding: ID_BYTES * len(encoding[0]) + encoding[1].nbytes
-        )
+    encodings: ByteCache[tuple[list[int], np.ndarray]] = field(
+        default_factory=lambda: ByteCache(ENCODING_BYTES, lambda kept: ID_BYTES * len(kept[0]) + kept[1].nbytes)
+    )
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
         """`encode_text`, or what it returned for the same text before."""
-        store = self.draft.store
-        encode = encode_text if store is None else store.encode
-        return self.encodings.find_or((tokenizer, text), lambda: encode(tokenizer, text))
+        return self.encodings.find_or((tokenizer, text), lambda: encode_text(tokenizer, text))
 
     @property
     def encodings_reused(self) -> int:
         """How often `encode` was asked for the tokens of a text that it knew."""
-        store = self.draft.store
-        return self.encodings.hits + (store.texts_found if store is not None else 0)
+        return self.encodings.hits
 
     def write(self) -> None:
         """Store on disk what is meant to outlive the session."""

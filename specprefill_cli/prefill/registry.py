@@ -45,9 +45,9 @@ class Registry(Mapping[str, Item], Generic[Item]):
         self.loaded: dict[str, Item] = {}
 
     @cached_property
-    def external(self) -> dict[str, EntryPoint]:
-        """Entry points of other packages, without those that claim the name of a built-in."""
-        return {entry.name: entry for entry in self.installed if entry.name not in self.builtin}
+    def entries(self) -> dict[str, EntryPoint]:
+        """Built-in entry points, then those of other packages, without those that claim the name of a built-in."""
+        return self.builtin | {entry.name: entry for entry in self.installed if entry.name not in self.builtin}
 
     @cached_property
     def installed(self) -> list[EntryPoint]:
@@ -57,7 +57,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
     def __getitem__(self, name: str) -> Item:
         """The mode or scorer. Raises KeyError for an unknown name, SpecprefillError for a plugin that cannot be loaded."""
         if name not in self.loaded:
-            entry = self.builtin.get(name) or self.external[name]
+            entry = self.entries[name]
             try:
                 self.loaded[name] = entry.load()()
             except Exception as error:
@@ -70,13 +70,13 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return self.loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*self.builtin, *self.external))
+        return iter(self.entries)
 
     def __len__(self) -> int:
-        return len(self.builtin) + len(self.external)
+        return len(self.entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.builtin or name in self.external
+        return name in self.entries
 
     def usable(self) -> Iterator[tuple[str, Item]]:
         """Names and items without the plugins that cannot be loaded."""
@@ -117,11 +117,11 @@ SCORERS: Registry[Scorer] = Registry(
     {
         "question": "specprefill_cli.prefill.scorers.question:QuestionScorer",
         "heads": "specprefill_cli.prefill.scorers.heads:HeadsScorer",
-        "paper": "specprefill_cli.prefill.scorers.paper:PaperScorer",
+        "paper": "specprefill_cli.prefill.scorers.question:PaperScorer",
         "blend": "specprefill_cli.prefill.scorers.blend:BlendScorer",
         "embedding": "specprefill_cli.prefill.scorers.embedding:EmbeddingScorer",
         "lexical": "specprefill_cli.prefill.scorers.lexical:LexicalScorer",
-        "random": "specprefill_cli.prefill.scorers.random:RandomScorer",
+        "random": "specprefill_cli.prefill.scorers.lexical:RandomScorer",
     },
 )
 # The registries, by the setting that takes their names.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from specprefill_cli.distributed.commands import Prefill, SharedCache
 from specprefill_cli.models.attention_plan import LocalWindow
+from specprefill_cli.models.head_division import HeadShare, head_share
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.phases import PhaseClock
@@ -68,10 +69,20 @@ class PrefillRequest:
         return self.pair.loaded_draft
 
     @property
+    def draft_share(self) -> HeadShare:
+        """The attention heads of the draft that this rank holds."""
+        return head_share(self.draft.model, self.pair.draft_ranks)
+
+    @property
     def document_tokens(self) -> int:
         """Tokens of the document in the target's prompt."""
         start, end = self.prompt.document
         return end - start
+
+    @property
+    def answer_room(self) -> int:
+        """Positions of the target's context that the longest answer leaves to the prompt."""
+        return self.pair.target.context - self.max_new_tokens
 
     @property
     def draft_reach(self) -> int:

@@ -5,10 +5,8 @@ Retrieval heads were described in arXiv 2404.15574; `specprefill calibrate --hea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +19,7 @@ from specprefill_cli.models.head_division import HeadShare
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import check_identity, read_description, weights_fingerprint
-from specprefill_cli.prefill.importance import check_finite, pool, query_block
+from specprefill_cli.prefill.importance import check_finite, group_scores, pool, query_slices
 
 FILE = "heads.json"
 REMEDY = "specprefill calibrate --heads QUESTIONS.jsonl"
@@ -104,7 +102,7 @@ def head_importance(
     own = [head for head in heads if share is None or head.head in share.queries]
     first = 0 if share is None else share.queries.start
     for layer in sorted({head.layer for head in own}):
-        chosen = [head for head in own if head.layer == layer]
+        chosen = sorted((head for head in own if head.layer == layer), key=lambda head: head.head)
         numbers = [head.head - first for head in chosen]
         attention = layer_attention(state, capture, layer, numbers, document)
         weights = torch.tensor([head.weight for head in chosen])
@@ -126,29 +124,23 @@ def layer_attention(
     state: PrefillState,
     capture: QueryCapture,
     layer: int,
-    heads: list[int],
+    heads: Sequence[int],
     document: tuple[int, int],
     window: int | None = None,
 ) -> Tensor:
     """Mean attention [heads, n] of the captured queries to each document token, pooled; float32 on the CPU.
 
-    The cache has a slot for every prompt token. window: the layer's sliding window in tokens, where it has one
+    The cache has a slot for every prompt token. heads: ascending; window: the layer's sliding window in tokens, if it has one
     """
-    keys = layer_keys(state, layer)
-    queries = capture.layer(layer)
-    group = queries.shape[0] // keys.shape[0]
-    rows, total = queries.shape[1], keys.shape[1]
-    positions = capture.positions.to(keys.device)
-    block = query_block(total, keys.device)
+    keys, positions = layer_keys(state, layer), capture.positions
+    total = keys.shape[1]
     summed = torch.zeros(len(heads), document[1] - document[0], device=keys.device)
-    for first in range(0, rows, block):
-        distance = positions[first : first + block, None] - torch.arange(total, device=keys.device)
-        hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-        # Heads that share keys follow each other, so that these are converted once.
-        for number, sharing in groupby(sorted(enumerate(heads), key=itemgetter(1)), lambda item: item[1] // group):
-            head_keys = keys[number].float().T
-            for place, head in sharing:
-                scaled = queries[head, first : first + block].float() * capture.scaling[layer]
-                weights = (scaled @ head_keys).masked_fill_(hidden, float("-inf")).softmax(-1)
-                summed[place] += weights[:, document[0] : document[1]].sum(0)
-    return pool((summed / rows)[:, None])[:, 0].cpu()
+    for part in query_slices(state, capture, total, layer):
+        parts = []
+        for scores in group_scores(state, capture, layer, part, positions, total, heads):
+            if window is not None:
+                outside = positions[part, None] - torch.arange(total) >= window
+                scores.masked_fill_(outside.to(keys.device), float("-inf"))
+            parts.append(scores.softmax(-1)[..., document[0] : document[1]].sum(1))
+        summed += torch.cat(parts)
+    return pool((summed / len(positions))[:, None])[:, 0].cpu()

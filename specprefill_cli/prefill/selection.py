@@ -15,13 +15,10 @@ from torch import Tensor
 from specprefill_cli.documents.sentences import sentence_ranges
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.fates import Plan, Span
-from specprefill_cli.prefill.positions import answer_room
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
 from specprefill_cli.record import Fate
 
-# Chunks larger than usual are too coarse where they keep more than this multiple of the keep ratio.
-USUAL_CHUNK, COARSE = 32, 1.25
 # Tokens of a sentence that a chunk is widened by at most, and characters around a chunk in which its sentences are looked for.
 LONGEST_REST, SENTENCE_REACH = 48, 400
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
@@ -84,6 +81,11 @@ def chunks_for_mass(scores: Tensor, share: float, most: int | None = None) -> in
     return min(int((ordered < share * ordered[-1]).sum()) + 1, len(ordered))
 
 
+def own_tokens(start: int, end: int) -> tuple[int, int]:
+    """The range of tokens that is kept for a chunk's where no sentences are completed."""
+    return start, end
+
+
 def select(
     importance: Tensor,
     *,
@@ -94,13 +96,13 @@ def select(
     auto_budget: AutoBudget | None = None,
     neighbours: float = 0.0,
     limit: int | None = None,
-    widen: Callable[[int, int], tuple[int, int]] | None = None,
+    widen: Callable[[int, int], tuple[int, int]] = own_tokens,
 ) -> Selection:
     """Keep the most important chunks of a document.
 
     importance: [n] scores of the document's tokens; keep: share of all prompt tokens, or None for `auto_budget`
     neighbours: weight of a chunk's two neighbours in its rank; limit: document tokens kept at most
-    widen: the range of tokens [start, end) that is kept for a chunk's; None: the chunk's own
+    widen: the range of tokens [start, end) that is kept for a chunk's
     """
     start, end = document
     if end == start:
@@ -114,15 +116,10 @@ def select(
         count = chunk_budget(keep, prompt_tokens, end - start, chunk_size)
     if limit is not None:
         count = min(count, max(1, limit // chunk_size))
-    if widen is None:
-        selected = torch.zeros(len(scores), dtype=torch.bool)
-        selected[rank(scores)[:count]] = True
-        chunks, spans = selected.nonzero()[:, 0], selected_spans(selected, chunk_size, document)
-    else:
-        kept, chunks = widened_tokens(rank(scores), count * chunk_size, end - start, chunk_size, widen)
-        spans = selected_spans(kept, 1, document)
+    kept, chunks = widened_tokens(rank(scores), count * chunk_size, end - start, chunk_size, widen)
+    spans = fate_spans(kept.long(), (Fate.DROP, Fate.RECOMPUTE), None, 1, document)
     plan = Plan(prompt_tokens, document, spans)
-    warning = selection_warning(plan, importance, keep, chunk_size)
+    warning = selection_warning(plan, importance, keep)
     return Selection(plan=plan, chunks=chunks, warnings=(warning,) if warning else ())
 
 
@@ -165,7 +162,7 @@ def whole_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> tup
     return begin if start - begin <= LONGEST_REST else start, stop if stop - end <= LONGEST_REST else end
 
 
-def selection_warning(plan: Plan, importance: Tensor, keep: float | None, chunk_size: int) -> str | None:
+def selection_warning(plan: Plan, importance: Tensor, keep: float | None) -> str | None:
     """Why a selection is not what was asked for, or None."""
     if not importance.any():
         return "every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full"
@@ -180,11 +177,6 @@ def selection_warning(plan: Plan, importance: Tensor, keep: float | None, chunk_
             f"keep {keep:g} could not be held: question and instruction alone are {outside / plan.prompt_tokens:.2f} of "
             f"the prompt; kept {plan.kept_ratio:.2f}, {kept:,} of {end - start:,} document tokens"
         )
-    if plan.kept_ratio > COARSE * keep and chunk_size > USUAL_CHUNK:
-        return (
-            f"keep {keep:g} could not be held: chunks of {chunk_size:,} tokens are too coarse; "
-            f"kept {plan.kept_ratio:.2f}: use a smaller --chunk-size"
-        )
     return None
 
 
@@ -193,7 +185,7 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
 
     capped: keep no more than the target's context has room for
     """
-    room, length = answer_room(request), request.prompt.length
+    room, length = request.answer_room, request.prompt.length
     limit = room - (length - request.document_tokens) if capped and length > room else None
     if limit is not None and request.keep is None:
         limit = min(limit, int(AUTO_CONTEXT_SHARE * room))
@@ -208,7 +200,7 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
         limit=limit,
         widen=partial(whole_sentences, request.document_text, request.prompt.offsets)
         if scores.whole_sentences
-        else None,
+        else own_tokens,
     )
     if limit is None or request.keep is None or request.keep * length <= room:
         return selection
@@ -233,12 +225,7 @@ def tokens_at(keep: float, request: PrefillRequest) -> int:
     """Tokens that a selection keeps at a keep ratio, up to the size of a chunk."""
     tokens, document_tokens = request.prompt.length, request.document_tokens
     document = max(request.chunk_size, int(document_floor(keep, document_tokens)))
-    return min(tokens, max(int(keep * tokens), tokens - document_tokens + document), answer_room(request))
-
-
-def selected_spans(selected: Tensor, chunk_size: int, document: tuple[int, int]) -> tuple[Span, ...]:
-    """Maximal runs of selected (recompute) and other (drop) chunks [chunks] as spans of prompt tokens."""
-    return fate_spans(selected.long(), (Fate.DROP, Fate.RECOMPUTE), None, chunk_size, document)
+    return min(tokens, max(int(keep * tokens), tokens - document_tokens + document), request.answer_room)
 
 
 def fate_spans(
@@ -284,5 +271,5 @@ def spread_warnings(request: PrefillRequest, scores: Scores, selection: Selectio
     share = spread(ranked, len(selection.chunks))
     if share is None or share <= scores.spread_limit:
         return ()
-    fits = request.prompt.length <= answer_room(request)
+    fits = request.prompt.length <= request.answer_room
     return (f"{SPREAD} or use --mode full" if fits else SPREAD,)

@@ -10,26 +10,18 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.table import Table
 
-from specprefill_cli.record import SCHEMA, Fate
+from specprefill_cli.record import SCHEMA
 from specprefill_cli.reporting.evidence import passages_view
 from specprefill_cli.reporting.html import PageResult, answer_result
 from specprefill_cli.reporting.safe import plain
-from specprefill_cli.reporting.table import (
-    confirmation_text,
-    page_text,
-    phase_name,
-    positions_text,
-    seconds,
-    several_documents,
-    source_text,
-    span_count,
-)
+from specprefill_cli.reporting.table import answer_facts, present
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.comparison import ModeAnswer
-    from specprefill_cli.record import Record
 
 EMPTY = "-"
+# Labels of figures that all modes share.
+SHARED = ("pair", "prompt", "start-up", "peak memory")
 # In place of the answer of a mode that the prompt is too long for.
 DOES_NOT_FIT = "does not fit"
 # Modes by name, with the reason.
@@ -62,21 +54,9 @@ def comparison_table(compared: Sequence[ModeAnswer], misfits: Misfits = NONE) ->
 def figures(compared: ModeAnswer) -> dict[str, str | None]:
     """Return one mode's figures by label; None or an empty text for those that it does not have."""
     answer = compared.answer
-    return {
-        "answer": answer.answer or "(nothing)",
-        "mode": f"{answer.mode}  ({answer.reason})" if answer.reason else None,
-        "full prefill": confirmation_text(answer),
-        "TTFT": seconds(answer.ttft_seconds),
-        **{f"  {phase_name(name)}": seconds(value) if value > 0 else None for name, value in answer.phases.items()},
-        "reused": ", ".join(answer.reused),
-        **differences(compared),
-        "positions": positions_text(answer),
-        "kept": f"{answer.kept_tokens:,} of {answer.prompt_tokens:,}, {answer.kept_ratio:.3f}",
-        **{fate.value: fate_figure(answer, fate) for fate in Fate},
-        "decode": figure(answer.tokens_per_second, "{:,.0f} tokens/s"),
-        "acceptance": figure(answer.acceptance_rate, "{:.2f}"),
-        "warning": "; ".join(answer.warnings),
-    }
+    facts = {label: value for label, value in answer_facts(answer).items() if label not in SHARED}
+    own = {"answer": answer.answer or "(nothing)", **differences(compared)}
+    return {**own, **facts, "warning": "; ".join(answer.warnings)}
 
 
 def differences(compared: ModeAnswer) -> dict[str, str | None]:
@@ -93,28 +73,12 @@ def figure(value: float | None, form: str) -> str | None:
     return None if value is None else form.format(value)
 
 
-def fate_figure(answer: Record, fate: Fate) -> str | None:
-    """Count the spans of one fate and their tokens, with their pages."""
-    spans = [span for span in answer.spans if span.fate is fate]
-    return f"{span_count(spans)} ({page_text(spans, several_documents(answer))})" if spans else None
-
-
-def sources_table(compared: Sequence[ModeAnswer]) -> Table:
-    """Build a table of where each mode's answer stands in the documents."""
-    table = Table("mode", "source", box=None, padding=(0, 2, 0, 0))
-    for column in compared:
-        for citation in column.answer.citations:
-            table.add_row(plain(column.asked), plain(source_text(citation)))
-    return table
-
-
 def comparison_results(compared: Sequence[ModeAnswer], misfits: Misfits = NONE) -> list[PageResult]:
     """Return the modes as the page shows them: each answer, with its differences from that of `full` first."""
     results = []
     for row in compared:
-        measured = [(label, value) for label, value in differences(row).items() if value is not None]
         result = answer_result(row.answer, row.cells)
-        results.append(replace(result, facts=[*measured, *result.facts]))
+        results.append(replace(result, facts=[*present(differences(row)), *result.facts]))
     results += [
         PageResult(
             mode=mode, reason=DOES_NOT_FIT, answer=None, facts=(), phases={}, citations=(), warnings=[why], cells=()

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import accumulate, pairwise
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.record import PLANNED_MODE, SCHEMA, Cell, DryRun
@@ -64,9 +64,7 @@ def about_seconds(value: float | None) -> str:
 
 def estimate_table(rows: Sequence[Sequence[str]]) -> Table:
     """Build a table from a header and rows."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in rows[0]:
-        table.add_column(name, justify="right")
+    table = Table(*(Column(name, justify="right") for name in rows[0]), box=None, padding=(0, 2, 0, 0))
     for row in rows[1:]:
         table.add_row(*row)
     return table

@@ -12,12 +12,10 @@ from rich.text import Text
 
 from specprefill_cli.documents.sentences import FUNCTION_WORDS
 from specprefill_cli.errors import one_line
-from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.record import LIKELY, NOT_FOUND, Passage, Record
 from specprefill_cli.reporting.safe import plain
 
 WORD = re.compile(r"\w+")
-BETTER_PAIR_HINT = "tiny is small and often wrong: `specprefill pairs use smollm2` sets up a pair that reads better"
 
 
 def evidence(answer: Record) -> Group:
@@ -41,7 +39,7 @@ def by_page(passages: Iterable[Passage]) -> Iterator[tuple[str, list[Passage]]]:
     """Neighbouring passages of one page together, with their document and page in words."""
     for _, group in groupby(passages, lambda passage: (passage.number, passage.page)):
         together = list(group)
-        yield passage_place(together[0]), together
+        yield f"{one_line(together[0].document)}, page {together[0].page}", together
 
 
 def confidence_lines(answer: Record) -> list[str]:
@@ -55,27 +53,11 @@ def confidence_lines(answer: Record) -> list[str]:
     return [f"unsure ({answer.confidence:.0%} of answers like this one are right); check the passages"]
 
 
-def needs_better_pair(answer: Record) -> bool:
-    """Whether the bundled pair is unsure of its answer, or found none."""
-    unsure = answer.confidence is None or answer.confidence < LIKELY
-    return ModelRef(answer.target).kind is Kind.BUNDLED and unsure and bool(confidence_lines(answer))
-
-
-def passage_place(passage: Passage) -> str:
-    """Document and page of a passage."""
-    return f"{one_line(passage.document)}, page {passage.page}"
-
-
 def highlighted(text: str, question: str, answer: str) -> Text:
-    """A passage on one line with the words of question and answer in bold."""
+    """A passage on one line with the words of question and answer in bold, but for those that say nothing."""
     line = plain(" ".join(text.split()))
-    line.highlight_regex(words_pattern([question, answer]), style="bold")
+    words = {word.lower() for word in WORD.findall(f"{question} {answer}")} - FUNCTION_WORDS
+    if words:
+        pattern = rf"\b(?:{'|'.join(map(re.escape, sorted(words)))})\b"
+        line.highlight_regex(re.compile(pattern, re.IGNORECASE), style="bold")
     return line
-
-
-def words_pattern(texts: Iterable[str]) -> re.Pattern[str]:
-    """A pattern of the words of some texts that say something; it never matches where there are none."""
-    words = {word.lower() for text in texts for word in WORD.findall(text)} - FUNCTION_WORDS
-    if not words:
-        return re.compile(r"(?!)")
-    return re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(words)))})\b", re.IGNORECASE)

@@ -18,7 +18,7 @@ from specprefill_cli.record import LEVELS, Cell
 from specprefill_cli.reporting.evidence import confidence_lines
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.strip import PageCells, cells_by_page
-from specprefill_cli.reporting.table import decode_facts, phase_name, prompt_facts, seconds, start_facts
+from specprefill_cli.reporting.table import answer_facts, phase_name, present, seconds
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.record import Citation, Passage, Record
 
-# A label of `decode_facts`; the memory of the process holds both models, and is no figure of a mode.
-PEAK_MEMORY = "peak memory"
+# Labels of the figures on a card; others are in its heading, in its bars, or once on the page.
+PAGE_FACTS = (
+    *("pair", "prompt", "kept", "positions", "scorer", "TTFT", "reused", "start-up", "decode", "full prefill"),
+    *("provisional answer", "acceptance", "speculation"),
+)
 # The phases of the bars, each by the number of its colour.
 BARS = (*PHASES, UPSTREAM)
 TEMPLATES = Path(__file__).resolve().parent / "page"
@@ -84,12 +87,7 @@ def answer_result(answer: Record, cells: Sequence[Cell]) -> PageResult:
         mode=answer.mode,
         reason=answer.reason,
         answer=answer.answer,
-        facts=[
-            *prompt_facts(answer),
-            ("TTFT", seconds(answer.ttft_seconds)),
-            *start_facts(answer),
-            *(fact for fact in decode_facts(answer) if fact[0] != PEAK_MEMORY),
-        ],
+        facts=[(label, value) for label, value in present(answer_facts(answer)) if label in PAGE_FACTS],
         peak_memory_bytes=answer.peak_memory_bytes,
         phases=answer.phases,
         citations=answer.citations,

@@ -12,15 +12,15 @@ from rich.text import Text
 
 from specprefill_cli.documents.document import Collection, Document
 from specprefill_cli.errors import one_line
-from specprefill_cli.record import LEVELS, Cell, Fate
+from specprefill_cli.record import Cell, Fate
 from specprefill_cli.reporting.safe import plain
 
-# Rising density, one character for each level, for terminals without colour.
+# Rising density, one character for each level.
 DENSITY = " .:-=+*#@"
-# Backgrounds from night blue to yellow, whose brightness rises too.
-HEAT = ("#20242c", "#2b2f55", "#46327e", "#6d3a86", "#97437f", "#c0506a", "#e26a4c", "#f6913a", "#fcd34d")
-# Shown in the cell, or without colour below it.
+# Shown below the cell.
 FATE_MARKS = {Fate.RECOMPUTE: "o", Fate.ACCEPT: "a", Fate.DROP: " "}
+# Columns that the bars at both ends take.
+BORDER = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def cells_by_page(collection: Collection, cells: Sequence[Cell]) -> list[PageCel
     return pages
 
 
-def heat_strip(collection: Collection, cells: Sequence[Cell], colour: bool) -> Table:
+def heat_strip(collection: Collection, cells: Sequence[Cell]) -> Table:
     """Build a table with a row for each page with text; among several documents, pages are named with theirs."""
     several = len(collection.documents) > 1
     table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
@@ -59,7 +59,7 @@ def heat_strip(collection: Collection, cells: Sequence[Cell], colour: bool) -> T
     for page in cells_by_page(collection, cells):
         if page.cells:
             name = f"{one_line(page.document.name)}, p. {page.number}" if several else f"p. {page.number}"
-            table.add_row(plain(name), PageStrip([cells[index] for index in page.cells], colour))
+            table.add_row(plain(name), PageStrip([cells[index] for index in page.cells]))
     return table
 
 
@@ -68,41 +68,21 @@ class PageStrip:
     """The cells of a page in lines as wide as the column: rich would wrap at words and drop blanks."""
 
     cells: Sequence[Cell]
-    colour: bool
-
-    @property
-    def border(self) -> int:
-        """Columns that the bars at both ends take."""
-        return 0 if self.colour else 2
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        widest = min(len(self.cells) + self.border, options.max_width)
-        return Measurement(min(widest, 1 + self.border), widest)
+        widest = min(len(self.cells) + BORDER, options.max_width)
+        return Measurement(min(widest, 1 + BORDER), widest)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        width = max(1, options.max_width - self.border)
+        width = max(1, options.max_width - BORDER)
         for start in range(0, len(self.cells), width):
             row = self.cells[start : start + width]
-            yield _coloured(row) if self.colour else _characters(row)
+            heat = "".join(DENSITY[cell.level] for cell in row)
+            fates = "".join(FATE_MARKS[cell.fate] for cell in row).rstrip()
+            yield Text(f"|{heat}|\n {fates}" if fates else f"|{heat}|", no_wrap=True)
 
 
-def _coloured(cells: Sequence[Cell]) -> Text:
-    text = Text(no_wrap=True)
-    for cell in cells:
-        bright = cell.level > LEVELS // 2
-        text.append(FATE_MARKS[cell.fate], style=f"{'black' if bright else 'white'} on {HEAT[cell.level]}")
-    return text
-
-
-def _characters(cells: Sequence[Cell]) -> Text:
-    """Importance as density, and fates on a second line."""
-    heat = "".join(DENSITY[cell.level] for cell in cells)
-    fates = "".join(FATE_MARKS[cell.fate] for cell in cells).rstrip()
-    return Text(f"|{heat}|\n {fates}" if fates else f"|{heat}|", no_wrap=True)
-
-
-def legend(chunk_size: int, colour: bool) -> str:
+def legend(chunk_size: int) -> str:
     """Explain the strip in one line."""
-    shading = "the brighter the background" if colour else f"the denser the character ({DENSITY.strip()})"
-    place = "in" if colour else "below"
-    return f"one cell is a chunk of {chunk_size} tokens: {shading}, the more important; o {place} it: kept"
+    shading = f"the denser the character ({DENSITY.strip()})"
+    return f"one cell is a chunk of {chunk_size} tokens: {shading}, the more important; o below it: kept"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +19,6 @@ PHASE_WORDS = {
     "look_ahead": "look-ahead",
     "checkpoints": "checkpoint tokens",
 }
-LONGEST_SPAN_LIST = 8
 
 
 def facts_table(facts: Iterable[tuple[str, str | Text]]) -> Table:
@@ -39,75 +38,58 @@ def warning_facts(warnings: Iterable[str]) -> list[tuple[str, Text]]:
 
 def short_table(answer: Record) -> Table:
     """What matters most in eight rows at most, and the warnings; `answer_table` has all figures."""
-    several = several_documents(answer)
-    recomputed, dropped = ([span for span in answer.spans if span.fate is fate] for fate in (Fate.RECOMPUTE, Fate.DROP))
-    pages = page_text(recomputed, several)
-    facts = [
-        ("mode", mode_text(answer)),
-        ("prompt", f"{answer.prompt_tokens:,} tokens"),
-        ("kept", kept_text(answer)),
-        *position_facts(answer),
-        ("TTFT", f"{seconds(answer.ttft_seconds)}: {phase_text(answer.phases)}"),
-    ]
-    if answer.expected_speedup is not None and answer.mode != BASELINE:
-        facts.append(("speedup", f"{answer.expected_speedup:.1f}x over {BASELINE} expected"))
-    if recomputed:
-        facts.append(("recompute", span_count(recomputed) + (f" ({pages})" if pages else "")))
-    if dropped:
-        facts.append(("dropped", f"{sum(span.end - span.start for span in dropped):,} tokens"))
-    return facts_table([*facts, *warning_facts(answer.warnings)])
-
-
-def mode_text(answer: Record) -> str:
-    """Name the mode, with the reason where `auto` chose it."""
-    return answer.mode + (f"  ({answer.reason})" if answer.reason else "")
-
-
-def kept_text(answer: Record) -> str:
-    """Write how much of the prompt, and of the documents, the target computed."""
-    kept = f"{answer.kept_tokens:,} tokens, ratio {answer.kept_ratio:.3f}"
-    ratio = answer.document_kept_ratio
-    return kept if ratio is None else f"{kept}, of the documents {ratio:.3f}"
+    facts = answer_facts(answer)
+    dropped = sum(span.end - span.start for span in answer.spans if span.fate is Fate.DROP)
+    faster = answer.expected_speedup is not None and answer.mode != BASELINE
+    rows = {
+        **{label: facts[label] for label in ("mode", "prompt", "kept", "positions")},
+        "TTFT": f"{facts['TTFT']}: {phase_text(answer.phases)}",
+        "speedup": f"{answer.expected_speedup:.1f}x over {BASELINE} expected" if faster else None,
+        "recompute": facts["recompute"],
+        "dropped": f"{dropped:,} tokens" if dropped else None,
+    }
+    return facts_table([*present(rows), *warning_facts(answer.warnings)])
 
 
 def answer_table(answer: Record) -> Table:
     """Mode, pair, tokens, TTFT with its phases, spans by fate with pages, decoding, citations, warnings."""
-    phases = [(f"  {phase_name(name)}", seconds(value)) for name, value in answer.phases.items() if value > 0]
-    fates = [(fate.value, [span for span in answer.spans if span.fate is fate]) for fate in Fate]
-    several = several_documents(answer)
-    return facts_table(
-        [
-            ("mode", mode_text(answer)),
-            *prompt_facts(answer),
-            ("TTFT", Text(seconds(answer.ttft_seconds), style="bold")),
-            *phases,
-            *start_facts(answer),
-            *((fate, span_text(spans, several)) for fate, spans in fates if spans),
-            *decode_facts(answer),
-            *(("source", source_text(citation)) for citation in answer.citations),
-            *warning_facts(answer.warnings),
-        ]
-    )
+    sources = [("source", source_text(citation)) for citation in answer.citations]
+    return facts_table([*present(answer_facts(answer)), *sources, *warning_facts(answer.warnings)])
 
 
-def prompt_facts(answer: Record) -> list[tuple[str, str]]:
-    """Describe the pair, the prompt, and how much of it the target computed."""
-    facts = [
-        ("pair", f"{answer.draft or 'no draft'} -> {answer.target}"),
-        ("prompt", f"{answer.prompt_tokens:,} tokens"),
-        ("kept", kept_text(answer)),
-        *position_facts(answer),
-    ]
-    if answer.scorer is not None:
-        window = f", draft attention window {answer.draft_window:,} tokens" if answer.draft_window else ""
-        facts.append(("scorer", answer.scorer + window))
-    return facts
+def present(facts: Mapping[str, str | None]) -> list[tuple[str, str]]:
+    """The facts that have a value."""
+    return [(label, value) for label, value in facts.items() if value]
 
 
-def position_facts(answer: Record) -> list[tuple[str, str]]:
-    """The row about positions, where there is something to say."""
-    text = positions_text(answer)
-    return [] if text is None else [("positions", text)]
+def answer_facts(answer: Record) -> dict[str, str | None]:
+    """Every figure of an answer by its label, the same for all answers; None for what it does not have.
+
+    The memory of the process holds both models, and is no figure of a mode.
+    """
+    kept = f"{answer.kept_tokens:,} tokens, ratio {answer.kept_ratio:.3f}"
+    ratio, window = answer.document_kept_ratio, answer.draft_window
+    speed = f"{answer.tokens_per_second:,.0f} tokens/s" if answer.tokens_per_second else "-"
+    state, reason = answer.speculation.state, answer.speculation.reason
+    return {
+        "mode": answer.mode + (f"  ({answer.reason})" if answer.reason else ""),
+        "pair": f"{answer.draft or 'no draft'} -> {answer.target}",
+        "prompt": f"{answer.prompt_tokens:,} tokens",
+        "kept": kept if ratio is None else f"{kept}, of the documents {ratio:.3f}",
+        "positions": positions_text(answer),
+        "scorer": answer.scorer and answer.scorer + (f", draft attention window {window:,} tokens" if window else ""),
+        "TTFT": seconds(answer.ttft_seconds),
+        **{f"  {phase_name(name)}": seconds(value) if value > 0 else None for name, value in answer.phases.items()},
+        "reused": ", ".join(answer.reused),
+        "start-up": seconds(answer.startup_seconds),
+        **{fate.value: fate_text(answer, fate) for fate in Fate},
+        "decode": f"{answer.generated_tokens} tokens, {speed}",
+        "full prefill": confirmation_text(answer),
+        "provisional answer": answer.provisional_answer if answer.confirmed is False else None,
+        "acceptance": None if answer.acceptance_rate is None else acceptance_text(answer),
+        "speculation": f"{state}  ({reason})" if reason else None,
+        "peak memory": f"{answer.peak_memory_bytes / 2**20:,.0f} MiB" if answer.peak_memory_bytes else None,
+    }
 
 
 def positions_text(answer: Record) -> str | None:
@@ -115,25 +97,6 @@ def positions_text(answer: Record) -> str | None:
     if answer.positions == ORIGINAL:
         return None
     return f"{answer.positions}, gaps between kept spans x {answer.position_factor:.3g}"
-
-
-def start_facts(answer: Record) -> list[tuple[str, str]]:
-    """What was reused from earlier questions, and the start-up time."""
-    reused = [("reused", ", ".join(answer.reused))] if answer.reused else []
-    return [*reused, ("start-up", seconds(answer.startup_seconds))]
-
-
-def decode_facts(answer: Record) -> list[tuple[str, str]]:
-    """Describe decoding; what was not measured has no row."""
-    speed = f"{answer.tokens_per_second:,.0f} tokens/s" if answer.tokens_per_second else "-"
-    facts = [("decode", f"{answer.generated_tokens} tokens, {speed}"), *confirmation_facts(answer)]
-    if answer.acceptance_rate is not None:
-        facts.append(("acceptance", acceptance_text(answer)))
-    if answer.speculation.reason:
-        facts.append(("speculation", f"{answer.speculation.state}  ({answer.speculation.reason})"))
-    if answer.peak_memory_bytes:
-        facts.append(("peak memory", f"{answer.peak_memory_bytes / 2**20:,.0f} MiB"))
-    return facts
 
 
 def confirmation_text(answer: Record) -> str | None:
@@ -145,13 +108,6 @@ def confirmation_text(answer: Record) -> str | None:
     return (
         f"{'confirmed' if answer.confirmed else 'corrected'} by full prefill, {seconds(answer.confirm_seconds or 0.0)}"
     )
-
-
-def confirmation_facts(answer: Record) -> list[tuple[str, str]]:
-    """The row about confirmation, with the answer that was corrected."""
-    text = confirmation_text(answer)
-    before = f"; provisional answer: {answer.provisional_answer or '(nothing)'}" if answer.confirmed is False else ""
-    return [] if text is None else [("answer", text + before)]
 
 
 def seconds(value: float) -> str:
@@ -180,30 +136,15 @@ def acceptance_text(answer: Record) -> str:
     )
 
 
-def several_documents(answer: Record) -> bool:
-    """Whether the answer's spans touch more than one document."""
-    return len({touched.document for span in answer.spans for touched in span.documents}) > 1
-
-
-def span_text(spans: Sequence[SpanRecord], several: bool) -> str:
-    """Write the number of spans and tokens, and the first spans with their pages; `several`: name their documents.
-
-    Where spans of one fate differ in the number of layers that the target computed, that number too.
-    """
-    layered = len({span.layers for span in spans}) > 1
-    listed = []
-    for span in spans[:LONGEST_SPAN_LIST]:
-        notes = [page_text([span], several)] if span.pages else []
-        notes += [f"{span.layers} layers computed"] if layered else []
-        listed.append(f"{span.start}-{span.end}" + (f" ({', '.join(notes)})" if notes else ""))
-    more = f", and {len(spans) - LONGEST_SPAN_LIST} more" if len(spans) > LONGEST_SPAN_LIST else ""
-    return f"{span_count(spans)}: {', '.join(listed)}{more}"
-
-
-def span_count(spans: Sequence[SpanRecord]) -> str:
-    """Write the number of spans and of their tokens."""
+def fate_text(answer: Record, fate: Fate) -> str | None:
+    """Count the spans of one fate and their tokens, with their pages; None where there are none."""
+    spans = [span for span in answer.spans if span.fate is fate]
+    if not spans:
+        return None
     tokens = sum(span.end - span.start for span in spans)
-    return f"{len(spans)} span{'s' if len(spans) > 1 else ''}, {tokens:,} tokens"
+    several = len({touched.document for span in answer.spans for touched in span.documents}) > 1
+    pages = page_text(spans, several)
+    return f"{len(spans)} span{'s' if len(spans) > 1 else ''}, {tokens:,} tokens" + (f" ({pages})" if pages else "")
 
 
 def page_text(spans: Sequence[SpanRecord], several: bool) -> str:

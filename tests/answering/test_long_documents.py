@@ -15,7 +15,7 @@ from specprefill_cli.record import json_line
 from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results, comparison_table
 from specprefill_cli.reporting.dry_run_report import estimate_rows, plan_record
 from specprefill_cli.reporting.html import answer_result, render_page
-from specprefill_cli.reporting.table import prompt_facts
+from specprefill_cli.reporting.table import answer_facts
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.cli.test_compare import text_of
@@ -57,14 +57,14 @@ def test_positions_are_in_the_record_the_table_and_the_page(session):
     record = json.loads(json_line(answer.to_json()))
     assert (record["mode"], record["positions"], record["expected_speedup"]) == ("select", "compact", None)
     assert 0 < record["position_factor"] < 1
-    assert dict(prompt_facts(answer))["positions"].startswith("compact, gaps between kept spans x 0.")
+    assert answer_facts(answer)["positions"].startswith("compact, gaps between kept spans x 0.")
     assert "gaps between kept spans" in render_page("When?", collection(), [answer_result(answer, ())])
 
 
 def test_original_positions_are_not_shown(random_session):
     answer = random_session.ask(collection(), "When?", SETTINGS).finished()
     assert (answer.positions, answer.position_factor) == ("original", 1.0)
-    assert "positions" not in dict(prompt_facts(answer))
+    assert answer_facts(answer)["positions"] is None
 
 
 def test_compare_shows_modes_that_do_not_fit(session):

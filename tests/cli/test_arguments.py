@@ -1,4 +1,4 @@
-"""Documents and question on the command line: what is missing is named, and names that look like options are explained."""
+"""Documents and question on the command line: what is missing is named."""
 
 import pytest
 
@@ -8,7 +8,6 @@ QUESTION = "What is the fee?"
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     (tmp_path / "report.txt").write_text("The fee is 3 euros. " * 30)
-    (tmp_path / "-dash.txt").write_text("The fee is 3 euros. " * 30)
     monkeypatch.chdir(tmp_path)
 
 
@@ -42,14 +41,6 @@ def test_rejects_standard_input_that_is_no_question(call, folder, documents, std
     code, _, err = call("ask", documents, "-", stdin=stdin)
     assert code == 2
     assert words in err
-
-
-@pytest.mark.parametrize("command", ["ask", "plan", "compare"])
-def test_a_file_name_with_a_dash_needs_two_dashes_before_it(call, folder, command):
-    code, _, err = call(command, "-dash.txt", QUESTION)
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "-dash.txt: a file whose name begins with a dash looks like an option; write -- before it" in err
-    assert call(command, "--quiet", "--", "-dash.txt", QUESTION)[0] == 0
 
 
 def test_an_unknown_option_is_still_named(call, folder):

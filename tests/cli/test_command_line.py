@@ -17,38 +17,11 @@ from specprefill_cli.installation import install_command
 from specprefill_cli.resources import packaged_folder
 
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
-ANSWER_KEYS = {
-    "schema",
-    "id",
-    "question",
-    "answer",
-    "mode",
-    "pair",
-    "prompt_tokens",
-    "kept_tokens",
-    "kept_ratio",
-    "ttft_seconds",
-    "startup_seconds",
-    "phases",
-    "spans",
-    "generated_tokens",
-    "tokens_per_second",
-    "acceptance_rate",
-    "peak_memory_bytes",
-    "citations",
-    "warnings",
-}
-PHASES = [
-    "tokenize",
-    "draft_prefill",
-    "look_ahead",
-    "scoring",
-    "selection",
-    "mapping",
-    "checkpoints",
-    "target_prefill",
-    "first_token",
-]
+ANSWER_KEYS = set(
+    "schema id question answer mode pair prompt_tokens kept_tokens kept_ratio ttft_seconds startup_seconds phases spans "
+    "generated_tokens tokens_per_second acceptance_rate peak_memory_bytes citations warnings".split()
+)
+PHASES = "tokenize draft_prefill look_ahead scoring selection mapping checkpoints target_prefill first_token".split()
 
 
 def test_answer_goes_to_stdout_and_table_to_stderr(call):
@@ -250,25 +223,10 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
     assert code == 0
     record = json.loads(out)
     assert [row["mode"] for row in record["rows"]] == ["full"] + ["select"] * 4
-    assert set(record["rows"][1]) >= {
-        "mode",
-        "keep",
-        "scorer",
-        "n",
-        "em",
-        "f1",
-        "f1_low",
-        "f1_high",
-        "f1_delta",
-        "f1_delta_low",
-        "f1_delta_high",
-        "ttft_seconds",
-        "ttft_ratio",
-        "kept_ratio",
-        "answer_kept",
-        "answer_kept_low",
-        "answer_kept_high",
-    }
+    assert set(record["rows"][1]) >= set(
+        "mode keep scorer n em f1 f1_low f1_high f1_delta f1_delta_low f1_delta_high ttft_seconds ttft_ratio kept_ratio "
+        "answer_kept answer_kept_low answer_kept_high".split()
+    )
     assert record["rows"][0]["answer_kept"] == 100
     plot = tmp_path / "speedup.svg"
     sizes = ("--lengths", "300", "--keep", "0.2", "--repeat", "1")
@@ -488,15 +446,6 @@ def test_rejects_file_in_place_of_question(call, tmp_path):
         assert (code, "give the question last" in err) == (2, True)
 
 
-def test_warns_of_options_without_effect(call):
-    arguments = ("--recompute", "0.2", "--look-ahead", "9", "--max-new-tokens", "2", "--mode", "select")
-    code, _, err = call("ask", HANDBOOK, "Who?", *arguments)
-    assert code == 0
-    assert "--recompute: no effect without --mode draft-kv" in err
-    assert "--look-ahead: no effect without a scorer that looks ahead" in err, "the scorer that auto takes does not"
-    assert "no effect" not in call("ask", HANDBOOK, "Who?", "--temperature", "1", "--top-p", "0.5", *arguments[4:])[2]
-
-
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(call, tmp_path):
     code, _, err = call("--debug", "ask", HANDBOOK, "Who?", "--keep", "7")
     assert (code, "Traceback" in err, err.strip().splitlines()[-1][:12]) == (2, True, "specprefill:")
@@ -531,37 +480,27 @@ def test_a_full_disk_is_one_clear_line(call, monkeypatch, arguments, buffered):
     assert "cannot be written (No space left on device); make room" in line
 
 
-def test_ctrl_c_ends_ask_with_130_and_prints_its_object(call, monkeypatch):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_ask_with_its_code_and_prints_its_object(call, monkeypatch, number, code):
     from specprefill_cli.answering import stream as answer_stream
 
-    def interrupted(*_, emit, **__):
+    def ended(*_, emit, **__):
         yield from emit(300)
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
+        yield from emit(300)
 
-    monkeypatch.setattr(answer_stream, "decode", interrupted)
-    code, out, _ = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
+    monkeypatch.setattr(answer_stream, "decode", ended)
+    ended_with, out, err = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
     record = json.loads(out)
-    assert (code, record["generated_tokens"]) == (130, 1)
+    assert (ended_with, record["generated_tokens"], "Traceback" in err) == (code, 1, False)
     assert "interrupted: the answer is incomplete" in record["warnings"]
 
 
-def test_sigterm_ends_ask_with_143_and_prints_its_object(call, monkeypatch):
-    from specprefill_cli.answering import stream as answer_stream
-
-    def terminated(*_, emit, **__):
-        yield from emit(300)
-        os.kill(os.getpid(), signal.SIGTERM)
-        yield from emit(300)
-
-    monkeypatch.setattr(answer_stream, "decode", terminated)
-    code, out, err = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
-    assert (code, json.loads(out)["generated_tokens"], "Traceback" in err) == (143, 1, False)
-
-
-def test_plan_and_evaluate_accept_lone_surrogates(call, tmp_path):
+def test_questions_may_hold_lone_surrogates(call, tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green. " * 20)
-    code, out, _ = call("plan", str(tmp_path / "a.txt"), "Which colour \ud83d?", "--json")
-    assert (code, json.loads(out)["schema"]) == (0, 1)
+    for command in ("ask", "plan"):
+        code, out, _ = call(command, str(tmp_path / "a.txt"), "Which colour \ud83d?", "--json")
+        assert (code, json.loads(out)["schema"]) == (0, 1)
     rows = tmp_path / "rows.jsonl"
     rows.write_text(
         json.dumps({"context": "The \ud83d gate is green.", "question": "Who \ud83d?", "answers": ["green"]})
@@ -579,9 +518,3 @@ def test_closed_standard_error_is_no_failure(tmp_path):
     done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, check=False, text=True)
     assert done.returncode == 0
     assert "unexpected" not in done.stdout
-
-
-def test_ask_accepts_lone_surrogates(call, tmp_path):
-    (tmp_path / "a.txt").write_text("The gate is green. " * 20)
-    code, out, _ = call("ask", str(tmp_path / "a.txt"), "Which colour \ud83d?", "--quiet", "--max-new-tokens", "4")
-    assert (code, bool(out.strip())) == (0, True)

@@ -172,7 +172,6 @@ def test_session_runs_every_command(repl, tmp_path):
     say = lambda line: text_of(repl.handle(line))  # noqa: E731
     assert repl.handle("  ") is None
     for line in (
-        "/sources",
         "/save x.html",
         "/plan",
         "/mode fast",
@@ -194,13 +193,10 @@ def test_session_runs_every_command(repl, tmp_path):
     assert "speedup" not in say("Who is it?")
     assert "draft document KV" in say("Who lives there?")
     assert "would keep" in say("/plan")
-    stats = say("/stats").split()
-    assert stats[stats.index("select") + 1] == "4"
     for name in ("page.html", "rows.json"):
         assert "written to" in say(f"/save '{tmp_path / name}'")
     assert json.loads((tmp_path / "rows.json").read_text())["question"] == "Who lives there?"
     assert "<html" in (tmp_path / "page.html").read_text()
-    assert "source" in say("/sources")
     assert "other doc" in say("/documents 'other doc' second")
     assert repl.compared == []
     assert all(command in say("/help") for command in ("/mode", "[MODES]", "/exit"))
@@ -232,25 +228,11 @@ def test_an_error_names_the_command_that_caused_it(repl, line, words):
     assert words in text_of(repl.handle(line))
 
 
-def test_a_setting_without_effect_is_warned_of(repl):
-    warnings = []
-    repl.warn = warnings.append
-    repl.settings = repl.settings.varied(scorer="heads")
-    assert "look-ahead 4" in text_of(repl.handle("/look-ahead 4"))
-    repl.handle("/keep 0.5")
-    repl.handle("/mode full")
-    repl.handle("/keep 0.5")
-    assert warnings == [
-        "/look-ahead: no effect without a scorer that looks ahead (question, paper)",
-        "/keep: no effect without --mode select or hybrid",
-    ]
-
-
 def test_errors_of_a_piped_session_go_to_standard_error(call):
-    code, out, err = call("compare", MANUAL, "--modes", "full", "--quiet", stdin=b"/keep 7\n/stats\n/fly\n")
+    code, out, err = call("compare", MANUAL, "--modes", "full", "--quiet", stdin=b"/keep 7\n/mode\n/fly\n")
     assert code == 0
     assert "error" not in out
-    assert "no question was asked yet" in out
+    assert "mode full" in out
     assert [line.split(":")[1].strip() for line in err.splitlines()] == ["/keep", "/fly"]
 
 
@@ -285,7 +267,7 @@ def test_lists_have_no_repetitions():
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [("/st", ["/stats"]), ("/mode se", ["select"]), ("/mode full", ["full"]), ("Who", []), ("/help x", [])],
+    [("/pl", ["/plan"]), ("/mode se", ["select"]), ("/mode full", ["full"]), ("Who", []), ("/help x", [])],
 )
 def test_completes_lines(line, expected):
     from prompt_toolkit.completion import CompleteEvent
@@ -324,8 +306,8 @@ def test_keys_at_a_terminal(tmp_path):
     child.expect("Who is it")
     child.sendintr()
     prompted()
-    child.send("/sta\t")
-    child.expect("ts")
+    child.send("/pl\t")
+    child.expect("an")
     child.send("\r")
     child.expect("no question was asked yet")
     prompted()

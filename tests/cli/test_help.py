@@ -43,12 +43,6 @@ def test_help_fits_eighty_columns(call, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_paragraphs_are_not_broken_where_the_source_is(name):
-    description = command_of(name).help.partition("\n\nExample")[0]
-    assert all("\n" not in paragraph for paragraph in description.split("\n\n"))
-
-
-@pytest.mark.parametrize("name", OURS)
 def test_every_option_that_takes_a_value_shows_its_default(name):
     options = [param for param in command_of(name).params if param.param_type_name == "option" and not param.is_flag]
     assert [option.name for option in options if option.default is None and not option.show_default] == []

@@ -3,13 +3,9 @@
 import json
 import os
 import sys
-import threading
 from pathlib import Path
 
 import pytest
-
-from specprefill_cli.cli.console import Notes
-from specprefill_cli.documents import collect
 
 
 @pytest.fixture
@@ -38,49 +34,6 @@ def test_strict_holds_for_rows_of_a_batch(call, folder):
     code, out, _ = call("batch", "rows.jsonl", "--strict", "--max-new-tokens", "2")
     assert code == 3
     assert "docs/bad.pdf: not a .pdf file" in json.loads(out)["error"]["message"]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs named pipes")
-def test_waiting_for_the_writer_of_a_pipe_is_announced(folder, monkeypatch):
-    monkeypatch.setattr(collect, "PATIENCE_SECONDS", 0)
-    os.mkfifo("pipe.txt")
-    told = []
-
-    def write(text):
-        told.append(text)
-        Path("pipe.txt").write_text("The ferry costs 12 euros.")
-
-    (document,) = collect.read_collection(["pipe.txt"], tell=write).documents
-    assert document.text == "The ferry costs 12 euros."
-    assert told == ["waiting for a writer to pipe.txt ..."]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs named pipes")
-def test_a_pipe_with_a_writer_is_read_without_a_word(folder, monkeypatch):
-    monkeypatch.setattr(collect, "PATIENCE_SECONDS", 600)
-    os.mkfifo("pipe.txt")
-    writer = threading.Thread(target=Path("pipe.txt").write_text, args=("The ferry costs 12 euros.",))
-    writer.start()
-    told = []
-    assert len(collect.read_collection(["pipe.txt"], tell=told.append).documents) == 1
-    writer.join()
-    assert told == []
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs named pipes")
-def test_ask_shows_on_standard_error_what_it_waits_for(call, folder, monkeypatch):
-    monkeypatch.setattr(collect, "PATIENCE_SECONDS", 0)
-    os.mkfifo("pipe.txt")
-    show = Notes.tell
-
-    def show_and_write(notes, text):
-        show(notes, text)
-        Path("pipe.txt").write_text("The ferry costs 12 euros.")
-
-    monkeypatch.setattr(Notes, "tell", show_and_write)
-    code, _, err = call("ask", "pipe.txt", "What does it cost?", "--max-new-tokens", "2")
-    assert code == 0
-    assert err.startswith("waiting for a writer to pipe.txt ...\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs file names of any bytes")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")
 MODULE = """
     from specprefill_cli.prefill.modes.full import FullMode
-    from specprefill_cli.prefill.scorers.random import RandomScorer
+    from specprefill_cli.prefill.scorers.lexical import RandomScorer
 
 
     class CopyMode(FullMode):
@@ -51,7 +51,7 @@ def run(call, tmp_path, monkeypatch):
 
     def forget():
         for registry in (MODES, SCORERS):
-            for name in ("installed", "external"):
+            for name in ("installed", "entries"):
                 vars(registry).pop(name, None)
         sys.modules.pop("example_plugin", None)
 

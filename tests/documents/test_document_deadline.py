@@ -25,6 +25,6 @@ def test_late_work_is_asked_to_stop() -> None:
         stop.wait()
         stopped.set()
 
-    with pytest.raises(TimeoutError, match=r"not done after 0\.05 s"):
+    with pytest.raises(TimeoutError):
         run_with_deadline(late, stop, 0.05)
     assert stopped.wait(60)

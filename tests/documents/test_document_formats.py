@@ -2,10 +2,8 @@
 
 import codecs
 import gzip
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -227,12 +225,3 @@ def test_utf8_with_a_cut_or_stray_byte_stays_utf8() -> None:
         "cp125"
         in read_document("Der Mieter trägt die Kosten für Gebäude und Türen.".encode("cp1252"), "a.txt").warnings[0]
     )
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="forks")
-def test_damaged_files_end_in_text_or_one_error() -> None:
-    command = [sys.executable, "-m", "tests.fuzz_readers", "--count", "66", "--seed", "1"]
-    run = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "66 mutants, 0 failures" in run.stdout

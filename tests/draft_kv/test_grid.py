@@ -1,7 +1,5 @@
 """Fates by chunk and layer: the budget, the order in which it is spent, and `--recompute-by layer` on every architecture."""
 
-from dataclasses import replace
-
 import hypothesis
 import hypothesis.strategies as st
 import pytest
@@ -22,7 +20,6 @@ from specprefill_cli.draft_kv.chunk_fates import (
 from specprefill_cli.models.cache import layer_count, layer_keys
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import Fate
-from specprefill_cli.reporting.table import span_text
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 
@@ -124,9 +121,6 @@ def test_accepted_layers_keep_the_mapped_kv_and_the_plan_says_how_many_were_comp
             assert same == (layer >= span.layers or layer == 0), (span, layer)
     records = span_records(COLLECTION, request.prompt, ours.plan)
     assert [record.layers for record in records] == [span.layers for span in ours.plan.spans]
-    accepted = [record for record in records if record.fate is Fate.ACCEPT]
-    assert "layers computed)" in span_text(accepted, False)
-    assert "layers computed" not in span_text([replace(record, layers=1) for record in accepted], False)
 
 
 def test_spans_without_draft_kv_have_no_layers_and_those_of_hybrid_have_those_of_their_fate(random_session):

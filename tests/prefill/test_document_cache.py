@@ -71,7 +71,7 @@ def test_the_limit_evicts_the_least_recently_used_document(random_session):
     session = random_session.with_cache(cache)
     found = [TOKENS, TARGET_PREFIX]
     assert reused(session, 0, 1, 0, 1, 2, 1, 0) == [[], [], found, found, [], found, [TOKENS]]
-    assert sum(state_bytes(prefix.state) for prefix in cache.target.prefixes.values()) <= cache.target.capacity_bytes
+    assert cache.target.prefixes.bytes <= cache.target.capacity_bytes
 
 
 def test_zero_keeps_no_state(random_session):

@@ -171,17 +171,6 @@ def test_different_weights_under_the_same_name_miss(random_session, disk):
     assert warnings == []
 
 
-def test_rejects_a_file_of_another_document(random_session, disk):
-    store, folder, warnings = disk
-    select(random_session, store())
-    (first,) = folder.iterdir()
-    select(random_session, store(), collection=OTHER)
-    (second,) = set(folder.iterdir()) - {first}
-    second.write_bytes(first.read_bytes())
-    assert select(random_session, store(), collection=OTHER).result().reused == []
-    assert "belongs to another document" in warnings[0]
-
-
 def test_the_folder_evicts_the_least_recently_used_file(random_session, disk):
     store, folder, _ = disk
     select(random_session, store())

@@ -6,12 +6,10 @@ import torch
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cache import state_bytes
-from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.disk_cache import LONG_TEXT, SCRATCH, SUFFIX, DiskCache
+from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TOKENS, DocumentCache, PrefixCache
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.scorers import window_reading
-from specprefill_cli.prefill.scorers.windows import divide
+from specprefill_cli.prefill.scorers import windows
 from specprefill_cli.settings import Settings
 from tests.prefill.test_windows import request_for, with_context
 
@@ -36,15 +34,14 @@ def disk(folder, capacity=2**30):
 def test_one_window_gives_what_the_whole_document_gives(random_session, scorer):
     request = request_for(random_session, TEXT, scorer=scorer)
     used, tokens = SCORERS[scorer], request.document_tokens
-    reading = used.windowed(request, divide(tokens, tokens, tokens))
-    parts = used.scores(request, reading.importance())
-    assert len(reading.cached) == 1
+    importance, _ = windows.read_in_windows(used, request, windows.divide(tokens, tokens, tokens))
+    parts = used.scores(request, importance)
     torch.testing.assert_close(parts.importance, used.score(request).importance, rtol=0.01, atol=1e-8)
 
 
 def test_attention_that_memory_cannot_hold_is_refused(random_session, monkeypatch):
     request = request_for(with_context(random_session, 400), TEXT, scorer="question")
-    monkeypatch.setattr(window_reading, "free_memory", lambda _device: 1_000)
+    monkeypatch.setattr(windows, "free_memory", lambda _device: 1_000)
     with pytest.raises(SpecprefillError, match="use --scorer heads or lexical"):
         SCORERS["question"].score(request)
 
@@ -57,7 +54,7 @@ def test_later_questions_find_the_windows_and_get_the_same_answers(random_sessio
     shared = cached(cold)
     for number, question in enumerate(QUESTIONS):
         if place == "disk":
-            shared = cached(cold, disk(tmp_path), capacity=0)
+            shared = cached(cold, disk(tmp_path))
         first, second = (session.ask(COLLECTION, question, settings) for session in (cold, shared))
         importances = first.prefilled.importance, second.prefilled.importance
         torch.testing.assert_close(*importances, rtol=1e-3, atol=1e-6)
@@ -66,62 +63,31 @@ def test_later_questions_find_the_windows_and_get_the_same_answers(random_sessio
         assert answer.reused == ([*tokens, DRAFT_PREFIX] if number else [])
 
 
-def test_windows_that_only_the_disk_keeps_are_written_while_the_document_is_read(random_session, tmp_path):
-    session = cached(with_context(random_session, 400), disk(tmp_path), capacity=0)
-    stream = session.ask(COLLECTION, "When?", SETTINGS)
-    windows = SCORERS["heads"].windows(stream.request)
-    assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == len(windows) > 2
-    assert not session.cache.draft.prefixes
-
-
-def test_tokens_of_long_texts_are_read_from_disk_and_checked(random_session, tmp_path):
-    text = COLLECTION.text * (LONG_TEXT // len(COLLECTION.text) + 1)
-    tokenizer = random_session.pair.target.tokenizer
-    expected = encode_text(tokenizer, text)
-    warnings = []
-    for number in range(2):
-        store = DiskCache(tmp_path, 2**30, warnings.append)
-        ids, offsets = DocumentCache(draft=PrefixCache(store)).encode(tokenizer, text)
-        assert (ids, offsets.tolist()) == (expected[0], expected[1].tolist())
-        assert store.texts_found == number
-    (path,) = tmp_path.glob(f"*{SUFFIX}")
-    data = bytearray(path.read_bytes())
-    data[-100] ^= 1
-    path.write_bytes(data)
-    assert DiskCache(tmp_path, 2**30, warnings.append).encode(tokenizer, text)[0] == expected[0]
-    assert len(warnings) == 1
-    assert "damaged document tokens" in warnings[0]
-    DiskCache(tmp_path / "other", 2**30, pytest.fail).encode(tokenizer, "Short.")
-    assert not list((tmp_path / "other").iterdir())
-
-
 def test_a_document_larger_than_the_memory_does_not_evict_its_own_windows(random_session):
     roomy = cached(with_context(random_session, 400))
     roomy.ask(COLLECTION, "When?", SETTINGS).finished()
-    states = [prefix.state for prefix in roomy.cache.draft.prefixes.values()]
+    states = list(roomy.cache.draft.prefixes.values())
     limit = 3 * max(map(state_bytes, states))
     assert len(states) > 4
     session = cached(with_context(random_session, 400), capacity=limit)
     for number in range(3):
         answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
         assert (DRAFT_PREFIX in answer.reused) == bool(number)
-        assert sum(state_bytes(prefix.state) for prefix in session.cache.draft.prefixes.values()) <= limit
+        assert session.cache.draft.prefixes.bytes <= limit
 
 
 def test_a_document_larger_than_the_disk_limit_keeps_its_first_windows(random_session, tmp_path):
-    whole = cached(with_context(random_session, 400), disk(tmp_path / "whole"), capacity=0)
+    whole = cached(with_context(random_session, 400), disk(tmp_path / "whole"))
     whole.ask(COLLECTION, "When?", SETTINGS).finished()
     files = sorted((tmp_path / "whole").glob(f"*{SUFFIX}"))
     limit = sum(path.stat().st_size for path in files) // 2
     for number in range(2):
-        session = cached(whole, disk(tmp_path / "half", limit), capacity=0)
+        session = cached(whole, disk(tmp_path / "half", limit))
         answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
         assert (DRAFT_PREFIX in answer.reused) == bool(number)
         assert 0 < len(list((tmp_path / "half").glob(f"*{SUFFIX}"))) < len(files)
 
 
 def test_files_that_another_process_removes_are_no_fault(tmp_path):
-    for suffix in (SUFFIX, SCRATCH):
-        (tmp_path / f"gone{suffix}").symlink_to(tmp_path / "nowhere")
+    (tmp_path / f"gone{SUFFIX}").symlink_to(tmp_path / "nowhere")
     disk(tmp_path).trim()
-    assert disk(tmp_path).files(SUFFIX) == []

@@ -13,10 +13,10 @@ from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
 from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.fates import shorten_gaps
 from specprefill_cli.prefill.modes.select import sparse_prefill
-from specprefill_cli.prefill.positions import shorten_gaps
 from specprefill_cli.prefill.registry import MODES, SCORERS
-from specprefill_cli.prefill.scorers.windows import combined, divide
+from specprefill_cli.prefill.scorers.windows import divide, one_softmax, read_in_windows
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
@@ -72,14 +72,14 @@ def test_windows_are_prompts_with_the_same_question(tiny_session):
         assert len(shared) == prompt.length - request.document_tokens
 
 
-def test_combined_normalisers_are_those_of_one_softmax():
+def test_normalisers_of_windows_are_those_of_one_softmax():
     scores = torch.randn(3, 2, 5, 40, generator=torch.Generator().manual_seed(1))
     parts = torch.arange(30), torch.arange(30, 40)
-    masses = [{0: torch.stack([window[..., keys].logsumexp(-1) for keys in parts])} for window in scores]
-    masses[1] = {0: masses[1][0][..., :4]}
+    masses = [torch.stack([window[..., keys].logsumexp(-1) for keys in parts]) for window in scores]
+    masses[1] = masses[1][..., :4]
     cores = scores[..., :30].exp().sum((0, -1))
     shared = scores[..., 30:].exp().sum(-1).mean(0)
-    torch.testing.assert_close(combined(masses)[0], (cores + shared).log()[:, :4])
+    torch.testing.assert_close(one_softmax(masses), (cores + shared).log()[:, :4])
 
 
 @pytest.mark.parametrize(("scorer", "smallest"), [("heads", 0.94), ("question", 0.85)])
@@ -92,7 +92,7 @@ def test_a_document_that_fits_ranks_alike_in_one_window_and_in_four(tiny_session
         windows = divide(tokens, tokens // 4 + 300, tokens)
         assert len(windows) == 4
         whole = used.score(request)
-        parts = used.scores(request, used.windowed(request, windows).importance())
+        parts = used.scores(request, read_in_windows(used, request, windows)[0])
         correlations.append(rank_correlation(whole.importance, parts.importance))
         if question.startswith("How long"):
             token = int(np.searchsorted(request.prompt.offsets[:, 0], place))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from specprefill_cli.record import Fate, Passage, SpanRecord
-from specprefill_cli.reporting.evidence import confidence_lines, evidence, highlighted, needs_better_pair
+from specprefill_cli.reporting.evidence import confidence_lines, evidence, highlighted
 from specprefill_cli.reporting.table import short_table
 from tests.helpers.answers import make_answer
 
@@ -39,15 +39,11 @@ def test_markup_and_patterns_in_a_question_mean_nothing():
     assert highlighted("[bold]a.c[/bold] abc", "a.c [x", "").plain == "[bold]a.c[/bold] abc"
 
 
-def test_unsure_answers_say_so_and_only_tiny_names_a_better_pair():
+def test_unsure_answers_say_so():
     assert "likely right" in confidence_lines(make_answer(confidence=0.9))[0]
     assert "unsure (30%" in confidence_lines(make_answer(confidence=0.3))[0]
     assert "passages" in confidence_lines(make_answer(answer="not found"))[0]
     assert confidence_lines(make_answer()) == []
-    assert needs_better_pair(make_answer(confidence=0.3, target="tiny:target"))
-    assert needs_better_pair(make_answer(answer="not found", target="tiny:target"))
-    assert not needs_better_pair(make_answer(confidence=0.9, target="tiny:target"))
-    assert not needs_better_pair(make_answer(confidence=0.3))
 
 
 def test_short_table_has_seven_rows_at_most_and_keeps_warnings():

@@ -56,7 +56,7 @@ def test_the_table_shows_hostile_text_as_text():
     for part in (
         "400 ms",
         "draft prefill   300 ms",
-        "1 span, 32 tokens: 0-32 (\\x1b[2J[bold red]x[/] \\u202egnp.exe\\x07 \\x9b31m p. 1-2; b p. 1)",
+        "1 span, 32 tokens (\\x1b[2J[bold red]x[/] \\u202egnp.exe\\x07 \\x9b31m p. 1-2; b p. 1)",
         "ratio 0.400, of the documents 0.348",
         "2 MiB",
     ):

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes, print_json
-from specprefill_cli.cli.loading import warn_of_idle_options
-from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 from specprefill_cli.files import check_can_write, same_file
 from specprefill_cli.lab.commands.lists import KEEP_LIST, SCORER_LIST
@@ -37,7 +36,6 @@ def evaluate(
     answers: Annotated[Path | None, typer.Option(help="Write every answer as JSONL to this file.")] = None,
     *,
     settings: Settings,
-    given: Given,
     modes: list[str],
     keeps: list[float | None],
     scorers: list[str],
@@ -85,7 +83,6 @@ def evaluate(
         confirm(session, items, keeps, settings, answers, json, notes)
         return
     cases = [case.named(session) for case in cases]
-    warn_of_idle_options(given, [case.settings(settings) for case in cases], notes)
     with ExitStack() as stack:
         out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None
         update = stack.enter_context(notes.progress(f"asking {len(items):,} questions"))

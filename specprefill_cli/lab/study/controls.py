@@ -26,7 +26,7 @@ from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
-from specprefill_cli.prefill.scorers.random import question_seed
+from specprefill_cli.prefill.scorers.lexical import question_seed
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
 

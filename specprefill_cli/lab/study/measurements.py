@@ -29,7 +29,7 @@ from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import PrefillState, layer_count
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.random import question_seed
+from specprefill_cli.prefill.scorers.lexical import question_seed
 from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import Settings
 

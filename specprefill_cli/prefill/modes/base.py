@@ -10,8 +10,7 @@ from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.fates import Plan
-from specprefill_cli.prefill.positions import CompactPositions
+from specprefill_cli.prefill.fates import CompactPositions, Plan
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import GateVerdict
 
@@ -57,8 +56,6 @@ class Mode(ABC):
     """A way to prefill a prompt, registered by `name` in `prefill/registry.py` or by a plugin.
 
     uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
-    uses_window: whether the draft reads with `--draft-window`
-    own_settings: names of the settings of prefill that not every mode obeys, `keep` aside
     fallback_scorer: what `--scorer auto` takes where the draft has no calibrated heads
     any_length: whether it takes prompts longer than the target's context
     automatic: whether `--mode auto` may take it where `cost` promises a gain over `full`; others need a `preference`
@@ -67,8 +64,6 @@ class Mode(ABC):
     name: ClassVar[str]
     uses_draft: ClassVar[bool] = False
     uses_keep: ClassVar[bool] = False
-    uses_window: ClassVar[bool] = True
-    own_settings: ClassVar[tuple[str, ...]] = ()
     fallback_scorer: ClassVar[str] = "lexical"
     any_length: ClassVar[bool] = False
     automatic: ClassVar[bool] = False

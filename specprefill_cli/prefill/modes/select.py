@@ -8,13 +8,13 @@ from transformers import PreTrainedModel
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.prefill.fates import Plan
+from specprefill_cli.prefill.fates import GAP_SHARE, CompactPositions, Plan, shorten_gaps
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
-from specprefill_cli.prefill.positions import CompactPositions, compact_positions
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import shared_scores
 from specprefill_cli.prefill.selection import expected_tokens, select_scored, spread_warnings
+from specprefill_cli.record import ORIGINAL
 
 
 class SelectMode(Mode):
@@ -58,6 +58,14 @@ class SelectMode(Mode):
 
     def new_cache_tokens(self, request: PrefillRequest) -> int:
         return expected_tokens(request)
+
+
+def compact_positions(request: PrefillRequest, plan: Plan) -> CompactPositions | None:
+    """The compact positions of a plan's kept tokens; None where they stay at the original ones."""
+    if request.positions == ORIGINAL:
+        return None
+    kept = plan.kept_positions()
+    return shorten_gaps(kept, plan.prompt_tokens, min(request.answer_room, len(kept) + GAP_SHARE * len(kept)))
 
 
 def sparse_prefill(

@@ -13,15 +13,13 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
 from specprefill_cli.models.cache import PrefillState, layer_count, rollback
 from specprefill_cli.models.cost import cost_of, relative_time
-from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scorer, Scores
-from specprefill_cli.prefill.scorers.window_reading import WindowReading
-from specprefill_cli.prefill.scorers.windows import Window, windows_of
+from specprefill_cli.prefill.scorers.windows import Window, read_in_windows, windows_of
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
 
@@ -34,19 +32,16 @@ class AttentionScorer(Scorer):
 
     A subclass says which tokens of the prompt are queries, how many decoded ones join them, and how attention becomes
     importance. neighbours, spread_limit: as in `Scores`; pools_prompt: whether pooling mixes in what surrounds the document
-    pools_later: whether `reduce_heads` is linear, so that it may come before pooling
 
-    A document beyond the draft's context is read in windows (`WindowReading`).
+    A document beyond the draft's context is read in windows (`read_in_windows`).
     """
 
     uses_draft = True
     looks_ahead = True
-    uses_window = True
     any_length = True
     neighbours = 0.0
     spread_limit: float | None = None
     pools_prompt = True
-    pools_later = False
 
     @abstractmethod
     def query_tokens(self, prompt: Prompt) -> Tensor:
@@ -54,7 +49,7 @@ class AttentionScorer(Scorer):
 
     def decoded_queries(self, look_ahead: int) -> int:
         """How many look-ahead tokens add a query; fewer do where the draft ends its answer first."""
-        return look_ahead
+        return look_ahead if self.looks_ahead else 0
 
     def layers(self, request: PrefillRequest) -> Sequence[int]:
         """Draft layers, ascending, whose attention is used. Raises SpecprefillError where there is none."""
@@ -67,13 +62,9 @@ class AttentionScorer(Scorer):
             )
         return layers
 
-    def reads_all_layers(self) -> bool:
-        """Whether the whole draft runs, as look-ahead needs it, or only the layers up to the highest one used."""
-        return True
-
     def last_layer(self, request: PrefillRequest) -> int:
-        """The highest layer of the draft that runs."""
-        if self.reads_all_layers():
+        """The highest layer of the draft that runs: the last one where it looks ahead, else the highest one used."""
+        if self.looks_ahead:
             return layer_count(request.draft.model) - 1
         return max(request.last_draft_layer, *self.layers(request))
 
@@ -87,18 +78,16 @@ class AttentionScorer(Scorer):
         """Importance [n] of the draft's document tokens, float32 on the CPU. Override `reduce_heads` too: windows call it."""
         prompt = request.draft_prompt
         positions = self.query_slots(prompt, capture, layers)
-        share = head_share(request.draft.model, request.pair.draft_ranks)
+        share = request.draft_share
         return attention_importance(state, capture, positions, prompt.length, prompt.document, layers, share)
 
     def used_heads(self, request: PrefillRequest, layers: Sequence[int]) -> dict[int, Sequence[int]]:
         """The attention heads of each layer that score, ascending, numbered among those that this rank holds."""
-        share = head_share(request.draft.model, request.pair.draft_ranks)
-        return dict.fromkeys(layers, range(len(share.queries)))
+        return dict.fromkeys(layers, range(len(request.draft_share.queries)))
 
     def reduce_heads(self, request: PrefillRequest, layers: Sequence[int], attention: Tensor) -> Tensor:
-        """Importance [n] from the attention [heads, Q, n] of `used_heads`, layer by layer; pooled, but for `pools_later`."""
-        share = head_share(request.draft.model, request.pair.draft_ranks)
-        return share.ranks.maximum(attention.amax(0)).mean(0)
+        """Importance [n] from the attention [heads, Q, n] of `used_heads`, layer by layer, pooled."""
+        return request.draft_share.ranks.maximum(attention.amax(0)).mean(0)
 
     def query_slots(self, prompt: Prompt, capture: QueryCapture, layers: Sequence[int]) -> Tensor:
         """Slots [Q] of the captured queries: those of decoded tokens lie behind the prompt."""
@@ -118,9 +107,8 @@ class AttentionScorer(Scorer):
         """Score with one run of the draft. Raises SpecprefillError as `layers`, and for scores that are not finite."""
         windows = self.windows(request)
         if windows:
-            reading = self.windowed(request, windows)
-            scores = self.scores(request, reading.importance())
-            return replace(scores, reused=(DRAFT_PREFIX,) if any(reading.cached) else ())
+            importance, cached = read_in_windows(self, request, windows)
+            return replace(self.scores(request, importance), reused=(DRAFT_PREFIX,) if cached else ())
         state, capture, cached = self.prefill(request)
         with request.clock.phase("scoring"):
             importance = self.reduce(request, state, capture, self.layers(request))
@@ -149,13 +137,7 @@ class AttentionScorer(Scorer):
 
     def windows(self, request: PrefillRequest) -> tuple[Window, ...]:
         """The windows in which the document must be read; none where it fits the draft's context."""
-        return windows_of(request, self.decoded_queries(request.look_ahead) if self.looks_ahead else 0)
-
-    def windowed(self, request: PrefillRequest, windows: Sequence[Window]) -> WindowReading:
-        """The reading of the draft's document in windows. Raises SpecprefillError as `layers`."""
-        # The first window lies farthest from the question: the layers that reach it there reach it in all.
-        layers = self.layers(windows[0].request(request))
-        return WindowReading(scorer=self, request=request, windows=windows, layers=layers)
+        return windows_of(request, self.decoded_queries(request.look_ahead))
 
     def prefill(self, request: PrefillRequest) -> tuple[PrefillState, QueryCapture, bool]:
         """Read the prompt and look ahead: the draft's state, the queries, and whether a cache held the document."""
@@ -187,14 +169,14 @@ class AttentionScorer(Scorer):
                 prompt.tokens[state.length : end],
                 positions[state.length : end],
                 request.prefill_chunk,
-                layer_count(model) - 1 if self.reads_all_layers() else last_layer,
+                last_layer,
                 capture,
                 state,
                 local,
             )
             positions[end:] += request.draft_gap
         tokens, positions = prompt.tokens[state.length :], positions[state.length :]
-        if self.reads_all_layers():
+        if self.looks_ahead:
             logits, _ = prefill(model, tokens, positions, request.prefill_chunk, capture, state, local)
             return logits
         read_keys(model, tokens, positions, request.prefill_chunk, last_layer, capture, state, local)
@@ -216,7 +198,7 @@ class AttentionScorer(Scorer):
         # What stands behind the document sees everything.
         local = None if cached else request.local_window
         overhead = cost.overhead_flops() if with_overhead else 0.0
-        if self.reads_all_layers():
+        if self.looks_ahead:
             steps = self.decoded_queries(request.look_ahead)
             flops = cost.prefill_flops(prompt.length - cached, local, cached) + overhead
             flops += steps * (cost.pass_flops(1, prompt.length) + overhead)

@@ -54,14 +54,13 @@ class Scores:
 class Scorer(ABC):
     """A way to score document tokens, registered by `name` in `prefill/registry.py` or by a plugin.
 
-    uses_draft: whether it runs the draft; looks_ahead: whether `--look-ahead` matters; uses_window: whether
-    `--draft-window` does; any_length: whether it scores prompts longer than the draft's context, where it runs the draft
+    uses_draft: whether it runs the draft; looks_ahead: whether `--look-ahead` matters
+    any_length: whether it scores prompts longer than the draft's context, where it runs the draft
     """
 
     name: ClassVar[str]
     uses_draft: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False
-    uses_window: ClassVar[bool] = False
     any_length: ClassVar[bool] = False
 
     @abstractmethod

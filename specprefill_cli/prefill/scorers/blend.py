@@ -42,10 +42,7 @@ class BlendScorer(HeadsScorer):
             return by_heads
         return blend(embedding_importance(request), by_heads, HEADS_WEIGHT * share)
 
-    def auto_budget(self, request: PrefillRequest) -> AutoBudget:
-        own = request.pair.target_calibration
-        if own is not None and own.auto_mass is not None:
-            return AutoBudget(share=own.auto_mass, tokens=own.auto_tokens)
+    def general_budget(self, request: PrefillRequest) -> AutoBudget:
         return AUTO_BUDGET
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:

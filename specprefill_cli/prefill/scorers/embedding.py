@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.encoder import Encoder, encoder_flops, load_encoder
+from specprefill_cli.models.encoder import encoder_flops, load_encoder
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scorer, Scores
 
@@ -52,14 +52,8 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
         return encoder.chunk_vectors(request.document_text, starts).half()
 
     vectors = compute() if cache is None else cache.vectors(identity(request), compute)
-    importance = piece_importance(vectors, encoder, request.question)
-    return importance.repeat_interleave(PIECE)[: len(offsets)]
-
-
-def piece_importance(vectors: Tensor, encoder: Encoder, question: str) -> Tensor:
-    """Importance [pieces] of pieces with unit vectors [pieces, width]."""
-    cosines = vectors.float() @ encoder.text_vector(question)
-    return (SHARPNESS * cosines).softmax(0)
+    cosines = vectors.float() @ encoder.text_vector(request.question)
+    return (SHARPNESS * cosines).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
 
 
 def has_vectors(request: PrefillRequest) -> bool:

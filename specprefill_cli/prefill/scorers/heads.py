@@ -13,7 +13,6 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.head_division import HeadShare, head_share
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import usable_layers
@@ -33,7 +32,6 @@ class HeadsScorer(AttentionScorer):
     looks_ahead = False
     neighbours = NEIGHBOURS
     pools_prompt = False
-    pools_later = True
     spread_limit = 0.58
 
     def query_tokens(self, prompt: Prompt) -> Tensor:
@@ -51,9 +49,6 @@ class HeadsScorer(AttentionScorer):
             )
         return layers
 
-    def reads_all_layers(self) -> bool:
-        return False
-
     def reduce(
         self,
         request: PrefillRequest,
@@ -62,24 +57,29 @@ class HeadsScorer(AttentionScorer):
         layers: Sequence[int],
     ) -> Tensor:
         heads = chosen_heads(request, layers)
-        return head_importance(state, capture, request.draft_prompt.document, heads, draft_share(request))
+        return head_importance(state, capture, request.draft_prompt.document, heads, request.draft_share)
 
     def used_heads(self, request: PrefillRequest, layers: Sequence[int]) -> dict[int, Sequence[int]]:
-        first, heads = draft_share(request).queries.start, own_heads(request, layers)
+        first, heads = request.draft_share.queries.start, own_heads(request, layers)
         return {layer: [head.head - first for head in heads if head.layer == layer] for layer in layers}
 
     def reduce_heads(self, request: PrefillRequest, layers: Sequence[int], attention: Tensor) -> Tensor:
         weights = torch.tensor([head.weight for head in own_heads(request, layers)])
-        return draft_share(request).ranks.summed((weights[:, None] * attention.mean(1)).sum(0))
+        return request.draft_share.ranks.summed((weights[:, None] * attention.mean(1)).sum(0))
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         weight = known_heads(request).lexical
         return blend(importance, lexical_importance(request), weight) if weight else importance
 
     def auto_budget(self, request: PrefillRequest) -> AutoBudget:
-        heads, own = known_heads(request), request.pair.target_calibration
+        own = request.pair.target_calibration
         if own is not None and own.auto_mass is not None:
             return AutoBudget(share=own.auto_mass, tokens=own.auto_tokens)
+        return self.general_budget(request)
+
+    def general_budget(self, request: PrefillRequest) -> AutoBudget:
+        """What `--keep auto` keeps where the target has no calibration of its own."""
+        heads = known_heads(request)
         return AutoBudget(share=heads.auto_mass, tokens=heads.auto_tokens)
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
@@ -97,13 +97,7 @@ def chosen_heads(request: PrefillRequest, layers: Sequence[int]) -> tuple[Head, 
 
 def own_heads(request: PrefillRequest, layers: Sequence[int]) -> list[Head]:
     """As `chosen_heads`, of those that this rank holds."""
-    share = draft_share(request)
-    return [head for head in chosen_heads(request, layers) if head.head in share.queries]
-
-
-def draft_share(request: PrefillRequest) -> HeadShare:
-    """The draft's heads that this rank holds."""
-    return head_share(request.draft.model, request.pair.draft_ranks)
+    return [head for head in chosen_heads(request, layers) if head.head in request.draft_share.queries]
 
 
 def known_heads(request: PrefillRequest) -> ScoringHeads:

@@ -1,6 +1,8 @@
-"""Scorer `lexical`: BM25 of the question's stems over the document's chunks; needs no draft."""
+"""Scorers without a model: `lexical`, BM25 of the question's stems over the document's chunks, and the control `random`."""
 
 from __future__ import annotations
+
+import zlib
 
 import torch
 from torch import Tensor
@@ -27,3 +29,21 @@ def lexical_importance(request: PrefillRequest) -> Tensor:
         return torch.zeros(0)
     scores = word_scores(request.question, request.document_text, offsets[::size, 0], int(offsets[-1, 1]))
     return torch.from_numpy(scores).float().repeat_interleave(size)[: len(offsets)]
+
+
+class RandomScorer(Scorer):
+    """Uniform scores, one for each chunk, from the request's seed: the control that every other scorer must beat."""
+
+    name = "random"
+
+    def score(self, request: PrefillRequest) -> Scores:
+        with request.clock.phase("scoring"):
+            tokens, size = request.document_tokens, request.chunk_size
+            generator = torch.Generator().manual_seed(question_seed(request))
+            chunks = torch.rand(-(-tokens // size), generator=generator)
+            return Scores(importance=chunks.repeat_interleave(size)[:tokens])
+
+
+def question_seed(request: PrefillRequest) -> int:
+    """A seed of the question's own, so that questions about one document do not all get the same chunks."""
+    return request.seed ^ zlib.crc32(request.question.encode("utf-8", "replace"))

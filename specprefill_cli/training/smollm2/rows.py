@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from specprefill_cli.prefill.positions import GAP_SHARE, shorten_gaps
+from specprefill_cli.prefill.fates import GAP_SHARE, shorten_gaps
 from specprefill_cli.prefill.selection import whole_sentences, widened_tokens
 from specprefill_cli.training.blocks import BlockMaker, joined
 from specprefill_cli.training.positions import CHUNK

@@ -152,7 +152,11 @@ def test_every_step_gives_figures_on_a_cpu(call, tmp_path, monkeypatch):
     monkeypatch.setattr(probes, "KEYS", 512)
     monkeypatch.setattr("specprefill_cli.lab.benchmarks.decode.QUOTES", 1)
     *alone, on_ranks = command.all_steps("tiny:tiny", [256])
-    assert [step.name for step in alone if step.missing] == ["tests in float32", "tests in bfloat16", "synchronisations"]
+    assert [step.name for step in alone if step.missing] == [
+        "tests in float32",
+        "tests in bfloat16",
+        "synchronisations",
+    ]
     for step in alone:
         if not step.missing:
             # In this process, which has torch already.

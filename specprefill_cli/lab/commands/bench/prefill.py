@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.loading import warn_of_idle_options
 from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, with_settings
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import write_whole
@@ -71,7 +70,6 @@ def prefill(
     notes = Notes(quiet)
     session = open_measured_session(settings, [case.settings(settings) for case in cases], shapes, given)
     cases = [case.named(session) for case in cases]
-    warn_of_idle_options(given, [case.settings(settings) for case in cases], notes)
     peers = baselines(session.pair, notes) if baseline else []
     peak = peak_of(session.pair, peak_tflops)
     with notes.progress("measuring") as update:

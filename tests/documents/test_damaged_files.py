@@ -1,0 +1,90 @@
+"""Damaged files of every format end in text or in one `DocumentError`, never in another error."""
+
+import io
+import random
+import re
+import zipfile
+
+import pytest
+
+from specprefill_cli.documents import DocumentError, Limits, read_document
+from tests.helpers import document_files
+
+PARAGRAPH = "The tenant pays 300 euros; the lazy dog sleeps - Größe, Käse. " * 12
+PAGE = (
+    b'<!DOCTYPE html><html><head><meta charset="utf-8"><title>T</title><style>x{}</style></head><body><h1>Head</h1><p>a'
+    b" &amp; b</p><!-- c --><script>x()</script><table><tr><td>1<td>2</table><pre>a\n b</pre><ul><li>x</ul></body></html>"
+)
+TEXTS = [PARAGRAPH, None, "Beta is the second page."]
+FILES = {
+    "pdf": ("a.pdf", document_files.pdf(TEXTS)),
+    "pdf, plain streams": ("a.pdf", document_files.pdf(TEXTS, compressed=False)),
+    "pdf, encrypted": ("a.pdf", document_files.pdf(TEXTS, owner="secret")),
+    "docx": ("a.docx", document_files.word()),
+    "pptx": ("a.pptx", document_files.slides()),
+    "xlsx": ("a.xlsx", document_files.workbook()),
+    "epub": ("a.epub", document_files.book(document_files.CHAPTERS, ["a%20b.xhtml", "b.xhtml"])),
+    "html": ("a.html", PAGE),
+    "csv": ("a.csv", b'name;note\nAnn;"two, or\nthree"\n1,5;2\n\n' * 20),
+    "txt": ("a.txt", PARAGRAPH.encode()),
+    "md": ("a.md", b"---\nx: 1\n---\n\n# Head\n\n* item\n\n| a | b |\n|---|---|\n"),
+}
+# What parsers branch on.
+TOKENS = (
+    b"<< >> [ ] ( stream\n endstream endobj R /Filter /JBIG2Decode /A85 /Length /Kids /Contents /Encoding BT TJ ' BI ID EI "
+    b'</ <![CDATA[ <!-- &#0; &#xFFFFFF; <!ENTITY <w:tbl> <v> <f> <row> <td> <pre> <title> " ; \x00 \xff\xfe \xed\xa0\x80 -1'
+).split(b" ")
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    """The bytes with damage in 1 to 20 places."""
+    damaged = bytearray(data)
+    for _ in range(chance.choice([1, 4, 20])):
+        place = chance.randrange(len(damaged) + 1)
+        numbers = list(re.finditer(rb"\d+", damaged))
+        match chance.randrange(6):
+            case 0:
+                del damaged[place : place + chance.randrange(200)]
+            case 1:
+                damaged[place : place + 1] = bytes([chance.randrange(256)])
+            case 2:
+                damaged[place:place] = b" ".join([chance.choice(TOKENS)] * chance.choice([1, 1, 5, 20_000]))
+            case 3:
+                damaged[place:place] = damaged[place // 2 : place // 2 + chance.randrange(300)] * chance.choice(
+                    [1, 500]
+                )
+            case 4 if numbers:
+                start, end = chance.choice(numbers).span()
+                damaged[start:end] = chance.choice([b"0", b"1", b"7", b"-1", b"65536", b"2147483648", b"9" * 30])
+            case 5 if chance.random() < 0.2:
+                del damaged[place:]
+    return bytes(damaged)
+
+
+def damaged_part(data: bytes, chance: random.Random) -> bytes:
+    """An archive that stays whole, with one damaged part."""
+    source, stream = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
+    victim = chance.choice(source.namelist())
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in source.namelist():
+            content = source.read(name)
+            archive.writestr(name, damaged(content, chance) if name == victim else content)
+    return stream.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", FILES)
+def test_damage_gives_text_or_one_error(label: str) -> None:
+    name, data = FILES[label]
+    assert read_document(data, name).text
+    for seed in range(20):
+        chance = random.Random(f"{label}/{seed}")
+        inside = data.startswith(b"PK") and chance.random() < 0.8
+        mutant = damaged_part(data, chance) if inside else damaged(data, chance)
+        try:
+            document = read_document(mutant, name, Limits(max_seconds=60))
+            lines = [*document.warnings, document.name]
+            document.text.encode()
+        except DocumentError as error:
+            lines = [str(error)]
+        assert all(line.isprintable() for line in lines), seed
