@@ -170,9 +170,6 @@ class Settings:
         choices=(AUTO, "original", "compact"),
     )
     recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
-    recompute_by: str = _prefill(
-        "span", "Recompute all layers of a span, or only its lower ones", choices=("span", "layer")
-    )
     accept_risk: str | float = _prefill(
         AUTO,
         "Highest risk allowed in accepted draft KV; auto: as calibrated, off: no limit",

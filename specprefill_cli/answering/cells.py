@@ -34,7 +34,6 @@ def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[Spa
                 pages=collection.pages(start, end),
                 risk=span.risk,
                 documents=collection.pages_by_document(start, end),
-                layers=span.layers,
             )
         )
     return records
@@ -90,7 +89,6 @@ def document_cells(
                 importance=score,
                 place=places.get(chunk),
                 level=_level(score, largest),
-                layers=span.layers,
             )
         )
     return cells

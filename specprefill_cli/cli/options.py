@@ -34,7 +34,7 @@ from specprefill_cli.settings import (
 
 PAIR = SETTINGS["pair"]
 # Settings that decide nothing where the draft alone runs.
-OF_TARGET = ("mode", "recompute", "recompute_by", "accept_risk", "exact_layers", "tensor_parallel", "quantization")
+OF_TARGET = ("mode", "recompute", "accept_risk", "exact_layers", "tensor_parallel", "quantization")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
 Html = Annotated[
@@ -96,7 +96,7 @@ def obeys(name: str, settings: Settings) -> bool:
 NEEDS: Mapping[str, tuple[Sequence[str], Callable[[Settings], bool]]] = {
     "--mode select or hybrid": (("keep",), mode_with("uses_keep")),
     "--mode select": (("positions",), mode_with("any_length")),
-    "--mode draft-kv": (("recompute", "recompute_by"), partial(obeys, "recompute")),
+    "--mode draft-kv": (("recompute",), partial(obeys, "recompute")),
     "--mode draft-kv or hybrid": (("accept_risk", "exact_layers"), partial(obeys, "accept_risk")),
     "a mode other than full": (("scorer", "chunk_size", "confirm"), scores_document),
     "a scorer that looks ahead (question, paper)": (("look_ahead",), looks_ahead),

@@ -14,15 +14,13 @@ from specprefill_cli.record import Fate
 class Span:
     """Prompt tokens [start, end) with one fate.
 
-    risk: None where none was estimated; layers: how many of its lower layers the target computes for these tokens, None
-    in modes without draft KV, where fates do not differ by layer
+    risk: None where none was estimated
     """
 
     start: int
     end: int
     fate: Fate
     risk: float | None = None
-    layers: int | None = None
 
     @property
     def length(self) -> int:

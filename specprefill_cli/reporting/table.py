@@ -186,16 +186,11 @@ def several_documents(answer: Record) -> bool:
 
 
 def span_text(spans: Sequence[SpanRecord], several: bool) -> str:
-    """Write the number of spans and tokens, and the first spans with their pages; `several`: name their documents.
-
-    Where spans of one fate differ in the number of layers that the target computed, that number too.
-    """
-    layered = len({span.layers for span in spans}) > 1
+    """Write the number of spans and tokens, and the first spans with their pages; `several`: name their documents."""
     listed = []
     for span in spans[:LONGEST_SPAN_LIST]:
-        notes = [page_text([span], several)] if span.pages else []
-        notes += [f"{span.layers} layers computed"] if layered else []
-        listed.append(f"{span.start}-{span.end}" + (f" ({', '.join(notes)})" if notes else ""))
+        pages = f" ({page_text([span], several)})" if span.pages else ""
+        listed.append(f"{span.start}-{span.end}{pages}")
     more = f", and {len(spans) - LONGEST_SPAN_LIST} more" if len(spans) > LONGEST_SPAN_LIST else ""
     return f"{span_count(spans)}: {', '.join(listed)}{more}"
 

