@@ -21,9 +21,10 @@ from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.verification import Proposal
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models.adapter import pass_overhead, rotation_depends_on_length
+from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
+from specprefill_cli.models.packed import pass_overhead
 from specprefill_cli.models.passes import Pass, Steps
 from specprefill_cli.prefill.auto_mode import SHORTEN, Extension, check_context
 from specprefill_cli.prefill.modes.base import PrefillResult

@@ -31,9 +31,10 @@ from specprefill_cli.draft_kv.raw_kv import (
     raw_keys_values,
     split_heads,
 )
-from specprefill_cli.models.adapter import forward, read_keys, window_layers
+from specprefill_cli.models.adapter import read_keys, window_layers
 from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
 from specprefill_cli.models.head_division import head_share
+from specprefill_cli.models.packed import forward
 from specprefill_cli.models.passes import Pass, before_each_pass
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
@@ -168,7 +169,7 @@ def recompute(
             capture=capture,
             last_layer=last_layer,
         )
-        return forward(step, slots)
+        return forward([step], [slots])[0]
     finally:
         for layer in state.layers:
             layer.slots = None

@@ -37,8 +37,8 @@ from specprefill_cli.engine.request import (
     Request,
     Started,
 )
+from specprefill_cli.models.adapter import run_together
 from specprefill_cli.models.memory_plan import MemoryPlan
-from specprefill_cli.models.packed import run_together
 from specprefill_cli.models.passes import before_each_pass
 from specprefill_cli.prefill.calibration import CalibratedPair
 

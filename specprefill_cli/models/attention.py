@@ -36,10 +36,12 @@ def attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    context: PositionContext | PackedContext | None = None,
+    context: PackedContext | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Attention by position: query [1, heads, Q, d], key and value [1, kv_heads, K, d] -> [1, Q, heads, d].
+    """Attention of one or several sequences by position, whose new keys and values go to the cache of each.
+
+    query [1, heads, Q, d], key and value [1, kv_heads, Q, d] -> [1, Q, heads, d]
 
     Raises ValueError for a variant of attention that it does not compute.
     """
@@ -47,48 +49,30 @@ def attend(
     if context is None or attention_mask is not None or unknown:
         raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unknown) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if isinstance(context, PackedContext):
-        return attend_packed(module.layer_idx, query, key, value, sliding_window, scaling, context), None
-    context.capture_queries(module.layer_idx, query, scaling)
-    if context.last_layer == module.layer_idx:
-        raise LayerReached
-    plan = context.plan(sliding_window, describe(query.device, query.dtype, query.shape[-1]))
-    return attend_plan(query, key, value, plan, scaling, context).transpose(1, 2), None
-
-
-def attend_packed(
-    layer: int,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sliding_window: int | None,
-    scaling: float,
-    packed: PackedContext,
-) -> Tensor:
-    """Attention [1, Q, heads, d] of several sequences, whose new keys and values go to the cache of each."""
-    device = describe(query.device, query.dtype, query.shape[-1])
-    plans = [sequence.context.plan(sliding_window, device) for sequence in packed.sequences]
-    fused = takes_varlen(device, plans, [len(sequence.context.key_positions) for sequence in packed.sequences])
+    layer, device = module.layer_idx, describe(query.device, query.dtype, query.shape[-1])
+    plans = [sequence.context.plan(sliding_window, device) for sequence in context.sequences]
+    fused = takes_varlen(device, plans, [len(sequence.context.key_positions) for sequence in context.sequences])
     outputs, cached = [], []
-    for sequence, plan in zip(packed.sequences, plans, strict=True):
-        own, context = sequence.span, sequence.context
+    for sequence, plan in zip(context.sequences, plans, strict=True):
+        own = sequence.span
         # Directly before they are read: sequences about one document take turns in its buffer.
         keys, values = sequence.state.cache.update(key[:, :, own], value[:, :, own], layer)
-        context.capture_queries(layer, query[:, :, own], scaling)
-        if packed.last_layer == layer:
+        sequence.context.capture_queries(layer, query[:, :, own], scaling)
+        if context.last_layer == layer:
             continue
         if fused:
             shared = sequence.state.layers[layer].shared > 0
             cached.append((keys.clone(), values.clone()) if shared else (keys, values))
         else:
-            outputs.append(attend_plan(query[:, :, own], keys, values, plan, scaling, context))
-    if packed.last_layer == layer:
+            outputs.append(attend_plan(query[:, :, own], keys, values, plan, scaling, sequence.context))
+    if context.last_layer == layer:
         raise LayerReached
     if fused:
-        lengths = [sequence.span.stop - sequence.span.start for sequence in packed.sequences]
+        lengths = [sequence.span.stop - sequence.span.start for sequence in context.sequences]
         all_keys, all_values = zip(*cached, strict=True)
-        return attend_varlen(query, all_keys, all_values, lengths, scaling).transpose(1, 2)
-    return torch.cat(outputs, dim=2).transpose(1, 2)
+        return attend_varlen(query, all_keys, all_values, lengths, scaling).transpose(1, 2), None
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+    return output.transpose(1, 2), None
 
 
 def attend_plan(

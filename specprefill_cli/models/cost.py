@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from specprefill_cli.models.adapter import pass_overhead, window_layers
+from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.attention_plan import SINKS, LocalWindow
+from specprefill_cli.models.packed import pass_overhead
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
