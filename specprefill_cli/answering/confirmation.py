@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.decoding.adaptive import FixedPace
-from specprefill_cli.decoding.measures import DecodeSpeed, Round
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.verification import Proposal
+from specprefill_cli.decoding.verification import DecodeSpeed, Proposal, Round
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import cost_of

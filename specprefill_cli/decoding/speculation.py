@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specprefill_cli.decoding.adaptive import AdaptivePace, Costs, FixedPace, SpeculationState
-from specprefill_cli.decoding.proposers import Proposer
-from specprefill_cli.decoding.proposers.draft import DraftProposer
-from specprefill_cli.decoding.proposers.lookup import LookupProposer
+from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculative import Speculator

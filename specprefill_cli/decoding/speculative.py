@@ -12,11 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from specprefill_cli.decoding.adaptive import AdaptivePace, FixedPace
-from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
 from specprefill_cli.decoding.proposers import Proposer
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
-from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal, verify
+from specprefill_cli.decoding.verification import NO_PROPOSAL, DecodeSpeed, Proposal, Round, RoundLog, verify
 from specprefill_cli.models.passes import Pass, Steps
 from specprefill_cli.record import Verdict
 

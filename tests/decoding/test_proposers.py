@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from specprefill_cli.decoding.proposers.lookup import LONGEST_MATCH, LookupProposer, continuation
+from specprefill_cli.decoding.proposers import LONGEST_MATCH, LookupProposer, continuation
 from tests.helpers.scripted import returned
 
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from specprefill_cli.decoding.measures import DecodeSpeed
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, distribution
 from specprefill_cli.decoding.speculative import decode
 from specprefill_cli.decoding.streaming import Detokenizer
+from specprefill_cli.decoding.verification import DecodeSpeed
 from specprefill_cli.models.adapter import items_of, prefill
 from specprefill_cli.models.cache import rollback
 

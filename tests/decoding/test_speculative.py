@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from specprefill_cli.decoding.adaptive import FixedPace
-from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
-from specprefill_cli.decoding.proposers.draft import DraftProposer
+from specprefill_cli.decoding.proposers import DraftProposer
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal
+from specprefill_cli.decoding.verification import NO_PROPOSAL, DecodeSpeed, Proposal, Round, RoundLog
 from tests.helpers.scripted import ScriptReader, returned
 
 SCRIPT = [number % 40 for number in range(200)]
