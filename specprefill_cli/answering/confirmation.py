@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from specprefill_cli.decoding.adaptive import FixedPace
-from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.reader import ModelReader, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.decoding.speculative import Speculator, decode
@@ -137,7 +138,7 @@ def full_prefill(request: PrefillRequest) -> Steps[PrefillResult]:
     if request.pair.ranks.size > 1:
         # The clock of the question has measured its TTFT.
         request = replace(request, clock=PhaseClock())
-        with request.pair.ranks.together(request.command(BASELINE)):
+        with request.pair.ranks.together(partial(prefill_shard, BASELINE, request.portable())):
             return MODES[BASELINE].prefill(request)
     return (yield from full_steps(request, confirming_pass(request)))
 

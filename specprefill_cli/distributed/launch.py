@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from packaging.version import Version
 
 from specprefill_cli.distributed.heartbeat import BEAT, Heartbeat, beat_key
-from specprefill_cli.distributed.ranks import ALONE, ConnectedRanks, Ranks
+from specprefill_cli.distributed.ranks import ALONE, ConnectedRanks, Ranks, Shard
 from specprefill_cli.errors import SpecprefillError, UsageError, first_line
 
 if TYPE_CHECKING:
@@ -157,6 +157,22 @@ def start_run(size: int) -> ConnectedRanks:
     client = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
     place = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": str(port)}
     return connect(0, size, server, client, WorkerProcesses(size, place))
+
+
+def follow_rank_0() -> NoReturn:
+    """On ranks 1, 2, ...: do what rank 0 sends until it ends the run, or is lost."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Standard input and output belong to rank 0.
+    devnull = os.open(os.devnull, os.O_RDWR)
+    os.dup2(devnull, 0)
+    os.dup2(devnull, 1)
+    ranks = join_run()
+    shard = Shard(ranks)
+    while True:
+        try:
+            ranks.receive()(shard)
+        except Exception as error:
+            ranks.fail(error)
 
 
 def connect(

@@ -1,7 +1,8 @@
 """Ranks: the processes that share a pair of models by tensor parallelism.
 
-Rank 0 alone reads, decides, decodes and prints. What the models must do is a command, broadcast before rank 0 executes it
-too: no rank can branch differently, and Ctrl-C or a closed pipe between two commands does no harm.
+Rank 0 alone reads, decides, decodes and prints. What the models must do is a command, broadcast before rank 0 does it too:
+no rank can branch differently, and Ctrl-C or a closed pipe between two commands does no harm. Commands go through main
+memory, because a rank that waits for the user's next question must not keep its GPU busy.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
-from specprefill_cli.distributed.commands import Command, decode, encode, header
 from specprefill_cli.distributed.heartbeat import BEAT, END, Heartbeat
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.signals import deferred_signals
@@ -25,6 +25,37 @@ if TYPE_CHECKING:
 # Seconds for another rank to fail like this one, or for the heartbeat to find out why a connection was lost.
 GRACE = 3.0
 Value = TypeVar("Value")
+
+
+@dataclass
+class Shard:
+    """What a rank other than 0 holds between two commands.
+
+    session: with its part of the pair; readers: the models that read the answer, by role, each behind the prompt
+    prefix_caches: its parts of prefix caches, by the names that rank 0 gave them
+    """
+
+    ranks: Ranks
+    session: Any = None
+    readers: dict[str, Any] = field(default_factory=dict)
+    prefix_caches: dict[str, Any] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Let go of everything: an old pair must not stay in memory beside a new one."""
+        self.session = None
+        self.readers.clear()
+        self.prefix_caches.clear()
+
+
+# What another rank does with its shard: a function that every rank can import, with its arguments (`functools.partial`).
+Work = Callable[[Shard], object]
+
+
+@dataclass(frozen=True)
+class Command:
+    """What rank 0 sends for the others to do."""
+
+    work: Work
 
 
 @dataclass(eq=False)
@@ -68,8 +99,8 @@ class Ranks:
         return values
 
     @contextmanager
-    def together(self, command: Command) -> Iterator[None]:
-        """On rank 0, send a command and execute it in the block, which no signal interrupts; elsewhere just execute it.
+    def together(self, work: Work) -> Iterator[None]:
+        """On rank 0, send the others their work and do the same in the block, which no signal interrupts.
 
         A SpecprefillError, which all ranks raise alike, passes. After any other error the ranks would wait for each
         other, so it ends the run with one line on standard error and exit code 1.
@@ -102,24 +133,11 @@ class ConnectedRanks(Ranks):
         return f"refused/{self.commands}"
 
     def agree(self, value: Value) -> Value:
-        if not self.leads:
-            return self.received()
-        for tensor in encode(value):
-            if tensor is not None:
-                self.broadcast(tensor)
-        return value
-
-    def received(self) -> Any:
-        """Return what rank 0 sends next; called on the other ranks."""
-        numbers = header()
-        self.broadcast(numbers)
-        return decode(numbers, self.broadcast)
-
-    def broadcast(self, tensor: Tensor) -> None:
-        """Send a tensor on the CPU from rank 0, or receive it elsewhere."""
         import torch.distributed as dist
 
-        dist.broadcast(tensor, src=0, group=self.group)
+        values = [value if self.leads else None]
+        dist.broadcast_object_list(values, src=0, group=self.group)
+        return cast("Value", values[0])
 
     def summed(self, values: Tensor) -> Tensor:
         import torch.distributed as dist
@@ -138,7 +156,7 @@ class ConnectedRanks(Ranks):
         return highest
 
     @contextmanager
-    def together(self, command: Command) -> Iterator[None]:
+    def together(self, work: Work) -> Iterator[None]:
         if not self.leads:
             yield
             return
@@ -146,7 +164,7 @@ class ConnectedRanks(Ranks):
         with deferred_signals():
             try:
                 self.commands += 1
-                self.agree(command)
+                self.agree(Command(work))
                 yield
             except SpecprefillError:
                 self.heartbeat.store.set(self.refused, "")
@@ -154,14 +172,14 @@ class ConnectedRanks(Ranks):
             except Exception as error:
                 self.end_run(error)
 
-    def receive(self) -> Command:
-        """Return rank 0's next command, however long it takes; called on the other ranks."""
-        command = None
+    def receive(self) -> Work:
+        """Return what rank 0 sends to do next, however long it takes; called on the other ranks."""
+        command: object = None
         while not isinstance(command, Command):
             # A value from a command that this rank has refused may come first.
-            command = self.received()
+            command = self.agree(None)
         self.commands += 1
-        return command
+        return command.work
 
     def end_run(self, error: Exception) -> NoReturn:
         """End the run from rank 0, after an error that the other ranks may not have."""
