@@ -8,9 +8,8 @@ from specprefill_cli.answering.cells import document_cells, span_records
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.cost import cost_of, measure_passes
 from specprefill_cli.models.loading import LoadedPair
-from specprefill_cli.models.pass_costs import measure_passes
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits, fits_target
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS

@@ -31,9 +31,9 @@ from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.cost import measure_passes
 from specprefill_cli.models.loading import load_pair
 from specprefill_cli.models.pairs import chosen_pair, with_named_pair
-from specprefill_cli.models.pass_costs import measure_passes
 from specprefill_cli.models.placement import choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.auto_mode import automatic_modes

@@ -1,4 +1,7 @@
-"""Targets with quantised weights, through transformers' own integrations: while loading, or from the checkpoint."""
+"""Targets with quantised weights: by transformers while loading, from the checkpoint, or in 8 bits on a CPU.
+
+Decoding on a CPU is bound by reading the weights, and int8 is a quarter of float32's bytes.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.installation import install_command, pip_command
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig
     from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -20,6 +27,8 @@ if TYPE_CHECKING:
 NONE = "none"
 # Values of each weight that a model's fingerprint covers, and the attribute that holds them by name where weights were packed.
 SAMPLED, UNPACKED = 16, "unpacked_samples"
+# Rows up to which a product with packed weights is faster than one with weights unpacked for it.
+FEW_ROWS = 24
 # The first GPUs that multiply FP8: Ada and Hopper. On older ones transformers would silently unpack to bfloat16.
 FP8_CAPABILITY = (8, 9)
 
@@ -97,7 +106,7 @@ def check_quantization(name: str, placement: Placement) -> None:
     if name == NONE:
         return
     if placement.device_type != "cuda":
-        # After loading, and by `cpu_int8`, whose weights ranks cannot divide.
+        # After loading, and by `quantize_on_cpu`, whose weights ranks cannot divide.
         if (name, placement.device_type, placement.shards) == ("int8", "cpu", 1):
             return
         raise SpecprefillError(
@@ -116,8 +125,6 @@ def check_quantization(name: str, placement: Placement) -> None:
 
 def check_fp8(placement: Placement) -> None:
     """Raises SpecprefillError for a GPU that cannot multiply FP8."""
-    import torch
-
     for gpu in placement.gpus:
         capability = torch.cuda.get_device_capability(gpu)
         if capability < FP8_CAPABILITY:
@@ -166,3 +173,50 @@ def checkpoint_values(config: PretrainedConfig) -> dict[str, Any]:
     """The quantization settings of a checkpoint; empty for a plain one."""
     stored = getattr(config, "quantization_config", None) or {}
     return stored if isinstance(stored, dict) else stored.to_dict()
+
+
+class Int8Linear(nn.Module):
+    """A linear layer with int8 weights [out, in] and one scale for each output, which may be of any float dtype."""
+
+    packed: Tensor
+    scales: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.data.float()
+        # Rounded first: torch's kernel takes scales in bfloat16, and an error in one would be that of a whole output.
+        scales = (weight.abs().amax(1).clamp(min=1e-12) / 127).bfloat16()
+        packed = (weight / scales.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.register_buffer("packed", packed)
+        self.register_buffer("scales", scales)
+        self.bias = linear.bias
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States [..., in] -> [..., out] in their dtype."""
+        rows = states.reshape(-1, self.in_features)
+        if len(rows) > FEW_ROWS:
+            weight = self.packed.to(states.dtype).mul_(self.scales[:, None])
+            return F.linear(states, weight, self.bias)
+        output = torch._weight_int8pack_mm(rows.bfloat16(), self.packed, self.scales).to(states.dtype)
+        output = output.view(*states.shape[:-1], self.out_features)
+        return output if self.bias is None else output + self.bias
+
+
+def quantize_on_cpu(model: PreTrainedModel) -> None:
+    """Replace all linear layers of a model on the CPU, that of the vocabulary too; embeddings stay as they are.
+
+    What was calibrated for its weights still belongs to it.
+    """
+    flat = {name: weight.detach().flatten() for name, weight in model.named_parameters()}
+    setattr(
+        model, UNPACKED, {name: row[:: max(1, len(row) // SAMPLED)][:SAMPLED].clone() for name, row in flat.items()}
+    )
+    parents: list[tuple[Any, str, nn.Linear]] = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.Linear)
+    ]
+    for parent, name, linear in parents:
+        setattr(parent, name, Int8Linear(linear))

@@ -7,11 +7,10 @@ import transformers
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import loading, quantization
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cpu_int8 import FEW_ROWS, Int8Linear
 from specprefill_cli.models.memory_plan import parameters, weight_bytes
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.quantization import SCHEMES, check_quantization, quantization_config
+from specprefill_cli.models.quantization import FEW_ROWS, SCHEMES, Int8Linear, check_quantization, quantization_config
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES, build_model
