@@ -50,7 +50,7 @@ def open_ready_session(
     Raises SpecprefillError when a model cannot be loaded.
     """
     prepare_target(variants[0], notes)
-    from specprefill_cli.models.light_import import import_transformers
+    from specprefill_cli.models.memory import import_transformers
 
     import_transformers()
     from specprefill_cli.answering.resolve import loads_draft, resolve_scorer
@@ -92,7 +92,7 @@ def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine:
     Raises SpecprefillError when they cannot be loaded.
     """
     prepare_target(settings, notes)
-    from specprefill_cli.models.light_import import import_transformers
+    from specprefill_cli.models.memory import import_transformers
 
     import_transformers()
     from specprefill_cli.answering.session import open_session

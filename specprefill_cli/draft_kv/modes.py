@@ -8,17 +8,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specprefill_cli.draft_kv.chunk_fates import (
+from specprefill_cli.draft_kv.gate import (
     ACCEPT,
     DROP,
     RECOMPUTE,
+    RiskLimit,
     chunk_tokens,
     drop_down_to,
     fates_by_risk,
     plan_of,
     remaining_risk,
+    risk_limit,
 )
-from specprefill_cli.draft_kv.gate import RiskLimit, risk_limit
 from specprefill_cli.draft_kv.mapped_cache import (
     MappedPrompt,
     calibrated_window,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models.light_import import import_transformers
+from specprefill_cli.models.memory import import_transformers
 from specprefill_cli.serving.control import Identity, identity_of, server_state
 from specprefill_cli.serving.guard import ApiError, Guard, SilentServer, http_server, log_line, report_loop_error
 from specprefill_cli.serving.listening import (
