@@ -95,7 +95,7 @@ def appended(passes: Sequence[Pass]) -> Iterator[list[Tensor]]:
     lengths = [step.state.length for step in passes]
     try:
         for step in passes:
-            step.state.append(step.positions)
+            step.state.positions = torch.cat([step.state.positions, step.positions])
         yield [torch.arange(length, length + step.length) for length, step in zip(lengths, passes, strict=True)]
     except BaseException:
         for length, step in zip(lengths, passes, strict=True):

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Heads, Mask, Segment
+from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Mask, Segment
 from specprefill_cli.models.masks import PackedContext, PositionContext, join_blocks, key_bands, query_blocks
 from specprefill_cli.models.varlen_attention import attend_varlen, takes_varlen
 
@@ -79,8 +79,6 @@ def attend_plan(
     query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scaling: float, context: PositionContext
 ) -> Tensor:
     """Attention [1, heads, Q, d] of one sequence's tokens over its whole cache."""
-    if plan.heads is Heads.REPEATED:
-        key, value = repeat_heads(query, key), repeat_heads(query, value)
     outputs = [attend_segment(query, key, value, segment, plan, context, scaling) for segment in plan.segments]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
 
@@ -102,7 +100,7 @@ def attend_segment(
         key, value = (key_bands(states, *segment.keys, segment.window, segment.sinks) for states in (key, value))
     else:
         key, value = segment_states(key, segment), segment_states(value, segment)
-    if plan.heads is Heads.REPEATED_PER_SEGMENT:
+    if plan.repeats_heads:
         key, value = repeat_heads(query, key), repeat_heads(query, value)
     mask: Any = None
     if segment.mask is Mask.LOWER_RIGHT:

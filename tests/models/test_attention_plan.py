@@ -13,7 +13,6 @@ from specprefill_cli.models.attention_plan import (
     QUERY_BLOCK,
     SINKS,
     AttentionDevice,
-    Heads,
     LocalWindow,
     Mask,
     plan_attention,
@@ -105,25 +104,25 @@ def test_plans_the_fastest_kernel_that_is_exact(attention_pass, name, masks):
 
 
 @pytest.mark.parametrize(
-    ("attention_pass", "names", "heads"),
+    ("attention_pass", "names", "repeated"),
     [
-        ("whole prompt", ("cpu", *FLASH), Heads.GROUPED),
-        ("whole prompt", ("sm_75", "sm_90, float32", "sm_90, head 512", "mps", "cpu, torch 2.8"), Heads.REPEATED),
-        ("second pass", ("cpu", *FLASH), Heads.GROUPED),
-        ("second pass", ("sm_75", "mps"), Heads.REPEATED),
-        ("decoding", ("cpu", *CUDA), Heads.GROUPED),
-        ("recompute", CUDA, Heads.REPEATED),
-        ("sliding window", CUDA, Heads.REPEATED_PER_SEGMENT),
-        ("decoding with a window", CUDA, Heads.REPEATED_PER_SEGMENT),
-        ("draft window", CUDA, Heads.REPEATED_PER_SEGMENT),
-        ("draft window", ("mps", "cpu, torch 2.8"), Heads.REPEATED),
-        ("draft window", ("cpu",), Heads.GROUPED),
+        ("whole prompt", ("cpu", *FLASH), False),
+        ("whole prompt", ("sm_75", "sm_90, float32", "sm_90, head 512", "mps", "cpu, torch 2.8"), True),
+        ("second pass", ("cpu", *FLASH), False),
+        ("second pass", ("sm_75", "mps"), True),
+        ("decoding", ("cpu", *CUDA), False),
+        ("recompute", CUDA, True),
+        ("sliding window", CUDA, True),
+        ("decoding with a window", CUDA, True),
+        ("draft window", CUDA, True),
+        ("draft window", ("mps", "cpu, torch 2.8"), True),
+        ("draft window", ("cpu",), False),
     ],
 )
-def test_repeats_kv_heads_only_for_kernels_without_grouped_queries(attention_pass, names, heads):
+def test_repeats_kv_heads_only_for_kernels_without_grouped_queries(attention_pass, names, repeated):
     queries, keys, window, local_window = PASSES[attention_pass]
     for name in names:
-        assert plan_attention(queries, keys, DEVICES[name], window, local_window).heads is heads, name
+        assert plan_attention(queries, keys, DEVICES[name], window, local_window).repeats_heads is repeated, name
 
 
 def upper_left(query, key, value, **options):
