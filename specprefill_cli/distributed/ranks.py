@@ -63,19 +63,43 @@ class Ranks:
     """This process among those that share the models; without the others, it is rank 0 of 1 and sends nothing.
 
     local: number of this process on its machine, and of its GPU
+    heartbeat: of a run of several processes
+    group: gloo connections for what rank 0 sends: a rank that has failed at a command waits there for the next one,
+        without disturbing a collective that other ranks are still in
+    commands: how many have been sent or received
     """
 
     rank: int = 0
     size: int = 1
     local: int = 0
+    heartbeat: Heartbeat | None = None
+    group: ProcessGroup | None = None
+    commands: int = 0
 
     @property
     def leads(self) -> bool:
         return self.rank == 0
 
+    @property
+    def beating(self) -> Heartbeat:
+        """The heartbeat of a run of several processes."""
+        assert self.heartbeat is not None, "a process alone has no heartbeat"
+        return self.heartbeat
+
+    @property
+    def refused(self) -> str:
+        """The store's key for: rank 0 raised a SpecprefillError at the latest command."""
+        return f"refused/{self.commands}"
+
     def agree(self, value: Value) -> Value:
         """Return rank 0's value on every rank; the argument of the others is ignored."""
-        return value
+        if self.heartbeat is None:
+            return value
+        import torch.distributed as dist
+
+        values = [value if self.leads else None]
+        dist.broadcast_object_list(values, src=0, group=self.group)
+        return cast("Value", values[0])
 
     def from_leader(self, compute: Callable[[], Value]) -> Value:
         """Return what `compute` returns on rank 0, the only one to call it; its SpecprefillError is raised on all."""
@@ -92,54 +116,8 @@ class Ranks:
 
     def summed(self, values: Tensor) -> Tensor:
         """Return the sum of all ranks' values, of the same shape and on the same device; bit for bit equal on all ranks."""
-        return values
-
-    def maximum(self, values: Tensor) -> Tensor:
-        """Return the largest of all ranks' values, like `summed`. Where one is NaN the result is infinite."""
-        return values
-
-    @contextmanager
-    def together(self, work: Work) -> Iterator[None]:
-        """On rank 0, send the others their work and do the same in the block, which no signal interrupts.
-
-        A SpecprefillError, which all ranks raise alike, passes. After any other error the ranks would wait for each
-        other, so it ends the run with one line on standard error and exit code 1.
-        """
-        yield
-
-    def finish(self) -> None:
-        """At the end of rank 0: end the others."""
-
-
-ALONE = Ranks()
-
-
-@dataclass(eq=False, kw_only=True)
-class ConnectedRanks(Ranks):
-    """Ranks of a run of several processes.
-
-    group: gloo connections for what rank 0 sends: a rank that has failed at a command waits there for the next one,
-        without disturbing a collective that other ranks are still in
-    commands: how many have been sent or received
-    """
-
-    heartbeat: Heartbeat
-    group: ProcessGroup | None = None
-    commands: int = 0
-
-    @property
-    def refused(self) -> str:
-        """The store's key for: rank 0 raised a SpecprefillError at the latest command."""
-        return f"refused/{self.commands}"
-
-    def agree(self, value: Value) -> Value:
-        import torch.distributed as dist
-
-        values = [value if self.leads else None]
-        dist.broadcast_object_list(values, src=0, group=self.group)
-        return cast("Value", values[0])
-
-    def summed(self, values: Tensor) -> Tensor:
+        if self.heartbeat is None:
+            return values
         import torch.distributed as dist
 
         total = values.detach().clone()
@@ -147,6 +125,9 @@ class ConnectedRanks(Ranks):
         return total
 
     def maximum(self, values: Tensor) -> Tensor:
+        """Return the largest of all ranks' values, like `summed`. Where one is NaN the result is infinite."""
+        if self.heartbeat is None:
+            return values
         import torch
         import torch.distributed as dist
 
@@ -157,7 +138,12 @@ class ConnectedRanks(Ranks):
 
     @contextmanager
     def together(self, work: Work) -> Iterator[None]:
-        if not self.leads:
+        """On rank 0, send the others their work and do the same in the block, which no signal interrupts.
+
+        A SpecprefillError, which all ranks raise alike, passes. After any other error the ranks would wait for each
+        other, so it ends the run with one line on standard error and exit code 1.
+        """
+        if self.heartbeat is None or not self.leads:
             yield
             return
         # Half a command would leave the other ranks waiting.
@@ -186,28 +172,31 @@ class ConnectedRanks(Ranks):
         if is_connection_error(error):
             # The heartbeat soon knows who was lost, and why.
             time.sleep(GRACE)
-            self.heartbeat.end_process(f"another rank stopped answering: {first_line(error)}")
-        self.heartbeat.end_process(f"rank 0 failed: {first_line(error)}, and the others cannot go on without it")
+            self.beating.end_process(f"another rank stopped answering: {first_line(error)}")
+        self.beating.end_process(f"rank 0 failed: {first_line(error)}, and the others cannot go on without it")
 
     def fail(self, error: Exception) -> None:
         """End the run from another rank, unless rank 0 raises a SpecprefillError at the same command too."""
         deadline = time.monotonic() + GRACE
         while isinstance(error, SpecprefillError) and time.monotonic() < deadline:
-            if self.heartbeat.store.check([self.refused]):
+            if self.beating.store.check([self.refused]):
                 return
             time.sleep(BEAT)
         if not is_connection_error(error):
             traceback.print_exception(error)
-            self.heartbeat.store.set(END, f"rank {self.rank} failed: {first_line(error)}")
-        self.heartbeat.join()
+            self.beating.store.set(END, f"rank {self.rank} failed: {first_line(error)}")
+        self.beating.join()
 
     def finish(self) -> None:
         """At the end of rank 0: end the others, whatever they are doing."""
-        self.heartbeat.stopped.set()
-        self.heartbeat.join()
-        self.heartbeat.store.set(END, "")
-        if self.heartbeat.workers:
-            self.heartbeat.workers.close(keep_logs=False)
+        self.beating.stopped.set()
+        self.beating.join()
+        self.beating.store.set(END, "")
+        if self.beating.workers:
+            self.beating.workers.close(keep_logs=False)
+
+
+ALONE = Ranks()
 
 
 def is_connection_error(error: Exception) -> bool:
