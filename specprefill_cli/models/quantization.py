@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.installation import install_command, pip_command
+from specprefill_cli.installation import install_command
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -92,14 +91,6 @@ SCHEMES: Mapping[str, Scheme] = {
 }
 QUANTIZATIONS = (NONE, *SCHEMES)
 
-# What transformers imports to read a quantised checkpoint: modules, and their names for pip.
-CHECKPOINT_MODULES: Mapping[str, Mapping[str, str]] = {
-    "gptq": {"optimum": "optimum", "gptqmodel": "gptqmodel"},
-    "awq": {"gptqmodel": "gptqmodel"},
-    "bitsandbytes": {"bitsandbytes": "bitsandbytes"},
-    "compressed-tensors": {"compressed_tensors": "compressed-tensors"},
-}
-
 
 def check_quantization(name: str, placement: Placement) -> None:
     """Raises SpecprefillError for a missing device or package, before any download."""
@@ -140,21 +131,12 @@ def quantization_config(
 ) -> QuantizationConfigMixin | None:
     """The argument of `from_pretrained` for a model; None for `none`, and then a quantised checkpoint loads as it is.
 
-    Raises SpecprefillError for a scheme on top of a quantised checkpoint, and for a checkpoint whose packages are missing.
+    Raises SpecprefillError for a scheme on top of a quantised checkpoint.
     """
     method = checkpoint_method(config)
-    if method is None:
-        return None if name == NONE else SCHEMES[name].config(dtype)
-    if name != NONE:
+    if name != NONE and method is not None:
         raise SpecprefillError(f"{model}: quantised already ({method}); leave out --quantization {name}")
-    needed = CHECKPOINT_MODULES.get(method, {})
-    missing = [package for module, package in needed.items() if find_spec(module) is None]
-    if missing:
-        raise SpecprefillError(
-            f"{model}: a checkpoint quantised with {method} needs {' and '.join(missing)}; "
-            f"install with {pip_command(*missing)}"
-        )
-    return None
+    return None if name == NONE else SCHEMES[name].config(dtype)
 
 
 def checkpoint_bits(config: PretrainedConfig) -> int | None:

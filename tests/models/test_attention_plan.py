@@ -149,19 +149,6 @@ def test_flash_attention_is_tried_as_the_lower_right_bias_calls_it(monkeypatch):
     assert flash_works(torch.device("cpu"), torch.bfloat16, 64)
 
 
-@pytest.mark.parametrize("works", [True, False])
-def test_flash_attention_is_tried_once_on_the_device(monkeypatch, works):
-    trials = []
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr(attention, "flash_works", lambda *arguments: trials.append(arguments) or works)
-    attention.describe.cache_clear()
-    for _ in range(2):
-        described = attention.describe(torch.device("cuda", 0), torch.bfloat16, 128)
-    attention.describe.cache_clear()
-    assert described.has_flash is works
-    assert len(trials) == 1
-
-
 def expected_visibility(queries, keys, window, local_window):
     """Return visibility [Q, K] (boolean), straight from the definition."""
     distance = queries[:, None] - keys[None]
@@ -240,12 +227,6 @@ def test_trailing_segments_share_one_exact_mask(queries):
             assert torch.equal(mask == 0, visible(positions[-queries:], positions, segment))
             assert torch.equal(mask.exp(), (mask == 0).float())
     assert sum(mask.numel() for mask in context.masks.values()) <= QUERY_BLOCK * len(positions)
-
-
-def test_layers_with_the_same_window_share_a_plan():
-    context = PositionContext(torch.arange(400), torch.arange(400))
-    assert context.plan(48, DEVICES["cpu"]) is context.plan(48, DEVICES["cpu"])
-    assert context.plan(None, DEVICES["cpu"]) != context.plan(48, DEVICES["cpu"])
 
 
 def test_query_blocks_shrink_as_keys_grow():

@@ -139,16 +139,6 @@ def quantised_config(**stored):
     return config
 
 
-@pytest.mark.parametrize("stored", [{"quant_method": "gptq", "bits": 4}, {"quant_method": "awq", "bits": 4}])
-def test_error_names_packages_that_a_quantised_checkpoint_needs(monkeypatch, stored):
-    monkeypatch.setattr(quantization, "find_spec", lambda module: None)
-    method = stored["quant_method"]
-    with pytest.raises(SpecprefillError, match=rf"^m: a checkpoint quantised with {method} needs .*gptqmodel; install"):
-        quantization_config("none", quantised_config(**stored), "m", torch.float16)
-    monkeypatch.setattr(quantization, "find_spec", lambda module: module)
-    assert quantization_config("none", quantised_config(**stored), "m", torch.float16) is None
-
-
 def test_rejects_quantising_a_quantised_checkpoint():
     with pytest.raises(SpecprefillError, match=r"m: quantised already \(gptq\); leave out --quantization nf4"):
         quantization_config("nf4", quantised_config(quant_method="gptq", bits=4), "m", torch.float16)
@@ -156,11 +146,13 @@ def test_rejects_quantising_a_quantised_checkpoint():
     assert quantization.checkpoint_method(transformers.LlamaConfig(**SIZES)) is None
 
 
-def test_rejects_gptq_folder_without_its_packages(folder, monkeypatch):
+def test_rejects_gptq_folder_without_its_packages(folder):
     quantised_config(quant_method="gptq", bits=4, group_size=128).save_pretrained(folder)
-    monkeypatch.setattr(quantization, "find_spec", lambda module: None)
-    with pytest.raises(SpecprefillError, match=r"install with .* -m pip install optimum gptqmodel$"):
+    with pytest.raises(
+        SpecprefillError, match=r"^.*: cannot be loaded \(.*(optimum|gptqmodel).*\); check its files"
+    ) as raised:
         loading.load_model(str(folder), CPU, "auto", offline=True)
+    assert "\n" not in str(raised.value)
 
 
 def test_memory_estimate_packs_projections_but_not_embeddings():
