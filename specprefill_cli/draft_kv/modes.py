@@ -37,7 +37,6 @@ from specprefill_cli.prefill.modes.full import FullMode
 from specprefill_cli.prefill.modes.select import SelectMode
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.selection import chunk_scores, expected_tokens, select_scored
 from specprefill_cli.record import GateVerdict
 
@@ -88,7 +87,16 @@ class DraftKvMode(Mode):
             scores = mapped.scores
             # Full prefill needs the memory of the mapped cache.
             del mapped
-            return fall_back(request, scores, fates)
+            result = FullMode().prefill(request)
+            return replace(
+                result,
+                importance=scores.importance,
+                neighbours=scores.neighbours,
+                draft_state=scores.draft_state,
+                draft_window=calibrated_window(request),
+                warnings=(*result.warnings, *fates.warnings),
+                gate=fates.gate,
+            )
         return recompute_chunks(request, mapped, fates)
 
     def cost(self, request: PrefillRequest) -> float | None:
@@ -195,20 +203,6 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
         draft_state=mapped.scores.draft_state,
         draft_window=calibrated_window(request),
         warnings=fates.warnings,
-        gate=fates.gate,
-    )
-
-
-def fall_back(request: PrefillRequest, scores: Scores, fates: Fates) -> PrefillResult:
-    """Full prefill in place of fates that the gate refuses; their warning is the reason."""
-    result = FullMode().prefill(request)
-    return replace(
-        result,
-        importance=scores.importance,
-        neighbours=scores.neighbours,
-        draft_state=scores.draft_state,
-        draft_window=calibrated_window(request),
-        warnings=(*result.warnings, *fates.warnings),
         gate=fates.gate,
     )
 

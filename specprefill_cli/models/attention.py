@@ -52,19 +52,19 @@ def attend(
     layer, device = module.layer_idx, describe(query.device, query.dtype, query.shape[-1])
     plans = [sequence.context.plan(sliding_window, device) for sequence in context.sequences]
     fused = takes_varlen(device, plans, [len(sequence.context.key_positions) for sequence in context.sequences])
-    outputs, cached = [], []
+    outputs, cached, states = [], [], (query, key, value)
     for sequence, plan in zip(context.sequences, plans, strict=True):
-        own = sequence.span
+        own = states if len(plans) == 1 else tuple(part[:, :, sequence.span] for part in states)
         # Directly before they are read: sequences about one document take turns in its buffer.
-        keys, values = sequence.state.cache.update(key[:, :, own], value[:, :, own], layer)
-        sequence.context.capture_queries(layer, query[:, :, own], scaling)
+        keys, values = sequence.state.cache.update(own[1], own[2], layer)
+        sequence.context.capture_queries(layer, own[0], scaling)
         if context.last_layer == layer:
             continue
         if fused:
             shared = sequence.state.layers[layer].shared > 0
             cached.append((keys.clone(), values.clone()) if shared else (keys, values))
         else:
-            outputs.append(attend_plan(query[:, :, own], keys, values, plan, scaling, sequence.context))
+            outputs.append(attend_plan(own[0], keys, values, plan, scaling, sequence.context))
     if context.last_layer == layer:
         raise LayerReached
     if fused:

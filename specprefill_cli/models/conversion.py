@@ -87,7 +87,10 @@ class Conversion:
             finally:
                 lock.release()
         except OSError as error:
-            raise unwritable(self.folder.parent, error) from error
+            raise SpecprefillError(
+                f"{self.folder.parent}: the converted model cannot be stored there ({error.strerror or error}); make room, "
+                f"or set {FOLDER_VARIABLE} to another folder"
+            ) from error
 
     def replace_folder(self, file: Path, step: Step) -> None:
         """Write the folder under another name, then rename it; what killed processes left is removed."""
@@ -159,11 +162,3 @@ def write_model(file: Path, folder: Path, adapter: Path | None, step: Step) -> N
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error)) from error
-
-
-def unwritable(folder: Path, error: OSError) -> SpecprefillError:
-    """What to raise where converted models cannot be stored."""
-    return SpecprefillError(
-        f"{folder}: the converted model cannot be stored there ({error.strerror or error}); make room, or set "
-        f"{FOLDER_VARIABLE} to another folder"
-    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+import timeit
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -232,17 +232,10 @@ def bfloat16_gain(hidden_size: int, intermediate_size: int) -> float:
     for dtype in (torch.float32, torch.bfloat16):
         rows = torch.ones(TRIAL_ROWS, hidden_size, dtype=dtype)
         weight = torch.ones(intermediate_size, hidden_size, dtype=dtype)
+        product = partial(torch.nn.functional.linear, rows, weight)
         # The first product also chooses and prepares a kernel.
-        runs = [elapsed(partial(torch.nn.functional.linear, rows, weight)) for _ in range(1 + TRIAL_RUNS)]
-        times[dtype] = min(runs[1:])
+        times[dtype] = min(timeit.repeat(product, repeat=1 + TRIAL_RUNS, number=1)[1:])
     return times[torch.float32] / times[torch.bfloat16]
-
-
-def elapsed(work: Callable[[], object]) -> float:
-    """Seconds that a function takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def cpu_has_bfloat16() -> bool:

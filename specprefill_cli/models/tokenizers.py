@@ -18,7 +18,6 @@ from specprefill_cli.resources import BUNDLED_FOLDER
 
 if TYPE_CHECKING:
     import tiktoken
-    from tokenizers import Encoding
     from tokenizers.normalizers import Normalizer
     from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerBase
@@ -79,7 +78,8 @@ def encode_in_pieces(encoder: Tokenizer, text: str, size: int = PIECE_SIZE) -> t
         pieces = [text[start:end] for start, end in zip(starts[batch], ends[batch], strict=True)]
         for encoding, start in zip(encoder.encode_batch(pieces, add_special_tokens=False), starts[batch], strict=True):
             ids += encoding.ids
-            offsets.append(character_ranges(encoding) + start)
+            flat = np.fromiter(chain.from_iterable(encoding.offsets), dtype=np.int64, count=2 * len(encoding))
+            offsets.append(flat.reshape(-1, 2) + start)
     return ids, np.concatenate(offsets)
 
 
@@ -119,12 +119,6 @@ def splits_at_lines(encoder: Tokenizer) -> bool:
 def parsed_state(part: Normalizer | PreTokenizer | None) -> dict[str, Any]:
     """A part of a tokenizer as its file describes it: the state that it is pickled by is that JSON."""
     return {} if part is None else json.loads(part.__getstate__())
-
-
-def character_ranges(encoding: Encoding) -> np.ndarray:
-    """Character ranges [n, 2] of the tokens of an encoding."""
-    flat = np.fromiter(chain.from_iterable(encoding.offsets), dtype=np.int64, count=2 * len(encoding))
-    return flat.reshape(-1, 2)
 
 
 @lru_cache(maxsize=8)
