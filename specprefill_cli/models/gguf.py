@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from gguf import GGUFReader
+from gguf.quants import dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from specprefill_cli.errors import SpecprefillError, first_line
-
-if TYPE_CHECKING:
-    from gguf import GGUFReader
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_1")
 # GGUF's names of a model's tensors and of a layer's, and those of transformers.
@@ -33,8 +32,6 @@ CONTROL, USER_DEFINED = 3, 4
 
 def read_gguf(path: Path) -> GGUFReader:
     """Open a file: metadata and where its tensors are. Raises SpecprefillError for one that is damaged or cannot be read."""
-    from gguf import GGUFReader
-
     try:
         return GGUFReader(path)
     except (OSError, ValueError, LookupError, ArithmeticError, MemoryError) as error:
@@ -111,8 +108,6 @@ def weight_name(name: str) -> str | None:
 
 def weights(reader: GGUFReader, config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
     """Names and float32 values of all weights. Raises SpecprefillError for a tensor of an unknown name or type."""
-    from gguf.quants import dequantize
-
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     # All before the first is unpacked, which takes a while.
     for tensor in reader.tensors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -71,8 +72,6 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
-    import psutil
-
     return psutil.virtual_memory().available
 
 

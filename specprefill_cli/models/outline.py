@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TokenizersBackend,
+)
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.hub import load_errors, source_of
@@ -115,8 +122,6 @@ def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline
 
     Raises SpecprefillError when they cannot be loaded, or belong to a model that is not supported.
     """
-    from transformers import AutoConfig, AutoTokenizer, TokenizersBackend
-
     with load_errors(name, offline):
         config = AutoConfig.from_pretrained(**source_of(name, offline))
         check_config(config, name)

@@ -5,6 +5,7 @@ Decoding on a CPU is bound by reading the weights, and int8 is a quarter of floa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import BitsAndBytesConfig, FineGrainedFP8Config, PretrainedConfig, PreTrainedModel, utils
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.installation import install_command
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-    from transformers.utils.quantization_config import QuantizationConfigMixin
-
     from specprefill_cli.models.placement import Placement
 
 NONE = "none"
@@ -48,17 +47,11 @@ class Scheme:
 
 def is_usable(package: str) -> bool:
     """Whether a package is installed in a version that transformers can use."""
-    from transformers import utils
-
     return getattr(utils, f"is_{package}_available")()
 
 
 def int8(_dtype: torch.dtype) -> QuantizationConfigMixin:
     """LLM.int8() (arXiv 2208.07339)."""
-    import logging
-
-    from transformers import BitsAndBytesConfig
-
     # In any dtype but float16 it warns of a cast in every layer of every pass.
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     return BitsAndBytesConfig(load_in_8bit=True)
@@ -66,8 +59,6 @@ def int8(_dtype: torch.dtype) -> QuantizationConfigMixin:
 
 def nf4(dtype: torch.dtype) -> QuantizationConfigMixin:
     """4-bit NormalFloat with quantised scales (QLoRA, arXiv 2305.14314)."""
-    from transformers import BitsAndBytesConfig
-
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -78,8 +69,6 @@ def nf4(dtype: torch.dtype) -> QuantizationConfigMixin:
 
 def fp8(_dtype: torch.dtype) -> QuantizationConfigMixin:
     """8-bit floats with a scale for each block of 128 x 128 weights."""
-    from transformers import FineGrainedFP8Config
-
     return FineGrainedFP8Config()
 
 

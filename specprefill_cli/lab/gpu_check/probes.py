@@ -106,7 +106,7 @@ def missing_flash(device: AttentionDevice) -> str | None:
         return None
     return (
         f"flash attention is off on a GPU of capability {device.capability} in {device.dtype} with heads of "
-        f"{device.head_size}: models/flash_trial.py refused it"
+        f"{device.head_size}: models/attention.py refused it"
     )
 
 
