@@ -34,10 +34,6 @@ def test_error_names_the_missing_device_or_package(name, monkeypatch):
         check_quantization(name, GPU)
 
 
-def test_none_has_no_requirements():
-    check_quantization("none", CPU)
-
-
 def test_rejects_fp8_on_gpus_without_fp8_support(monkeypatch):
     set_packages_available(monkeypatch)
     capabilities = {0: (9, 0), 1: (8, 6)}
@@ -166,7 +162,3 @@ def test_memory_estimate_packs_projections_but_not_embeddings():
     assert weight_bytes(config, torch.bfloat16, "int8") == projections + 2 * others
     assert weight_bytes(config, torch.bfloat16, "nf4") == pytest.approx(0.516 * projections + 2 * others, rel=1e-3)
     assert weight_bytes(config, torch.bfloat16) == 2 * (projections + others)
-
-
-def test_quantization_defaults_to_none():
-    assert Settings().quantization == quantization.NONE
