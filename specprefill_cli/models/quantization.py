@@ -6,8 +6,6 @@ Decoding on a CPU is bound by reading the weights, and int8 is a quarter of floa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,34 +29,22 @@ FEW_ROWS = 24
 FP8_CAPABILITY = (8, 9)
 
 
-@dataclass(frozen=True)
-class Scheme:
-    """One way to quantise the projections of a model while it is loaded.
-
-    package: what transformers needs for it
-    bytes_per_weight: of a quantised weight, its share of the scales included
-    config: makes the argument of `from_pretrained`, given the dtype to compute in
-    """
-
-    package: str
-    bytes_per_weight: float
-    config: Callable[[torch.dtype], QuantizationConfigMixin]
+# What transformers needs to quantise while loading, and bytes of a quantised weight, its share of the scales included:
+# nf4 has 4 bits and 0.127 for the scales (arXiv 2305.14314, section 3).
+PACKAGES = {"int8": "bitsandbytes", "nf4": "bitsandbytes", "fp8": "kernels"}
+BYTES_PER_WEIGHT = {"int8": 1.0, "nf4": 4.127 / 8, "fp8": 1.0}
 
 
-def is_usable(package: str) -> bool:
-    """Whether a package is installed in a version that transformers can use."""
-    return getattr(utils, f"is_{package}_available")()
-
-
-def int8(_dtype: torch.dtype) -> QuantizationConfigMixin:
-    """LLM.int8() (arXiv 2208.07339)."""
-    # In any dtype but float16 it warns of a cast in every layer of every pass.
-    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
-    return BitsAndBytesConfig(load_in_8bit=True)
-
-
-def nf4(dtype: torch.dtype) -> QuantizationConfigMixin:
-    """4-bit NormalFloat with quantised scales (QLoRA, arXiv 2305.14314)."""
+def scheme_config(name: str, dtype: torch.dtype) -> QuantizationConfigMixin:
+    """The argument of `from_pretrained` for one of `PACKAGES`; dtype: to compute in."""
+    if name == "fp8":
+        # A scale for each block of 128 x 128 weights.
+        return FineGrainedFP8Config()
+    if name == "int8":
+        # LLM.int8() (arXiv 2208.07339). In any dtype but float16 it warns of a cast in every layer of every pass.
+        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+        return BitsAndBytesConfig(load_in_8bit=True)
+    # 4-bit NormalFloat with quantised scales (QLoRA, arXiv 2305.14314).
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -67,18 +53,9 @@ def nf4(dtype: torch.dtype) -> QuantizationConfigMixin:
     )
 
 
-def fp8(_dtype: torch.dtype) -> QuantizationConfigMixin:
-    """8-bit floats with a scale for each block of 128 x 128 weights."""
-    return FineGrainedFP8Config()
-
-
-# nf4: 4 bits and 0.127 for the scales (arXiv 2305.14314, section 3).
-SCHEMES: Mapping[str, Scheme] = {
-    "int8": Scheme("bitsandbytes", 1.0, int8),
-    "nf4": Scheme("bitsandbytes", 4.127 / 8, nf4),
-    "fp8": Scheme("kernels", 1.0, fp8),
-}
-QUANTIZATIONS = (NONE, *SCHEMES)
+def is_usable(package: str) -> bool:
+    """Whether a package is installed in a version that transformers can use."""
+    return getattr(utils, f"is_{package}_available")()
 
 
 def check_quantization(name: str, placement: Placement) -> None:
@@ -93,10 +70,9 @@ def check_quantization(name: str, placement: Placement) -> None:
             f"--quantization {name} needs a CUDA device, and the target would run on {placement.device_type}; "
             "use int8 without --tensor-parallel, or leave it out"
         )
-    scheme = SCHEMES[name]
-    if not is_usable(scheme.package):
+    if not is_usable(PACKAGES[name]):
         raise SpecprefillError(
-            f"--quantization {name} needs the package {scheme.package} in a version that transformers can use; "
+            f"--quantization {name} needs the package {PACKAGES[name]} in a version that transformers can use; "
             f"install it with {install_command('quantization')}"
         )
     if name == "fp8":
@@ -125,7 +101,7 @@ def quantization_config(
     method = checkpoint_method(config)
     if name != NONE and method is not None:
         raise SpecprefillError(f"{model}: quantised already ({method}); leave out --quantization {name}")
-    return None if name == NONE else SCHEMES[name].config(dtype)
+    return None if name == NONE else scheme_config(name, dtype)
 
 
 def checkpoint_bits(config: PretrainedConfig) -> int | None:

@@ -10,7 +10,7 @@ from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.memory_plan import parameters, weight_bytes
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.quantization import FEW_ROWS, SCHEMES, Int8Linear, check_quantization, quantization_config
+from specprefill_cli.models.quantization import FEW_ROWS, PACKAGES, Int8Linear, check_quantization, quantization_config
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES, build_model
@@ -23,13 +23,13 @@ def set_packages_available(monkeypatch, available=True):
     monkeypatch.setattr(quantization, "is_usable", lambda _package: available)
 
 
-@pytest.mark.parametrize("name", sorted(SCHEMES))
+@pytest.mark.parametrize("name", sorted(PACKAGES))
 def test_error_names_the_missing_device_or_package(name, monkeypatch):
     # In int8 a CPU needs nothing, but ranks cannot divide such weights.
     with pytest.raises(SpecprefillError, match=rf"^--quantization {name} needs a CUDA device, .* would run on cpu; "):
         check_quantization(name, Placement(None, shards=2) if name == "int8" else CPU)
     set_packages_available(monkeypatch, available=False)
-    package = SCHEMES[name].package
+    package = PACKAGES[name]
     with pytest.raises(SpecprefillError, match=rf"needs the package {package} .*; install it with .* -m pip install "):
         check_quantization(name, GPU)
 
