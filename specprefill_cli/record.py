@@ -48,7 +48,6 @@ class Fate(StrEnum):
 class SpanRecord:
     """A span of prompt tokens [start, end) with its fate, its pages, and its risk where one was estimated.
 
-    layers: how many of its lower layers the target computed for the span, None in modes without draft KV
     pages: numbers alone, of all documents; documents: the same by document
     """
 
@@ -58,7 +57,6 @@ class SpanRecord:
     pages: list[int]
     risk: float | None
     documents: list[DocumentPages] = field(default_factory=list)
-    layers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class Cell:
 
     tokens: how many it has
     importance: mean over the chunk's tokens; place: 1 for the most important chunk; both None where nothing was scored
-    level: its shading, from 0 to `LEVELS`; layers: as in `SpanRecord`
+    level: its shading, from 0 to `LEVELS`
     """
 
     start: int
@@ -108,7 +106,6 @@ class Cell:
     importance: float | None
     place: int | None
     level: int
-    layers: int | None = None
 
 
 @dataclass(frozen=True)

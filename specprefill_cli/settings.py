@@ -148,7 +148,6 @@ class Settings:
     )
     dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))
     quantization: str = _models("none", "Quantize the target's weights", choices=("none", "int8", "nf4", "fp8"))
-    rope_scaling: str = _models("none", "Extend the context of both models: none, yarn:FACTOR or linear:FACTOR")
     offline: bool = _models(False, "Download nothing: use only models on this machine")
     mode: str = _prefill(AUTO, "How the target prefills the documents")
     scorer: str = _prefill(AUTO, "Method that scores the document's tokens")
@@ -170,9 +169,6 @@ class Settings:
         choices=(AUTO, "original", "compact"),
     )
     recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
-    recompute_by: str = _prefill(
-        "span", "Recompute all layers of a span, or only its lower ones", choices=("span", "layer")
-    )
     accept_risk: str | float = _prefill(
         AUTO,
         "Highest risk allowed in accepted draft KV; auto: as calibrated, off: no limit",

@@ -33,7 +33,6 @@ def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[Spa
                 pages=collection.pages(start, end),
                 risk=span.risk,
                 documents=collection.pages_by_document(start, end),
-                layers=span.layers,
             )
         )
     return records
@@ -83,7 +82,6 @@ def document_cells(
                 place=places.get(chunk),
                 # By the root, because few chunks hold most of the importance.
                 level=round(LEVELS * sqrt(max(score, 0.0) / largest)) if score is not None and largest > 0 else 0,
-                layers=span.layers,
             )
         )
     return cells

@@ -8,22 +8,23 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from specprefill_cli.decoding.adaptive import FixedPace
-from specprefill_cli.decoding.measures import DecodeSpeed, Round
-from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.reader import ModelReader, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.verification import Proposal
+from specprefill_cli.decoding.verification import DecodeSpeed, Proposal, Round
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models.adapter import pass_overhead, rotation_depends_on_length
+from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
+from specprefill_cli.models.packed import pass_overhead
 from specprefill_cli.models.passes import Pass, Steps
 from specprefill_cli.prefill.auto_mode import ANSWER, SHORTEN, check_context
 from specprefill_cli.prefill.modes.full import full_steps
@@ -114,7 +115,7 @@ def exact_answer(stream: AnswerStream, provisional: Sequence[int], confirmation:
     if request.pair.ranks.size > 1:
         # The clock of the question has measured its TTFT.
         request = replace(request, clock=PhaseClock())
-        with request.pair.ranks.together(request.command(BASELINE)):
+        with request.pair.ranks.together(partial(prefill_shard, BASELINE, request.portable())):
             prefilled = MODES[BASELINE].prefill(request)
     else:
         prefilled = yield from full_steps(request, confirming_pass(request))

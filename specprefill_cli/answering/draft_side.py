@@ -7,8 +7,9 @@ from specprefill_cli.answering.passages import best_passages, kept_passages, ran
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.models.cost import PlacedModel, cost_of
-from specprefill_cli.models.pass_costs import measure_passes
+from specprefill_cli.models.cost import cost_of, measure_passes
+from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_draft_fits, check_fits, fits_target
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
@@ -93,7 +94,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     )
 
 
-def pass_cost(role: str, model: PlacedModel) -> PassCost:
+def pass_cost(role: str, model: LoadedModel | ModelOutline) -> PassCost:
     """The fixed cost of a model's pass; the estimates rest on it."""
     cost = cost_of(model)
     if cost.pass_tokens is None:

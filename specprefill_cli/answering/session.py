@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
 from specprefill_cli.answering.resolve import (
@@ -17,24 +18,22 @@ from specprefill_cli.answering.resolve import (
 )
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.adaptive import SpeculationState
-from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.reader import ModelReader, draft_reader, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculation import (
     adapts,
     check_proposer,
     draft_may_propose,
-    draft_reader,
     proposer_warnings,
 )
-from specprefill_cli.distributed.commands import OpenPair, Score
 from specprefill_cli.distributed.launch import ranks_for
-from specprefill_cli.distributed.ranks import Ranks
+from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.cost import measure_passes
 from specprefill_cli.models.loading import load_pair
 from specprefill_cli.models.pairs import chosen_pair, with_named_pair
-from specprefill_cli.models.pass_costs import measure_passes
 from specprefill_cli.models.placement import choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.auto_mode import automatic_modes
@@ -54,6 +53,8 @@ from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
 from specprefill_cli.settings import AUTO, Settings, prompt_folder
 
+# Prompts arrive at other ranks as tokens, so that the user's own template need not be on every machine.
+BUILT_IN_TEMPLATE = "ask"
 # What is read before the first question, and for how much look-ahead.
 WARM_UP = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
 WARM_UP_LOOK_AHEAD = 8
@@ -87,7 +88,7 @@ def open_session(
     with_draft = loads_draft(settings) if draft is None else draft
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
-    with ranks.together(OpenPair(settings, with_draft, calibrated)):
+    with ranks.together(partial(open_shard, settings, with_draft, calibrated)):
         loaded = load_pair(named, placement, settings, with_draft, target_weights, ranks)
         pair = CalibratedPair(pair=loaded.pair, target=loaded.target, draft=loaded.draft, ranks=loaded.ranks)
         if pair.draft is not None and calibrated:
@@ -104,6 +105,18 @@ def open_session(
     return Session(
         pair=pair, template=template, draft_template=draft_template, settings=settings, confidence=confidence
     )
+
+
+def open_shard(settings: Settings, draft: bool, calibrated: bool, shard: Shard) -> None:
+    """On another rank: load its shard of the pair."""
+    shard.close()
+    settings = settings.varied(prompt=BUILT_IN_TEMPLATE, prompt_folder=None)
+    shard.session = open_session(settings, draft, calibrated=calibrated, ranks=shard.ranks)
+
+
+def score_shard(request: PrefillRequest, shard: Shard) -> None:
+    """On another rank: score a prompt."""
+    shared_scores(replace(request, pair=shard.session.pair, clock=PhaseClock()))
 
 
 @dataclass(kw_only=True)
@@ -201,12 +214,12 @@ class Session:
 
     def run_mode(self, mode: str, request: PrefillRequest) -> PrefillResult:
         """Prefill a request in a mode, on every rank."""
-        with self.pair.ranks.together(request.command(mode)):
+        with self.pair.ranks.together(partial(prefill_shard, mode, request.portable())):
             return MODES[mode].prefill(request)
 
     def score(self, request: PrefillRequest) -> Scores:
         """Score a prompt and prefill nothing, on every rank; the request has no caches."""
-        with self.pair.ranks.together(Score(request.portable())):
+        with self.pair.ranks.together(partial(score_shard, request.portable())):
             return shared_scores(request)
 
     def answer(self, prepared: Prepared, result: PrefillResult) -> AnswerStream:

@@ -18,12 +18,12 @@ from specprefill_cli.answering.confirmation import Confirmation, confirm
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
 from specprefill_cli.answering.resolve import Prepared
 from specprefill_cli.decoding.adaptive import SpeculationState
-from specprefill_cli.decoding.measures import DecodeSpeed, RoundLog
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.streaming import Detokenizer
+from specprefill_cli.decoding.verification import DecodeSpeed, RoundLog
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.adapter import items_of
 from specprefill_cli.models.cache import new_state

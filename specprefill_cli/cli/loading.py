@@ -52,7 +52,7 @@ def open_ready_session(
     """
     prepare_target(variants[0], notes)
     with notes.progress("loading the models"):
-        from specprefill_cli.models.light_import import import_transformers
+        from specprefill_cli.models.memory import import_transformers
 
         import_transformers()
         from specprefill_cli.answering.resolve import loads_draft, resolve_scorer
@@ -91,7 +91,7 @@ def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine:
     """
     prepare_target(settings, notes)
     with notes.progress("loading the draft, and the target's tokenizer"):
-        from specprefill_cli.models.light_import import import_transformers
+        from specprefill_cli.models.memory import import_transformers
 
         import_transformers()
         from specprefill_cli.answering.session import open_session

@@ -189,12 +189,10 @@ def run(debug: bool) -> int | str | None:
 
 def enter_run() -> None:
     """Join the other ranks where this process is one of several; a rank other than 0 follows rank 0 and does not return."""
-    from specprefill_cli.distributed.launch import in_run, join_run
+    from specprefill_cli.distributed.launch import follow_rank_0, in_run, join_run
 
     if in_run() and int(os.environ["RANK"]) > 0:
-        from specprefill_cli.answering.rank_worker import serve
-
-        serve()
+        follow_rank_0()
     if in_run():
         join_run()
 

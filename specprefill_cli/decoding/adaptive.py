@@ -14,11 +14,9 @@ from statistics import median_low
 
 import numpy as np
 
-from specprefill_cli.decoding.measures import Round
-from specprefill_cli.decoding.proposers import Proposer
-from specprefill_cli.decoding.proposers.draft import DraftProposer
+from specprefill_cli.decoding.proposers import DraftProposer, Proposer
 from specprefill_cli.decoding.reader import ModelReader
-from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal
+from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal, Round
 from specprefill_cli.record import Verdict
 
 LONGEST_PROPOSAL = 16

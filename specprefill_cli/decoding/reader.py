@@ -1,22 +1,31 @@
-"""A model reading an answer token by token after its prompt, and rolling back rejected tokens."""
+"""A model reading an answer token by token after its prompt, and rolling back rejected tokens; on every rank."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from specprefill_cli.distributed.commands import DecodeStep, Role
-from specprefill_cli.distributed.ranks import ALONE, Ranks
-from specprefill_cli.models.adapter import run_steps
-from specprefill_cli.models.cache import PrefillState, rollback
+from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
+from specprefill_cli.models.adapter import prefill, run_steps
+from specprefill_cli.models.cache import PrefillState, new_state, rollback
 from specprefill_cli.models.passes import Pass, Steps
+from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.registry import MODES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from specprefill_cli.models.loading import LoadedModel, LoadedPair
+    from specprefill_cli.prefill.modes.base import PrefillResult
+    from specprefill_cli.prefill.request import PrefillRequest
+
+# Which model of the pair a reader is.
+DRAFT, TARGET = "draft", "target"
 
 
 class ModelReader:
@@ -24,7 +33,7 @@ class ModelReader:
 
     position: absolute position of the answer's first token: the full prompt's length, however few slots the cache holds
     ranks: the processes that this one, as rank 0, leads in reading; each holds its shard of the same cache
-    role: which of their models this is
+    role: which of their models this is, DRAFT or TARGET
     """
 
     def __init__(
@@ -33,7 +42,7 @@ class ModelReader:
         state: PrefillState,
         position: int,
         ranks: Ranks = ALONE,
-        role: Role = Role.TARGET,
+        role: str = TARGET,
     ) -> None:
         self.model = model
         self.state = state
@@ -52,7 +61,7 @@ class ModelReader:
         Returns float32 logits [rows, vocabulary] after each of the last `rows`.
         """
         start = self.position + self.length
-        command = DecodeStep(self.role, self.length, rows, tuple(tokens))
+        work = partial(read_shard, self.role, self.length, tuple(tokens), rows)
         return (
             yield Pass(
                 model=self.model,
@@ -60,7 +69,7 @@ class ModelReader:
                 positions=torch.arange(start, start + len(tokens)),
                 state=self.state,
                 rows=rows,
-                announced=partial(self.ranks.together, command),
+                announced=partial(self.ranks.together, work),
             )
         )
 
@@ -75,3 +84,49 @@ class ModelReader:
         """
         if length < self.length:
             rollback(self.state, self.prompt_slots + length)
+
+
+def draft_reader(pair: LoadedPair, prefilled: PrefillResult, position: int) -> ModelReader:
+    """The draft behind the prompt, or behind nothing where prefill left no cache of it; position: of the next token."""
+    state = prefilled.draft_state or new_state()
+    return ModelReader(pair.loaded_draft.model, state, position, pair.draft_ranks, DRAFT)
+
+
+def prefilled_draft(
+    draft: LoadedModel, ranks: Ranks, tokens: Tensor, positions: Tensor, chunk: int, position: int
+) -> ModelReader:
+    """The draft behind token ids [N] at positions [N], which it reads now; position: of the answer's first token."""
+    with ranks.together(partial(read_prompt_shard, tokens, positions, chunk, position)):
+        _, state = prefill(draft.model, tokens, positions, chunk)
+    return ModelReader(draft.model, state, position, ranks, DRAFT)
+
+
+def read_shard(role: str, length: int, tokens: tuple[int, ...], rows: int, shard: Shard) -> None:
+    """On another rank: read the answer's next tokens behind its first `length` ones; what was behind them was rejected."""
+    reader = shard.readers[role]
+    reader.rollback(length)
+    reader.read_now(tokens, rows)
+
+
+def read_prompt_shard(tokens: Tensor, positions: Tensor, chunk: int, position: int, shard: Shard) -> None:
+    """On another rank: `prefilled_draft`."""
+    # The cache of the last answer must not stay in memory beside this one's.
+    shard.readers.pop(DRAFT, None)
+    shard.readers[DRAFT] = prefilled_draft(shard.session.pair.loaded_draft, ALONE, tokens, positions, chunk, position)
+
+
+def prefill_shard(mode: str, request: PrefillRequest, shard: Shard) -> None:
+    """On another rank: prefill its shard of the target, and of the draft where the ranks share it.
+
+    request: `portable`; its caches are empty, and this rank keeps its own of each name
+    """
+    # The caches of the last answer must not stay in memory beside this one's.
+    shard.readers.clear()
+    caches = (request.draft_prefixes, request.target_prefixes)
+    draft, target = (cache and shard.prefix_caches.setdefault(cache.name, cache) for cache in caches)
+    pair = shard.session.pair
+    request = replace(request, pair=pair, clock=PhaseClock(), draft_prefixes=draft, target_prefixes=target)
+    result = MODES[mode].prefill(request)
+    shard.readers[TARGET] = ModelReader(request.target.model, result.state, result.answer_position)
+    if pair.draft_ranks.size > 1:
+        shard.readers[DRAFT] = draft_reader(pair, result, result.answer_position)

@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specprefill_cli.decoding.adaptive import AdaptivePace, Costs, FixedPace, SpeculationState
-from specprefill_cli.decoding.proposers import Proposer
-from specprefill_cli.decoding.proposers.draft import DraftProposer
-from specprefill_cli.decoding.proposers.lookup import LookupProposer
-from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
+from specprefill_cli.decoding.reader import DRAFT, ModelReader, prefilled_draft
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculative import Speculator
-from specprefill_cli.distributed.commands import ReadPrompt, Role
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill.modes.base import PrefillResult
 from specprefill_cli.prefill.request import PrefillRequest
@@ -106,11 +101,9 @@ def draft_proposer(
     tokens, positions = request.prompt.tokens[prefilled.seen_tokens], prefilled.state.positions
 
     def open_reader() -> ModelReader:
-        state = ready
-        if state is None:
-            with pair.draft_ranks.together(ReadPrompt(tokens, positions, request.prefill_chunk, length)):
-                _, state = prefill(draft.model, tokens, positions, request.prefill_chunk)
-        return ModelReader(draft.model, state, length, pair.draft_ranks, Role.DRAFT)
+        if ready is None:
+            return prefilled_draft(draft, pair.draft_ranks, tokens, positions, request.prefill_chunk, length)
+        return ModelReader(draft.model, ready, length, pair.draft_ranks, DRAFT)
 
     small, large = cost_of(draft), cost_of(pair.target)
     # Ranks divide the target's pass, and the draft's where they share it.
@@ -128,9 +121,3 @@ def draft_proposer(
             small.layers / large.layers, share * small.pass_flops(1, length) / large.pass_flops(1, length)
         ),
     )
-
-
-def draft_reader(pair: LoadedPair, prefilled: PrefillResult, position: int) -> ModelReader:
-    """The draft behind the prompt, or behind nothing where prefill left no cache of it; position: of the next token."""
-    state = prefilled.draft_state or new_state()
-    return ModelReader(pair.loaded_draft.model, state, position, pair.draft_ranks, Role.DRAFT)

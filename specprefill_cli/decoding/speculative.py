@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from torch import Tensor
 
 from specprefill_cli.decoding.adaptive import AdaptivePace, FixedPace
-from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
 from specprefill_cli.decoding.proposers import Proposer
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
-from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal, verify
+from specprefill_cli.decoding.verification import NO_PROPOSAL, DecodeSpeed, Proposal, Round, RoundLog, verify
 from specprefill_cli.models.passes import Pass, Steps
 from specprefill_cli.record import Verdict
 
@@ -90,7 +90,7 @@ def decode(
             accepted, following = verify(logits, proposal, sampler)
             verified = clock()
             decoded = [*proposal.tokens[:accepted], following]
-            fresh = before_stop(decoded, stop_tokens)
+            fresh = list(takewhile(lambda token: token not in stop_tokens, decoded))
             ended = len(fresh) < len(decoded)
             answer += fresh
             known = len(answer) if ended else len(answer) - 1
@@ -108,8 +108,3 @@ def decode(
         speed.seconds += clock() - start
         for token in fresh:
             yield from emit(token)
-
-
-def before_stop(tokens: Sequence[int], stop_tokens: frozenset[int]) -> Sequence[int]:
-    """The tokens before the first stop token; all where there is none."""
-    return next((tokens[:place] for place, token in enumerate(tokens) if token in stop_tokens), tokens)

@@ -185,7 +185,6 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
     from specprefill_cli.models.placement import choose_dtype, choose_placement
     from specprefill_cli.models.quantization import NONE, check_quantization
     from specprefill_cli.models.refs import Kind, ModelRef
-    from specprefill_cli.models.rope_scaling import RopeScaling
 
     pair = chosen_pair(settings)
     placement = choose_placement(settings.devices)
@@ -196,7 +195,7 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
             yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
             return
         try:
-            outline = load_outline(name, placement, True, RopeScaling.parse(settings.rope_scaling))
+            outline = load_outline(name, placement, True)
         except ModelNotHere:
             yield Check(f"{role} {name}", State.NO, "not on this machine: the first run downloads it")
             return

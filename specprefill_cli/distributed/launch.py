@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from packaging.version import Version
 
 from specprefill_cli.distributed.heartbeat import BEAT, Heartbeat, beat_key
-from specprefill_cli.distributed.ranks import ALONE, ConnectedRanks, Ranks
+from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
 from specprefill_cli.errors import SpecprefillError, UsageError, first_line
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def ranks_for(tensor_parallel: int) -> Ranks:
 
 
 @cache
-def join_run() -> ConnectedRanks:
+def join_run() -> Ranks:
     """Join the run that the environment names. Cached: a process can be in one run only.
 
     Raises SpecprefillError where the ranks cannot meet.
@@ -128,12 +128,12 @@ def join_run() -> ConnectedRanks:
     ranks = connect(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), *stores)
     if ranks.leads:
         # torchrun sends it to the ranks that are left when one has died.
-        signal.signal(signal.SIGTERM, ranks.heartbeat.end_by_signal)
+        signal.signal(signal.SIGTERM, ranks.beating.end_by_signal)
     return ranks
 
 
 @cache
-def start_run(size: int) -> ConnectedRanks:
+def start_run(size: int) -> Ranks:
     """Start ranks 1, 2, ... on this machine and lead them.
 
     Rank 0 stays the process that the user called: it keeps its standard streams, terminal, exit code and Ctrl-C.
@@ -159,16 +159,32 @@ def start_run(size: int) -> ConnectedRanks:
     return connect(0, size, server, client, WorkerProcesses(size, place))
 
 
+def follow_rank_0() -> NoReturn:
+    """On ranks 1, 2, ...: do what rank 0 sends until it ends the run, or is lost."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Standard input and output belong to rank 0.
+    devnull = os.open(os.devnull, os.O_RDWR)
+    os.dup2(devnull, 0)
+    os.dup2(devnull, 1)
+    ranks = join_run()
+    shard = Shard(ranks)
+    while True:
+        try:
+            ranks.receive()(shard)
+        except Exception as error:
+            ranks.fail(error)
+
+
 def connect(
     rank: int, size: int, store: Store, heartbeat_store: Store, workers: WorkerProcesses | None = None
-) -> ConnectedRanks:
+) -> Ranks:
     """Wait for all ranks and connect them: gloo for tensors on the CPU, NCCL between GPUs."""
     import torch
     import torch.distributed as dist
 
     local = int(os.environ.get("LOCAL_RANK", rank))
-    ranks = ConnectedRanks(rank, size, local, heartbeat=Heartbeat(rank, size, heartbeat_store, workers))
-    ranks.heartbeat.start()
+    ranks = Ranks(rank, size, local, heartbeat=Heartbeat(rank, size, heartbeat_store, workers))
+    ranks.beating.start()
     if ranks.leads:
         atexit.register(ranks.finish)
     while not store.check([beat_key(peer) for peer in range(size)]):

@@ -6,7 +6,7 @@ semi-exact: above the first layer, what the target computes at a checkpoint toke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,21 +59,27 @@ def copy_slots(state: PrefillState, slots: Tensor) -> SlotKv:
     return SlotKv(slots, tuple(layers))
 
 
+def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]], ranks: Ranks) -> Tensor:
+    """Squared differences over the squares of the second, of pairs [heads, C, d]: [pairs, C], float32 on the CPU.
+
+    ranks: each holds some of the heads
+    """
+    rows = [
+        torch.stack([(mapped.float() - own.float()).square().sum((0, 2)), own.float().square().sum((0, 2))]).cpu()
+        for mapped, own in pairs
+    ]
+    errors, norms = ranks.summed(torch.stack(rows)).unbind(1)
+    return errors / norms.clamp(min=1e-12)
+
+
 def key_value_errors(mapped: SlotKv, computed: SlotKv, ranks: Ranks = ALONE) -> Tensor:
     """Relative squared error of mapped keys and of mapped values: [2, layers, C], float32 on the CPU.
 
     The computed values are only nearly exact: above the first layer their context is mapped.
-    ranks: each holds some of the heads
     """
-    rows = []
-    for before, after in zip(mapped.layers, computed.layers, strict=True):
-        squares = [
-            torch.stack([(old.float() - new.float()).square().sum((0, 2)), new.float().square().sum((0, 2))])
-            for old, new in zip(before, after, strict=True)
-        ]
-        rows.append(torch.stack(squares).cpu())
-    errors, norms = ranks.summed(torch.stack(rows)).unbind(2)
-    return (errors / norms.clamp(min=1e-12)).transpose(0, 1)
+    layers = zip(mapped.layers, computed.layers, strict=True)
+    pairs = (pair for before, after in layers for pair in zip(before, after, strict=True))
+    return relative_errors(pairs, ranks).unflatten(0, (-1, 2)).transpose(0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,14 +121,13 @@ def attention_output_error(
 ) -> Tensor:
     """Relative squared error [layers, C] of the attention output at each checkpoint token, with mapped KV.
 
-    windows: per layer, its sliding window, or None; ranks: each holds some of the heads
+    windows: per layer, its sliding window, or None
     """
-    rows = []
-    for layer, window in enumerate(windows):
-        before, after = (causal_output(queries, layer, kv, window).float() for kv in (mapped, computed))
-        rows.append(torch.stack([(before - after).square().sum((0, 2)), after.square().sum((0, 2))]).cpu())
-    errors, norms = ranks.summed(torch.stack(rows)).unbind(1)
-    return errors / norms.clamp(min=1e-12)
+    outputs = (
+        (causal_output(queries, layer, mapped, window), causal_output(queries, layer, computed, window))
+        for layer, window in enumerate(windows)
+    )
+    return relative_errors(outputs, ranks)
 
 
 def causal_output(queries: QueryCapture, layer: int, kv: SlotKv, window: int | None) -> Tensor:
@@ -172,4 +177,4 @@ def chunk_risks(mass: Tensor, errors: Tensor, chunk_size: int) -> Tensor:
     """Risk [chunks]: attention mass times error, summed over a chunk's tokens, mean over layers. Both [layers, n]."""
     token_risks = (mass * errors).mean(0)
     padding = -len(token_risks) % chunk_size
-    return torch.nn.functional.pad(token_risks, (0, padding)).view(-1, chunk_size).sum(1)
+    return F.pad(token_risks, (0, padding)).view(-1, chunk_size).sum(1)

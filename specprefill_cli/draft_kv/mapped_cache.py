@@ -31,11 +31,11 @@ from specprefill_cli.draft_kv.raw_kv import (
     raw_keys_values,
     split_heads,
 )
-from specprefill_cli.draft_kv.recompute import recompute
 from specprefill_cli.models.adapter import read_keys, window_layers
 from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
 from specprefill_cli.models.head_division import head_share
-from specprefill_cli.models.passes import before_each_pass
+from specprefill_cli.models.packed import forward
+from specprefill_cli.models.passes import Pass, before_each_pass
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
@@ -124,33 +124,55 @@ def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, si
 
 
 @torch.inference_mode()
-def repair(request: PrefillRequest, state: PrefillState, slots: Tensor, depths: Tensor | None = None) -> Tensor:
-    """Recompute slots [N], ascending, then the suffix on the repaired cache; logits [V] of the last token.
-
-    depths: as in `recompute_parts`
-    """
+def repair(request: PrefillRequest, state: PrefillState, slots: Tensor) -> Tensor:
+    """Recompute slots [N], ascending, then the suffix on the repaired cache; logits [V] of the last token."""
     prompt = request.prompt
-    recompute_parts(request, state, slots, depths=depths)
+    recompute_parts(request, state, slots)
     suffix = torch.arange(state.length - (prompt.length - prompt.document[1]), state.length)
     return recompute(request.target.model, prompt.tokens[state.positions[suffix]], suffix, state)
 
 
 def recompute_parts(
-    request: PrefillRequest,
-    state: PrefillState,
-    slots: Tensor,
-    capture: QueryCapture | None = None,
-    depths: Tensor | None = None,
+    request: PrefillRequest, state: PrefillState, slots: Tensor, capture: QueryCapture | None = None
 ) -> None:
-    """Recompute slots [N], ascending, in passes of the request's size: no token sees one that comes in a later pass.
-
-    depths: [N] for each slot in how many of the lower layers (None: in all)
-    """
+    """Recompute slots [N], ascending, in passes of the request's size: no token sees one that comes in a later pass."""
     for first in range(0, len(slots), request.prefill_chunk):
-        rows = slice(first, first + request.prefill_chunk)
-        part, part_depths = slots[rows], None if depths is None else depths[rows]
+        part = slots[first : first + request.prefill_chunk]
         tokens = request.prompt.tokens[state.positions[part]]
-        recompute(request.target.model, tokens, part, state, capture, logits=False, depths=part_depths)
+        recompute(request.target.model, tokens, part, state, capture, logits=False)
+
+
+def recompute(
+    model: PreTrainedModel,
+    tokens: Tensor,
+    slots: Tensor,
+    state: PrefillState,
+    capture: QueryCapture | None = None,
+    logits: bool = True,
+) -> Tensor:
+    """Run tokens [N] whose keys and values replace those in slots [N], ascending, of a filled cache.
+
+    Each token sees the keys at positions up to its own. Returns the logits [V] of the last token in float32, or
+    an empty tensor without `logits`: then the pass ends with the keys and values of the last layer.
+    """
+    last_layer = None if logits else layer_count(model) - 1
+    # One copy per device, because every copy waits for it.
+    moved = {device: slots.to(device) for device in {layer.keys.device for layer in state.layers}}
+    for layer in state.layers:
+        layer.slots = moved[layer.keys.device]
+    try:
+        step = Pass(
+            model=model,
+            tokens=tokens,
+            positions=state.positions[slots],
+            state=state,
+            capture=capture,
+            last_layer=last_layer,
+        )
+        return forward([step], [slots])[0]
+    finally:
+        for layer in state.layers:
+            layer.slots = None
 
 
 def without_slots(state: PrefillState, kept: Tensor) -> PrefillState:

@@ -8,19 +8,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specprefill_cli.draft_kv.chunk_fates import (
+from specprefill_cli.draft_kv.gate import (
     ACCEPT,
     DROP,
-    LAYER,
     RECOMPUTE,
+    RiskLimit,
     chunk_tokens,
     drop_down_to,
     fates_by_risk,
-    grid_by_risk,
     plan_of,
     remaining_risk,
+    risk_limit,
 )
-from specprefill_cli.draft_kv.gate import RiskLimit, risk_limit
 from specprefill_cli.draft_kv.mapped_cache import (
     MappedPrompt,
     calibrated_window,
@@ -38,7 +37,6 @@ from specprefill_cli.prefill.modes.full import FullMode
 from specprefill_cli.prefill.modes.select import SelectMode
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.selection import chunk_scores, expected_tokens, select_scored
 from specprefill_cli.record import GateVerdict
 
@@ -52,13 +50,11 @@ USELESS_ERROR = 1.0
 class Fates:
     """The fate of every chunk [chunks], what the gate says about them, and warnings about them.
 
-    depths: [chunks] in how many of its lower layers each is recomputed; None: in all or none, by its fate
     usable: whether the prompt may be prefilled so; if not, it is prefilled in full
     """
 
     chunks: Tensor
     gate: GateVerdict
-    depths: Tensor | None = None
     usable: bool = True
     warnings: tuple[str, ...] = ()
 
@@ -88,7 +84,16 @@ class DraftKvMode(Mode):
             scores = mapped.scores
             # Full prefill needs the memory of the mapped cache.
             del mapped
-            return fall_back(request, scores, fates)
+            result = FullMode().prefill(request)
+            return replace(
+                result,
+                importance=scores.importance,
+                neighbours=scores.neighbours,
+                draft_state=scores.draft_state,
+                draft_window=calibrated_window(request),
+                warnings=(*result.warnings, *fates.warnings),
+                gate=fates.gate,
+            )
         return recompute_chunks(request, mapped, fates)
 
     def cost(self, request: PrefillRequest) -> float | None:
@@ -124,21 +129,17 @@ class DraftKvMode(Mode):
 
     def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap, limit: RiskLimit) -> Fates:
         """Recompute the riskiest chunks within the budget, accept the others if their risk is within the limit."""
-        depths, accept_risk = None, limit.threshold if limit.chosen else None
-        if request.settings.recompute_by == LAYER:
-            depths, chunks, risk = grid_by_risk(request, mapped.inspection, accept_risk)
-        else:
-            chunks = fates_by_risk(
-                mapped.risks,
-                prompt_tokens=request.prompt.length,
-                chunk_size=request.chunk_size,
-                share=request.settings.recompute,
-                accept_risk=accept_risk,
-            )
-            risk = remaining_risk(mapped.risks, chunks)
+        chunks = fates_by_risk(
+            mapped.risks,
+            prompt_tokens=request.prompt.length,
+            chunk_size=request.chunk_size,
+            share=request.settings.recompute,
+            accept_risk=limit.threshold if limit.chosen else None,
+        )
+        risk = remaining_risk(mapped.risks, chunks)
         gate = limit.verdict(risk)
         if gate.accepted:
-            return Fates(chunks=chunks, depths=depths, gate=gate)
+            return Fates(chunks=chunks, gate=gate)
         computed = float((chunks == RECOMPUTE).float().mean())
         reason = f"fell back to full prefill: with {computed:.0%} of the chunks recomputed {limit.reason(risk)}"
         return Fates(chunks=chunks, gate=gate, usable=False, warnings=(reason,))
@@ -187,35 +188,17 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
         kept[mapped.inspection.computed] = True
         if not kept.all():
             state = without_slots(state, kept.nonzero()[:, 0])
-        recomputed = (
-            fates.chunks == RECOMPUTE if fates.depths is None else fates.depths > request.settings.exact_layers + 1
-        )
-        positions = chunk_tokens(recomputed, size, prompt.document)
-        depths = None if fates.depths is None else fates.depths[(positions - prompt.document[0]) // size]
-        logits = repair(request, state, torch.searchsorted(state.positions, positions), depths)
+        positions = chunk_tokens(fates.chunks == RECOMPUTE, size, prompt.document)
+        logits = repair(request, state, torch.searchsorted(state.positions, positions))
     return PrefillResult(
         logits=logits,
         state=state,
-        plan=plan_of(request, fates.chunks, mapped.risks, mapped.inspection.computed, fates.depths),
+        plan=plan_of(request, fates.chunks, mapped.risks, mapped.inspection.computed),
         importance=mapped.scores.importance,
         neighbours=mapped.scores.neighbours,
         draft_state=mapped.scores.draft_state,
         draft_window=calibrated_window(request),
         warnings=fates.warnings,
-        gate=fates.gate,
-    )
-
-
-def fall_back(request: PrefillRequest, scores: Scores, fates: Fates) -> PrefillResult:
-    """Full prefill in place of fates that the gate refuses; their warning is the reason."""
-    result = FullMode().prefill(request)
-    return replace(
-        result,
-        importance=scores.importance,
-        neighbours=scores.neighbours,
-        draft_state=scores.draft_state,
-        draft_window=calibrated_window(request),
-        warnings=(*result.warnings, *fates.warnings),
         gate=fates.gate,
     )
 

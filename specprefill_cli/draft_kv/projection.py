@@ -6,8 +6,7 @@ layer at the edge); outputs are the target's keys before norm and rotary embeddi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,24 +98,10 @@ class KvMap:
             rows = slice(first, first + ROWS)
             # Draft and target may differ in device and dtype.
             joined = torch.cat([part[rows].to(device, torch.float32) for part in inputs], dim=-1)
-            with tensor_cores(device):
-                for output, weight in zip(outputs, weights, strict=True):
-                    output.append(joined @ weight[:-1] + weight[-1])
+            for output, weight in zip(outputs, weights, strict=True):
+                output.append(joined @ weight[:-1] + weight[-1])
         keys, values = (torch.cat(output) for output in outputs)
         return keys, values
-
-
-@contextmanager
-def tensor_cores(device: torch.device) -> Iterator[None]:
-    """On a CUDA device, multiply float32 matrices in TF32, whose ten bits of fraction are far more than a map is exact to."""
-    before = torch.get_float32_matmul_precision()
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        if device.type == "cuda":
-            torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,13 @@ def finished_keys(model: PreTrainedModel, layer: int, raw: Tensor, positions: Te
     keys = split_heads(raw, *key_value_size(model, layer))
     if hasattr(module, "k_norm"):
         keys = module.k_norm(keys)
-    cos, sin = rotary_factors(model, layer, keys, positions)
+    rotary: Any = model.get_decoder().rotary_emb
+    arguments = [keys[None], positions[None].to(keys.device)]
+    if "layer_type" in inspect.signature(rotary.forward).parameters:
+        # Gemma 3 has another base frequency in its sliding-window layers.
+        arguments.append(model.config.get_text_config().layer_types[layer])
+    # On several GPUs, the rotary module and the layer may be on different ones.
+    cos, sin = (factor.to(keys.device) for factor in rotary(*arguments))
     rotate = sys.modules[type(module).__module__].apply_rotary_pos_emb
     return rotate(keys[None], keys[None], cos, sin)[1][0]
 
@@ -115,18 +121,6 @@ def after_attention(model: PreTrainedModel, layer: int, states: Tensor, outputs:
         # Gemma norms what attention adds; elsewhere the norm of this name belongs to the feed-forward network.
         update = block.post_attention_layernorm(update)
     return states + update
-
-
-def rotary_factors(model: PreTrainedModel, layer: int, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cos and sin of the model's own rotary module at absolute positions [N]."""
-    rotary: Any = model.get_decoder().rotary_emb
-    arguments = [like[None], positions[None].to(like.device)]
-    if "layer_type" in inspect.signature(rotary.forward).parameters:
-        # Gemma 3 has another base frequency in its sliding-window layers.
-        arguments.append(model.config.get_text_config().layer_types[layer])
-    # On several GPUs, the rotary module and the layer may be on different ones.
-    cos, sin = (factor.to(like.device) for factor in rotary(*arguments))
-    return cos, sin
 
 
 def split_heads(flat: Tensor, heads: int, size: int) -> Tensor:

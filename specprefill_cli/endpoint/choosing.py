@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SELECT = "select"
 MODES_THERE = (AUTO, BASELINE, SELECT)
 # Settings of the target's weights, and of how they are run.
-OF_WEIGHTS = ("adapter", "style", "quantization", "rope_scaling", "tensor_parallel")
+OF_WEIGHTS = ("adapter", "style", "quantization", "tensor_parallel")
 # Document tokens up to which `auto` sends everything: choosing would take longer than reading them.
 SHORTEST = 1_024
 LEFT_OUT = "[...]"

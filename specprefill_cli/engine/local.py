@@ -37,8 +37,8 @@ from specprefill_cli.engine.request import (
     Started,
     is_device_failure,
 )
+from specprefill_cli.models.adapter import run_together
 from specprefill_cli.models.memory_plan import MemoryPlan
-from specprefill_cli.models.packed import run_together
 from specprefill_cli.models.passes import before_each_pass
 
 # What `--concurrency auto` runs at once. On a CPU 16 sequences share the fixed cost of a pass well enough; on a GPU memory

@@ -1,4 +1,4 @@
-"""Forward passes: the adapter to transformers; `attention`, `cache`, `last_layer`, `one_token` and `packed` are beside it.
+"""Forward passes: the adapter to transformers; `attention`, `cache`, `one_token` and `packed` are beside it.
 
 No other module touches transformers' internals; `tests/models/test_adapter.py` pins what these rely on.
 """
@@ -6,7 +6,7 @@ No other module touches transformers' internals; `tests/models/test_adapter.py` 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -14,20 +14,15 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specprefill_cli.models.attention import LayerReached
 from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import PrefillState, copied_to, device_of, layer_count, new_state
-from specprefill_cli.models.last_layer import only_last_token
-from specprefill_cli.models.masks import PositionContext
+from specprefill_cli.models.cache import PrefillState, layer_count, new_state, rollback
 from specprefill_cli.models.one_token import one_token_pass
+from specprefill_cli.models.packed import forward
 from specprefill_cli.models.passes import Pass, Steps, pause_before_pass
 from specprefill_cli.models.query_capture import QueryCapture
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-# Every forward pass costs at least as much as this many tokens do: Python and kernel launches on a CPU (measured), and
-# on a GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
-PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
 
 
 def run(
@@ -62,13 +57,50 @@ def run(
 
 
 def run_alone(step: Pass) -> Tensor:
-    """Run a pass by itself; returns what `run` does."""
-    state = step.state
-    slots = torch.arange(state.length, state.length + step.length)
-    with step.announced():
-        state.append(step.positions)
-        quick = one_token_pass(step)
-        return quick(step.tokens, step.positions, state) if quick is not None else forward(step, slots)
+    """Run a pass by itself; returns what `run` does. Where it fails, its state is as it was."""
+    quick = one_token_pass(step)
+    with step.announced(), appended([step]) as slots:
+        return forward([step], slots)[0] if quick is None else quick(step.tokens, step.positions, step.state)
+
+
+def run_together(passes: Sequence[Pass]) -> list[Tensor | Exception]:
+    """Run passes of one model as one; what each of them returns or raises."""
+    if len(passes) > 1:
+        # Where that fails, the pass at fault raises its error again by itself, and the others do not suffer.
+        with suppress(Exception):
+            return [*run_packed(passes)]
+    return [attempt(step) for step in passes]
+
+
+def attempt(step: Pass) -> Tensor | Exception:
+    """Run a pass by itself; its logits, or what it raised."""
+    try:
+        return run_alone(step)
+    except Exception as error:
+        return error
+
+
+def run_packed(passes: Sequence[Pass]) -> list[Tensor]:
+    """Run passes of one model that end at the same layer as one; what `run` would return for each.
+
+    A pass that fails leaves all states as they were.
+    """
+    with appended(passes) as slots:
+        return forward(passes, slots)
+
+
+@contextmanager
+def appended(passes: Sequence[Pass]) -> Iterator[list[Tensor]]:
+    """The slots [N] of each pass, whose positions its state gets; on an error in the block, all states are as they were."""
+    lengths = [step.state.length for step in passes]
+    try:
+        for step in passes:
+            step.state.positions = torch.cat([step.state.positions, step.positions])
+        yield [torch.arange(length, length + step.length) for length, step in zip(lengths, passes, strict=True)]
+    except BaseException:
+        for length, step in zip(lengths, passes, strict=True):
+            rollback(step.state, length)
+        raise
 
 
 def run_steps(steps: Steps[Value], before: Callable[[], None] = lambda: None) -> Value:
@@ -101,37 +133,6 @@ def items_of(steps: Generator[Pass | Item, Tensor, None]) -> Iterator[Item]:
                 resume = partial(next, steps)
         except BaseException as error:
             resume = partial(steps.throw, error)
-
-
-@torch.inference_mode()
-def forward(step: Pass, slots: Tensor) -> Tensor:
-    """The pass behind `run`, and behind recomputing slots [N]; the state holds the positions of all slots already."""
-    model, state, capture, rows = step.model, step.state, step.capture, step.rows
-    captured = captured_rows(capture, slots)
-    device = device_of(model.get_input_embeddings())
-    inputs = {
-        "input_ids": copied_to(step.tokens[None], device),
-        "position_ids": copied_to(step.positions[None], device),
-        "past_key_values": state.cache,
-        "use_cache": True,
-        "context": PositionContext(
-            step.positions, state.positions, capture, captured, step.last_layer, step.local_window
-        ),
-    }
-    if step.last_layer is not None:
-        with suppress(LayerReached):
-            model.base_model(**inputs)
-        return torch.empty(0)
-    shortened = rows is None and step.length > pass_overhead(device.type)
-    with only_last_token(model, state, slots) if shortened else nullcontext():
-        logits = model(**inputs, logits_to_keep=rows or 1).logits[0].float()
-    return logits[-1] if rows is None else logits
-
-
-def captured_rows(capture: QueryCapture | None, slots: Tensor) -> Tensor | None:
-    """Rows of a pass, whose tokens go to slots [N], that a capture asks for; None where there is none."""
-    # In a cache of the whole prompt, a token's slot is its position.
-    return None if capture is None else torch.isin(slots, capture.positions).nonzero()[:, 0]
 
 
 def prefill(
@@ -192,11 +193,6 @@ def read_keys(
     for start in range(0, len(tokens), chunk):
         part = slice(start, start + chunk)
         run(model, tokens[part], positions[part], state, capture, last_layer, local_window=local_window)
-
-
-def pass_overhead(device_type: str) -> int:
-    """Tokens whose computation takes as long as the fixed cost of a forward pass on a kind of device."""
-    return PASS_OVERHEAD_TOKENS.get(device_type, PASS_OVERHEAD_TOKENS["cuda"])
 
 
 def window_layers(config: PretrainedConfig) -> Sequence[int | None]:

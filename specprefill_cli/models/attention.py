@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Heads, Mask, Segment
+from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Mask, Segment
 from specprefill_cli.models.masks import PackedContext, PositionContext, join_blocks, key_bands, query_blocks
 from specprefill_cli.models.varlen_attention import attend_varlen, takes_varlen
 
@@ -36,10 +36,12 @@ def attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    context: PositionContext | PackedContext | None = None,
+    context: PackedContext | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Attention by position: query [1, heads, Q, d], key and value [1, kv_heads, K, d] -> [1, Q, heads, d].
+    """Attention of one or several sequences by position, whose new keys and values go to the cache of each.
+
+    query [1, heads, Q, d], key and value [1, kv_heads, Q, d] -> [1, Q, heads, d]
 
     Raises ValueError for a variant of attention that it does not compute.
     """
@@ -47,56 +49,36 @@ def attend(
     if context is None or attention_mask is not None or unknown:
         raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unknown) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if isinstance(context, PackedContext):
-        return attend_packed(module.layer_idx, query, key, value, sliding_window, scaling, context), None
-    context.capture_queries(module.layer_idx, query, scaling)
-    if context.last_layer == module.layer_idx:
-        raise LayerReached
-    plan = context.plan(sliding_window, describe(query.device, query.dtype, query.shape[-1]))
-    return attend_plan(query, key, value, plan, scaling, context).transpose(1, 2), None
-
-
-def attend_packed(
-    layer: int,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sliding_window: int | None,
-    scaling: float,
-    packed: PackedContext,
-) -> Tensor:
-    """Attention [1, Q, heads, d] of several sequences, whose new keys and values go to the cache of each."""
-    device = describe(query.device, query.dtype, query.shape[-1])
-    plans = [sequence.context.plan(sliding_window, device) for sequence in packed.sequences]
-    fused = takes_varlen(device, plans, [len(sequence.context.key_positions) for sequence in packed.sequences])
-    outputs, cached = [], []
-    for sequence, plan in zip(packed.sequences, plans, strict=True):
-        own, context = sequence.span, sequence.context
+    layer, device = module.layer_idx, describe(query.device, query.dtype, query.shape[-1])
+    plans = [sequence.context.plan(sliding_window, device) for sequence in context.sequences]
+    fused = takes_varlen(device, plans, [len(sequence.context.key_positions) for sequence in context.sequences])
+    outputs, cached, states = [], [], (query, key, value)
+    for sequence, plan in zip(context.sequences, plans, strict=True):
+        own = states if len(plans) == 1 else tuple(part[:, :, sequence.span] for part in states)
         # Directly before they are read: sequences about one document take turns in its buffer.
-        keys, values = sequence.state.cache.update(key[:, :, own], value[:, :, own], layer)
-        context.capture_queries(layer, query[:, :, own], scaling)
-        if packed.last_layer == layer:
+        keys, values = sequence.state.cache.update(own[1], own[2], layer)
+        sequence.context.capture_queries(layer, own[0], scaling)
+        if context.last_layer == layer:
             continue
         if fused:
             shared = sequence.state.layers[layer].shared > 0
             cached.append((keys.clone(), values.clone()) if shared else (keys, values))
         else:
-            outputs.append(attend_plan(query[:, :, own], keys, values, plan, scaling, context))
-    if packed.last_layer == layer:
+            outputs.append(attend_plan(own[0], keys, values, plan, scaling, sequence.context))
+    if context.last_layer == layer:
         raise LayerReached
     if fused:
-        lengths = [sequence.span.stop - sequence.span.start for sequence in packed.sequences]
+        lengths = [sequence.span.stop - sequence.span.start for sequence in context.sequences]
         all_keys, all_values = zip(*cached, strict=True)
-        return attend_varlen(query, all_keys, all_values, lengths, scaling).transpose(1, 2)
-    return torch.cat(outputs, dim=2).transpose(1, 2)
+        return attend_varlen(query, all_keys, all_values, lengths, scaling).transpose(1, 2), None
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+    return output.transpose(1, 2), None
 
 
 def attend_plan(
     query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scaling: float, context: PositionContext
 ) -> Tensor:
     """Attention [1, heads, Q, d] of one sequence's tokens over its whole cache."""
-    if plan.heads is Heads.REPEATED:
-        key, value = repeat_heads(query, key), repeat_heads(query, value)
     outputs = [attend_segment(query, key, value, segment, plan, context, scaling) for segment in plan.segments]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
 
@@ -118,7 +100,7 @@ def attend_segment(
         key, value = (key_bands(states, *segment.keys, segment.window, segment.sinks) for states in (key, value))
     else:
         key, value = segment_states(key, segment), segment_states(value, segment)
-    if plan.heads is Heads.REPEATED_PER_SEGMENT:
+    if plan.repeats_heads:
         key, value = repeat_heads(query, key), repeat_heads(query, value)
     mask: Any = None
     if segment.mask is Mask.LOWER_RIGHT:

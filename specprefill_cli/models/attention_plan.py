@@ -88,14 +88,6 @@ class Mask(Enum):
     """Blocks of queries with one local window each: one batch, one small tensor for all."""
 
 
-class Heads(Enum):
-    """Where key-value heads are repeated for the query heads that share them."""
-
-    GROUPED = auto()
-    REPEATED = auto()
-    REPEATED_PER_SEGMENT = auto()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Segment:
     """Consecutive queries that attend in one call.
@@ -114,10 +106,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """Segments that cover all queries of a pass, in order."""
+    """Segments that cover all queries of a pass, in order.
+
+    repeats_heads: whether the kernel needs key-value heads once for every query head that reads them
+    """
 
     segments: tuple[Segment, ...]
-    heads: Heads
+    repeats_heads: bool
 
     @property
     def trailing_rows(self) -> int:
@@ -147,10 +142,9 @@ def plan_attention(
         mask = fused_mask(len(queries), len(keys), device) if trailing else None
         if mask is not None:
             segment = Segment(queries=(0, len(queries)), keys=(0, len(keys)), mask=mask)
-            return AttentionPlan((segment,), choose_heads(mask, device))
+            return AttentionPlan((segment,), repeats_heads(mask, device))
     segments = tuple(masked_segments(queries, keys, window, local_window, limited, trailing))
-    partial = window is not None or limited > 0
-    return AttentionPlan(segments, choose_heads(None, device, partial))
+    return AttentionPlan(segments, repeats_heads(None, device))
 
 
 def fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask | None:
@@ -162,18 +156,14 @@ def fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask | None:
     return Mask.LOWER_RIGHT if device.kind == "cuda" and device.has_flash else None
 
 
-def choose_heads(mask: Mask | None, device: AttentionDevice, partial: bool = False) -> Heads:
-    """Where key-value heads must be repeated.
+def repeats_heads(mask: Mask | None, device: AttentionDevice) -> bool:
+    """Whether key-value heads must be repeated; mask: of the whole pass, or None for segments with tensors.
 
     Of CUDA's fused kernels only flash attention, which takes no mask tensor, reads grouped heads.
-
-    mask: of the whole pass, or None for segments with tensors; partial: these read parts of the cache
     """
-    if not device.reads_groups:
-        return Heads.REPEATED
-    if device.kind != "cuda" or mask in (Mask.NONE, Mask.LOWER_RIGHT) or (mask is Mask.CAUSAL and device.has_flash):
-        return Heads.GROUPED
-    return Heads.REPEATED_PER_SEGMENT if partial else Heads.REPEATED
+    if device.kind == "cuda":
+        return mask not in (Mask.NONE, Mask.LOWER_RIGHT) and not (mask is Mask.CAUSAL and device.has_flash)
+    return not device.reads_groups
 
 
 def limited_queries(queries: Tensor, keys: Tensor, local_window: LocalWindow | None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 from weakref import ReferenceType, ref
@@ -19,31 +19,14 @@ HEADROOM = 256
 
 @dataclass
 class PrefillState:
-    """A model's cache with the absolute position of every slot: positions [K] on the CPU, int64.
-
-    buffer: what `positions` is the beginning of, with room for more, once some were appended
-    """
+    """A model's cache with the absolute position of every slot: positions [K] on the CPU, int64."""
 
     cache: DynamicCache
     positions: Tensor
-    buffer: Tensor | None = field(default=None, repr=False)
 
     @property
     def length(self) -> int:
         return len(self.positions)
-
-    # Some passes run in this mode, which leaves tensors that nothing outside it may write to.
-    @torch.inference_mode()
-    def append(self, positions: Tensor) -> None:
-        """Add the positions [N] of new slots; what was there is copied only where no room is left, or it is another state's."""
-        length, needed = self.length, self.length + len(positions)
-        buffer = self.buffer
-        if buffer is None or needed > len(buffer) or self.positions.data_ptr() != buffer.data_ptr():
-            buffer = self.positions.new_empty(needed + max(HEADROOM, needed // 4))
-            buffer[:length] = self.positions
-            self.buffer = buffer
-        buffer[length:needed] = positions
-        self.positions = buffer[:needed]
 
     @property
     def layers(self) -> Sequence[BufferedLayer]:

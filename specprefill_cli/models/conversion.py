@@ -24,7 +24,6 @@ MANIFEST = "conversion.json"
 PARTIAL = ".partial-"
 # Of the work, in percent: checking the file, then reading its weights; writing takes the rest.
 CHECKED, READ = 5, 80
-HASH_BLOCK = 2**22
 # How much has been done, in percent, and what is being done.
 Step = Callable[[int, str], None]
 
@@ -88,7 +87,10 @@ class Conversion:
             finally:
                 lock.release()
         except OSError as error:
-            raise unwritable(self.folder.parent, error) from error
+            raise SpecprefillError(
+                f"{self.folder.parent}: the converted model cannot be stored there ({error.strerror or error}); make room, "
+                f"or set {FOLDER_VARIABLE} to another folder"
+            ) from error
 
     def replace_folder(self, file: Path, step: Step) -> None:
         """Write the folder under another name, then rename it; what killed processes left is removed."""
@@ -110,17 +112,14 @@ class Conversion:
 
     def check_file(self, file: Path) -> None:
         """Raises SpecprefillError for a file with another hash, or one that cannot be read."""
-        digest = hashlib.sha256()
         try:
             with file.open("rb") as stream:
-                while block := stream.read(HASH_BLOCK):
-                    digest.update(block)
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise SpecprefillError(f"{file}: cannot be read ({error.strerror or error}); {self.remedy}") from error
-        if digest.hexdigest() != self.sha256:
+        if digest != self.sha256:
             raise SpecprefillError(
-                f"{file}: damaged, or another file (SHA-256 {digest.hexdigest()[:12]}..., not {self.sha256[:12]}...); "
-                f"{self.remedy}"
+                f"{file}: damaged, or another file (SHA-256 {digest[:12]}..., not {self.sha256[:12]}...); {self.remedy}"
             )
 
 
@@ -163,11 +162,3 @@ def write_model(file: Path, folder: Path, adapter: Path | None, step: Step) -> N
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error)) from error
-
-
-def unwritable(folder: Path, error: OSError) -> SpecprefillError:
-    """What to raise where converted models cannot be stored."""
-    return SpecprefillError(
-        f"{folder}: the converted model cannot be stored there ({error.strerror or error}); make room, or set "
-        f"{FOLDER_VARIABLE} to another folder"
-    )

@@ -1,16 +1,29 @@
-"""Cost of a prefill in floating-point operations (FLOPs), and the speedup that it promises."""
+"""Cost of a prefill in floating-point operations (FLOPs); on a GPU, speed and fixed cost of passes are measured."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, cast
 
-from specprefill_cli.models.adapter import pass_overhead, window_layers
+import torch
+
+from specprefill_cli.models.adapter import prefill, synchronize, window_layers
 from specprefill_cli.models.attention_plan import SINKS, LocalWindow
+from specprefill_cli.models.packed import pass_overhead
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
+
+    from specprefill_cli.models.loading import LoadedModel, LoadedPair
+    from specprefill_cli.models.outline import ModelOutline
+
+# Tokens of the pass that shows what computing takes: a small draft fills a large GPU only with thousands.
+LONGEST = 8_192
+# The first pass of a length loads libraries and takes memory.
+TIMES = 2
 
 
 @dataclass(frozen=True)
@@ -132,36 +145,53 @@ def attended_pairs(tokens: int, past: int, window: int | None, local_window: Loc
     return inside + attended_pairs(tokens - limited, limited, window)
 
 
-class PlacedModel(Protocol):
-    """A model, or its outline, with the device of its weights and what was measured of it, if anything was.
-
-    pass_tokens: the fixed cost of a pass; flops_per_second: of a long one
-    """
-
-    @property
-    def config(self) -> PretrainedConfig: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def pass_tokens(self) -> float | None: ...
-
-    @property
-    def flops_per_second(self) -> float | None: ...
-
-    @property
-    def shards(self) -> int: ...
-
-
-def cost_of(loaded: PlacedModel) -> ModelCost:
+def cost_of(loaded: LoadedModel | ModelOutline) -> ModelCost:
     """The cost model of a model on its device."""
     cost = ModelCost.of(loaded.config, loaded.device.partition(":")[0])
     return replace(cost, pass_tokens=loaded.pass_tokens, ranks=loaded.shards)
 
 
-def relative_time(draft: PlacedModel, target: PlacedModel) -> float:
+def relative_time(draft: LoadedModel | ModelOutline, target: LoadedModel | ModelOutline) -> float:
     """Operations of the target that take as long as one of the draft; 1 where the speed of one was not measured."""
     if draft.flops_per_second is None or target.flops_per_second is None:
         return 1.0
     return target.flops_per_second / draft.flops_per_second
+
+
+def measure_passes(pair: LoadedPair, longest: int, clock: Callable[[], float] = time.perf_counter) -> None:
+    """Measure speed and fixed cost of each model on a GPU, where they are not known yet, and note them with the model.
+
+    Models that several ranks share keep the assumed cost. longest: tokens that a pass may have
+    """
+    if pair.ranks.size > 1:
+        return
+    for loaded in (pair.target, pair.draft):
+        if loaded is not None and loaded.pass_tokens is None and on_gpu(loaded):
+            measure(cast("LoadedModel", loaded), min(longest, LONGEST, loaded.context), clock)
+
+
+def on_gpu(loaded: LoadedModel | ModelOutline) -> bool:
+    """Whether a part of a model is on a GPU."""
+    return any(device.type != "cpu" for device in loaded.devices)
+
+
+def measure(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> None:
+    """Note how fast a model computes a pass over so many tokens, and the fixed cost of a pass.
+
+    That is the time of a pass over one token, which computes next to nothing, in tokens computed in the same time.
+    """
+    cost = cost_of(loaded)
+    loaded.flops_per_second = cost.prefill_flops(tokens) / pass_seconds(loaded, tokens, clock)
+    loaded.pass_tokens = pass_seconds(loaded, 1, clock) * loaded.flops_per_second / cost.linear_flops(1)
+
+
+def pass_seconds(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> float:
+    """The shortest of a few passes over so many tokens, in seconds."""
+    times = []
+    for _ in range(TIMES):
+        synchronize(loaded.devices)
+        start = clock()
+        prefill(loaded.model, torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens), tokens)
+        synchronize(loaded.devices)
+        times.append(clock() - start)
+    return min(times)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -140,8 +141,6 @@ def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
 
     Raises SpecprefillError where its files are missing from the installation.
     """
-    from safetensors.torch import load_file
-
     if not (folder / WEIGHTS).is_file():
         raise SpecprefillError(f"{folder}: the encoder is missing from this installation; install specprefill again")
     half = device != "cpu" or cpu_has_bfloat16()

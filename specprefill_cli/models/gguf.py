@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from gguf import GGUFReader
+from gguf.quants import dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from tokenizers.pre_tokenizers import PreTokenizer
 
 from specprefill_cli.errors import SpecprefillError, first_line
-
-if TYPE_CHECKING:
-    from gguf import GGUFReader
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_1")
 # GGUF's names of a model's tensors and of a layer's, and those of transformers.
@@ -34,8 +32,6 @@ CONTROL, USER_DEFINED = 3, 4
 
 def read_gguf(path: Path) -> GGUFReader:
     """Open a file: metadata and where its tensors are. Raises SpecprefillError for one that is damaged or cannot be read."""
-    from gguf import GGUFReader
-
     try:
         return GGUFReader(path)
     except (OSError, ValueError, LookupError, ArithmeticError, MemoryError) as error:
@@ -112,8 +108,6 @@ def weight_name(name: str) -> str | None:
 
 def weights(reader: GGUFReader, config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
     """Names and float32 values of all weights. Raises SpecprefillError for a tensor of an unknown name or type."""
-    from gguf.quants import dequantize
-
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     # All before the first is unpacked, which takes a while.
     for tensor in reader.tensors:
@@ -139,18 +133,12 @@ def in_halves(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def byte_level() -> PreTokenizer:
-    """Splits text by GPT-2's pattern."""
-    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-
-
-def single_digits() -> PreTokenizer:
-    """Splits text by GPT-2's pattern, and every digit off."""
-    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level()])
-
-
 # By the name of the rules in the file: how text is split before byte pairs are merged.
-SPLITTERS = {"smollm": single_digits, "gpt-2": byte_level}
+BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+SPLITTERS = {
+    "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTE_LEVEL]),
+    "gpt-2": BYTE_LEVEL,
+}
 # By the names in transformers' configuration: where the file has a token's id.
 ROLES: Mapping[str, str] = {
     "bos_token": "tokenizer.ggml.bos_token_id",
@@ -171,7 +159,7 @@ def build_tokenizer(reader: GGUFReader) -> Tokenizer:
     tokens = value(reader, "tokenizer.ggml.tokens")
     merges = [tuple(merge.split(" ")) for merge in value(reader, "tokenizer.ggml.merges")]
     tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
-    tokenizer.pre_tokenizer = SPLITTERS[rules]()
+    tokenizer.pre_tokenizer = SPLITTERS[rules]
     tokenizer.decoder = decoders.ByteLevel()
     types = value(reader, "tokenizer.ggml.token_type")
     added = ((token, type_) for token, type_ in zip(tokens, types, strict=True) if type_ in (CONTROL, USER_DEFINED))

@@ -7,12 +7,16 @@ key-value head is held by several ranks, which divide its query heads, evenly or
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
     from transformers import PretrainedConfig, PreTrainedModel
 
 
@@ -99,34 +103,16 @@ def divide_heads(model: PreTrainedModel, ranks: int, rank: int) -> None:
             heads = keys if name in ("k_proj", "v_proj") else queries
             own = slice(heads.start * attention.head_dim, heads.stop * attention.head_dim)
             module = getattr(attention, name)
-            module.forward = OwnInputs(module, own) if name == "o_proj" else OwnOutputs(module, own)
+            module.forward = partial(own_inputs if name == "o_proj" else own_outputs, module, own)
 
 
-@dataclass(frozen=True, eq=False)
-class OwnOutputs:
+def own_outputs(linear: nn.Linear, own: slice, states: Tensor) -> Tensor:
     """A linear layer's forward pass for some of its outputs."""
-
-    linear: nn.Linear
-    own: slice
-
-    def __call__(self, states: Tensor) -> Tensor:
-        import torch.nn.functional as F
-
-        bias = self.linear.bias
-        return F.linear(states, self.linear.weight[self.own], None if bias is None else bias[self.own])
+    return F.linear(states, linear.weight[own], None if linear.bias is None else linear.bias[own])
 
 
-@dataclass(frozen=True, eq=False)
-class OwnInputs:
+def own_inputs(linear: nn.Linear, own: slice, states: Tensor) -> Tensor:
     """A linear layer's forward pass from some of its inputs; the other ranks add theirs."""
-
-    linear: nn.Linear
-    own: slice
-
-    def __call__(self, states: Tensor) -> Tensor:
-        import torch.distributed as dist
-        import torch.nn.functional as F
-
-        output = F.linear(states, self.linear.weight[:, self.own])
-        dist.all_reduce(output)
-        return output if self.linear.bias is None else output + self.linear.bias
+    output = F.linear(states, linear.weight[:, own])
+    dist.all_reduce(output)
+    return output if linear.bias is None else output + linear.bias

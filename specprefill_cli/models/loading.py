@@ -13,7 +13,6 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.cpu_int8 import quantize_on_cpu
 from specprefill_cli.models.head_division import divide_heads
 from specprefill_cli.models.hub import adapter_folder, auto_class, load_errors, quiet_library, source_of
 from specprefill_cli.models.lora import merge_adapter, read_adapter
@@ -28,8 +27,13 @@ from specprefill_cli.models.placement import (
     how_to_place,
     undivided,
 )
-from specprefill_cli.models.quantization import NONE, check_quantization, checkpoint_method, quantization_config
-from specprefill_cli.models.rope_scaling import RopeScaling
+from specprefill_cli.models.quantization import (
+    NONE,
+    check_quantization,
+    checkpoint_method,
+    quantization_config,
+    quantize_on_cpu,
+)
 from specprefill_cli.models.tokenizers import agreed_tokenizer, fingerprint
 from specprefill_cli.settings import Settings
 
@@ -156,25 +160,25 @@ def load_pair(
 
     Raises SpecprefillError when a model cannot be loaded or is not supported.
     """
-    dtype, offline, scaling = settings.dtype, settings.offline, RopeScaling.parse(settings.rope_scaling)
+    dtype, offline = settings.dtype, settings.offline
     target: LoadedModel | ModelOutline
     if with_target:
         check_quantization(settings.quantization, placement)
         # Read first: a model may take minutes to load.
         adapter = read_adapter(adapter_folder(pair.adapter, offline), pair.adapter) if pair.adapter else None
         quantization = settings.quantization if placement.device_type == "cuda" else NONE
-        target = load_model(pair.target, placement, dtype, offline, quantization, scaling, ranks)
+        target = load_model(pair.target, placement, dtype, offline, quantization, ranks)
         if adapter is not None:
             merge_adapter(target.model, adapter)
         if quantization != settings.quantization:
             quantize_on_cpu(target.model)
     else:
-        target = load_outline(pair.target, placement, offline, scaling)
+        target = load_outline(pair.target, placement, offline)
     draft = None
     if with_draft:
         near = device_of(target.model.get_input_embeddings()).index if isinstance(target, LoadedModel) else None
         place = draft_placement(placement, near)
-        draft = load_model(pair.draft, place, dtype, offline, NONE, scaling, ranks, may_be_whole=True)
+        draft = load_model(pair.draft, place, dtype, offline, NONE, ranks, may_be_whole=True)
         target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     return LoadedPair(pair, target, draft, ranks)
 
@@ -185,19 +189,17 @@ def load_model(
     dtype: str,
     offline: bool,
     quantization: str = NONE,
-    scaling: RopeScaling | None = None,
     ranks: Ranks = ALONE,
     may_be_whole: bool = False,
 ) -> LoadedModel:
     """Load one causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
 
-    quantization: one of `QUANTIZATIONS`; a quantised checkpoint loads as it is
-    scaling: what its context is extended by
+    quantization: NONE or one of `PACKAGES`; a quantised checkpoint loads as it is
     ranks: the processes that share it; may_be_whole: whether each may have all of it where it cannot be divided
 
     Raises SpecprefillError when it cannot be loaded, is not supported, does not fit this machine, or lacks weights.
     """
-    outline = load_outline(name, placement, offline, scaling)
+    outline = load_outline(name, placement, offline)
     packed = quantization != NONE or checkpoint_method(outline.config) is not None
     reason = undivided(placement, outline.config, name, packed, may_be_whole)
     placement = placement if reason is None else replace(placement, shards=1)
@@ -214,7 +216,6 @@ def load_model(
             **source,
             dtype=chosen,
             **({} if quantized is None else {"quantization_config": quantized}),
-            **({} if scaling is None else {"config": outline.config}),
             **how_to_place(placement, outline.config),
             attn_implementation=ATTENTION,
             use_safetensors="gguf_file" not in source,

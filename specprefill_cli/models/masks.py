@@ -37,7 +37,6 @@ class PositionContext:
     query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the queries' own are among
         the keys'
     capture, rows: where to keep queries, and which rows of this pass (None: keep none)
-    last_layer: the layer whose queries and keys end the pass (None: run to the end)
     local_window: limits what the document's tokens see (None: all before them)
 
     Plans, masks and copies of positions on each device are made once a pass: layers of one kind share them.
@@ -47,7 +46,6 @@ class PositionContext:
     key_positions: Tensor
     capture: QueryCapture | None = None
     rows: Tensor | None = None
-    last_layer: int | None = None
     local_window: LocalWindow | None = None
     plans: dict[tuple[int | None, AttentionDevice], AttentionPlan] = field(default_factory=dict, init=False)
     masks: dict[tuple[Segment | Mask, torch.device], Tensor] = field(default_factory=dict, init=False)
@@ -118,7 +116,10 @@ class PackedSequence:
 
 @dataclass(frozen=True)
 class PackedContext:
-    """A pass over several sequences, in order, that together have all its tokens; last_layer as in `PositionContext`."""
+    """A pass over one or several sequences, in order, that together have all its tokens.
+
+    last_layer: the layer whose queries and keys end the pass (None: run to the end)
+    """
 
     sequences: Sequence[PackedSequence]
     last_layer: int | None = None

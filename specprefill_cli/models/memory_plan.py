@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -12,7 +13,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import ModelCost, cost_of
 from specprefill_cli.models.hub import auto_class
-from specprefill_cli.models.quantization import NONE, SCHEMES, checkpoint_bits, checkpoint_method
+from specprefill_cli.models.quantization import BYTES_PER_WEIGHT, NONE, checkpoint_bits, checkpoint_method
 from specprefill_cli.settings import AUTO
 
 if TYPE_CHECKING:
@@ -71,8 +72,6 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
-    import psutil
-
     return psutil.virtual_memory().available
 
 
@@ -123,12 +122,12 @@ def cache_bytes(config: PretrainedConfig, tokens: int, dtype: torch.dtype) -> in
 def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str = NONE) -> int:
     """Bytes of a model's weights; quantization packs the projections of its layers, not embeddings and norms.
 
-    quantization: one of `SCHEMES`; a quantised checkpoint keeps its own bits
+    quantization: one of `PACKAGES`; a quantised checkpoint keeps its own bits
     """
     total, bits = parameters(config), checkpoint_bits(config)
     if quantization == NONE and bits is None:
         return total * dtype.itemsize
-    bytes_per_weight = bits / 8 if bits is not None else SCHEMES[quantization].bytes_per_weight
+    bytes_per_weight = bits / 8 if bits is not None else BYTES_PER_WEIGHT[quantization]
     packed = projections(config)
     return round(packed * bytes_per_weight) + (total - packed) * dtype.itemsize
 

@@ -7,12 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TokenizersBackend,
+)
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.hub import load_errors, source_of
 from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.rope_scaling import RopeScaling, context_length
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 
 # What a configuration sets where a model cannot be run, and why; the braces stand for its type.
@@ -68,6 +74,20 @@ def check_complete(missing: Collection[str], name: str) -> None:
         )
 
 
+def context_length(config: PretrainedConfig) -> int:
+    """The context in tokens; with YaRN (arXiv 2309.00071), the extended one.
+
+    With YaRN many configurations state the original length; with `dynamic` scaling all do, and it is the limit here.
+    With other kinds of scaling they state the extended length.
+    """
+    text = config.get_text_config()
+    stated = int(getattr(text, "max_position_embeddings", 0) or 1_048_576)
+    rotary = getattr(text, "rope_parameters", None) or {}
+    if rotary.get("rope_type") != "yarn":
+        return stated
+    return max(stated, int(rotary.get("factor", 1.0) * rotary.get("original_max_position_embeddings", 0)))
+
+
 @dataclass
 class ModelOutline:
     """A model without its weights: enough to plan a prefill and to check a pair.
@@ -97,20 +117,14 @@ class ModelOutline:
         return frozenset()
 
 
-def load_outline(name: str, placement: Placement, offline: bool, scaling: RopeScaling | None = None) -> ModelOutline:
+def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline:
     """Load the configuration and the tokenizer of a causal language model, from a folder or the hub.
-
-    scaling: what its context is extended by
 
     Raises SpecprefillError when they cannot be loaded, or belong to a model that is not supported.
     """
-    from transformers import AutoConfig, AutoTokenizer, TokenizersBackend
-
     with load_errors(name, offline):
         config = AutoConfig.from_pretrained(**source_of(name, offline))
         check_config(config, name)
-        if scaling is not None:
-            scaling.apply(config, name)
         tokenizer = AutoTokenizer.from_pretrained(**source_of(name, offline))
         if type(tokenizer).__name__ in REPLACED:
             tokenizer = TokenizersBackend.from_pretrained(**source_of(name, offline))

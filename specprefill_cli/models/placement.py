@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+import timeit
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from packaging.version import Version
+from transformers import DistributedConfig, PretrainedConfig
 
+from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PretrainedConfig
-
-    from specprefill_cli.distributed.ranks import Ranks
+from specprefill_cli.models.head_division import (
+    can_divide,
+    divides_heads,
+    fitting_ranks,
+    head_counts,
+    repeated_projections,
+)
+from specprefill_cli.models.memory_plan import WEIGHTS_SHARE, empty_model, free_memory
 
 # A GPU with less free memory than this part of the emptiest one's does not get the draft too.
 NEARLY_FULL = 0.25
@@ -67,8 +72,6 @@ def choose_placement(devices: str) -> Placement:
 
     Raises UsageError for a device that is not there.
     """
-    import torch
-
     if devices == "auto":
         if torch.cuda.is_available():
             return spread(range(torch.cuda.device_count()), with_cpu=True)
@@ -102,8 +105,6 @@ def place_of_rank(devices: str, ranks: Ranks) -> Placement:
 
     Raises UsageError for devices chosen by name.
     """
-    import torch
-
     if devices != "auto" and (devices != "cpu" or torch.cuda.is_available()):
         raise UsageError(
             f"--devices {devices}: with tensor parallelism each rank takes the GPU of its number; leave it out, and "
@@ -117,10 +118,6 @@ def spread(gpus: Iterable[int], with_cpu: bool = False) -> Placement:
 
     with_cpu: what does not fit them stays in main memory, and is copied to a GPU in every pass
     """
-    import torch
-
-    from specprefill_cli.models.memory_plan import WEIGHTS_SHARE, free_memory
-
     free: dict[int | str, int] = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in gpus}
     if with_cpu:
         free["cpu"] = free_memory(torch.device("cpu"))
@@ -141,8 +138,6 @@ def draft_placement(placement: Placement, near: int | None = None) -> Placement:
 
     A draft is too small to be spread over GPUs that work one after another; ranks share it like the target.
     """
-    import torch
-
     if placement.device_map != "auto":
         return placement
     free = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in placement.gpus}
@@ -155,11 +150,6 @@ def how_to_place(placement: Placement, config: PretrainedConfig) -> dict[str, An
     """The arguments of `from_pretrained` that place the weights of a model with this configuration."""
     if placement.shards == 1:
         return {"device_map": placement.device_map, "max_memory": placement.max_memory}
-    from transformers import DistributedConfig
-
-    from specprefill_cli.models.head_division import repeated_projections
-    from specprefill_cli.models.memory_plan import empty_model
-
     # The model's own plan, except for projections that it divides too finely.
     whole = repeated_projections(config, placement.shards)
     names = empty_model(config).tp_plan if whole else ()
@@ -174,14 +164,6 @@ def undivided(placement: Placement, config: PretrainedConfig, name: str, quantiz
 
     Raises SpecprefillError for a target that cannot be divided.
     """
-    from specprefill_cli.models.head_division import (
-        can_divide,
-        divides_heads,
-        fitting_ranks,
-        head_counts,
-        repeated_projections,
-    )
-
     ranks, (heads, key_value_heads) = placement.shards, head_counts(config)
     if ranks == 1:
         return None
@@ -209,8 +191,6 @@ def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> t
     On NVIDIA GPUs before Ampere `auto` is float16, because no fused attention takes bfloat16 there; except for Gemma,
     whose hidden states exceed its range.
     """
-    import torch
-
     if name != "auto":
         return getattr(torch, name)
     if placement.device_map is not None:
@@ -226,28 +206,17 @@ def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> t
 @cache
 def bfloat16_gain(hidden_size: int, intermediate_size: int) -> float:
     """How many times as fast this CPU multiplies matrices of a model's size in bfloat16 as in float32, by a short trial."""
-    import torch
-
     times = {}
     for dtype in (torch.float32, torch.bfloat16):
         rows = torch.ones(TRIAL_ROWS, hidden_size, dtype=dtype)
         weight = torch.ones(intermediate_size, hidden_size, dtype=dtype)
+        product = partial(torch.nn.functional.linear, rows, weight)
         # The first product also chooses and prepares a kernel.
-        runs = [elapsed(partial(torch.nn.functional.linear, rows, weight)) for _ in range(1 + TRIAL_RUNS)]
-        times[dtype] = min(runs[1:])
+        times[dtype] = min(timeit.repeat(product, repeat=1 + TRIAL_RUNS, number=1)[1:])
     return times[torch.float32] / times[torch.bfloat16]
-
-
-def elapsed(work: Callable[[], object]) -> float:
-    """Seconds that a function takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def cpu_has_bfloat16() -> bool:
     """Whether the CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
-    import torch
-
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, check, lambda: False)() for check in checks)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.parallel_encoding import encode_in_pieces
 from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.resources import BUNDLED_FOLDER
 
 if TYPE_CHECKING:
     import tiktoken
+    from tokenizers.normalizers import Normalizer
+    from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerBase
 
 # The split pattern of Qwen2, with which the bundled tokenizer was trained: transformers, tiktoken and llama.cpp know it.
@@ -25,6 +28,12 @@ SPLIT_PATTERN = (
 )
 ANCHOR = "\n"
 RANKS = BUNDLED_FOLDER / "tokenizer.tiktoken"
+# What the patterns of Qwen, Llama 3 and GPT-4 have in common: the end of a line is never part of the word behind it.
+LINE_ENDS = r"|\s*[\r\n]+|"
+# Characters of a piece: long enough that starting one costs nothing, short enough that the cores finish together.
+PIECE_SIZE = 4_096
+# Pieces encoded in one call: the library's result takes several times the memory of ids and ranges.
+BATCH = 256
 
 
 @lru_cache(maxsize=1)
@@ -52,6 +61,64 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int
         if ids[: len(anchor)] == anchor:
             return ids[len(anchor) :], (offsets[len(anchor) :] - len(ANCHOR)).clip(min=0)
     return encode_in_pieces(encoder, text)
+
+
+def encode_in_pieces(encoder: Tokenizer, text: str, size: int = PIECE_SIZE) -> tuple[list[int], np.ndarray]:
+    """Token ids and character ranges [n, 2] of a text, the same as in one piece; no special tokens are added.
+
+    The library encodes the pieces in parallel, which saves 5 % of the TTFT of `select --keep 0.1` at 8,192 tokens, and more
+    on longer prompts. A tokenizer that could merge across lines gets the text whole.
+    """
+    starts = piece_starts(text, size) if splits_at_lines(encoder) else [0]
+    ends = [*starts[1:], len(text)]
+    ids: list[int] = []
+    offsets = []
+    for first in range(0, len(starts), BATCH):
+        batch = slice(first, first + BATCH)
+        pieces = [text[start:end] for start, end in zip(starts[batch], ends[batch], strict=True)]
+        for encoding, start in zip(encoder.encode_batch(pieces, add_special_tokens=False), starts[batch], strict=True):
+            ids += encoding.ids
+            flat = np.fromiter(chain.from_iterable(encoding.offsets), dtype=np.int64, count=2 * len(encoding))
+            offsets.append(flat.reshape(-1, 2) + start)
+    return ids, np.concatenate(offsets)
+
+
+def piece_starts(text: str, size: int) -> Sequence[int]:
+    """Where pieces of at least `size` characters begin: at 0, and at lines that begin with a letter."""
+    starts = [0]
+    place = text.find("\n", size)
+    while place >= 0:
+        if text[place + 1 : place + 2].isalpha():
+            starts.append(place + 1)
+            place += size
+        place = text.find("\n", place + 1)
+    return starts
+
+
+@lru_cache(maxsize=8)
+def splits_at_lines(encoder: Tokenizer) -> bool:
+    """Whether a letter that begins a line always begins a word of the tokenizer, whatever stands before it.
+
+    So it is with byte-level BPE behind one split at a pattern with LINE_ENDS. Others (a text as one word, a space put
+    before each text) might merge across lines.
+    """
+    steps = parsed_state(encoder.pre_tokenizer).get("pretokenizers", ())
+    if [step["type"] for step in steps] != ["Split", "ByteLevel"]:
+        return False
+    split, byte_level = steps
+    return (
+        LINE_ENDS in split["pattern"].get("Regex", "")
+        and split["behavior"] == "Isolated"
+        and not split["invert"]
+        and not byte_level["add_prefix_space"]
+        and not byte_level["use_regex"]
+        and parsed_state(encoder.normalizer).get("type", "NFC") == "NFC"
+    )
+
+
+def parsed_state(part: Normalizer | PreTokenizer | None) -> dict[str, Any]:
+    """A part of a tokenizer as its file describes it: the state that it is pickled by is that JSON."""
+    return {} if part is None else json.loads(part.__getstate__())
 
 
 @lru_cache(maxsize=8)

@@ -17,15 +17,13 @@ GAP_SHARE = 1
 class Span:
     """Prompt tokens [start, end) with one fate.
 
-    risk: None where none was estimated; layers: how many of its lower layers the target computes for these tokens, None
-    in modes without draft KV, where fates do not differ by layer
+    risk: None where none was estimated
     """
 
     start: int
     end: int
     fate: Fate
     risk: float | None = None
-    layers: int | None = None
 
     @property
     def length(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -46,13 +46,19 @@ class PrefixCache:
     `name` what they keep beside this one.
     """
 
-    def __init__(self, store: DiskCache | None = None, capacity_bytes: int = DEFAULT_BYTES) -> None:
+    def __init__(
+        self, store: DiskCache | None = None, capacity_bytes: int = DEFAULT_BYTES, name: str | None = None
+    ) -> None:
         self.store = store
         self.capacity_bytes = capacity_bytes
         self.pending_writes: list[Callable[[], None]] = []
         self.prefixes: ByteCache[PrefillState] = ByteCache(capacity_bytes, state_bytes)
         self.embeddings: ByteCache[Tensor] = ByteCache(EMBEDDING_BYTES, lambda vectors: vectors.nbytes)
-        self.name = uuid.uuid4().hex
+        self.name = name or uuid.uuid4().hex
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another rank gets an empty cache of the same limit: all must forget the same documents.
+        return PrefixCache, (None, self.capacity_bytes, self.name)
 
     def open(self, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None) -> PrefillState | None:
         """A state of its own of exactly the prompt's prefix and document in at least `layers` layers, or None.

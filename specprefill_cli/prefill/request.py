@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from specprefill_cli.distributed.commands import Prefill, SharedCache
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.head_division import HeadShare, head_share
 from specprefill_cli.models.loading import LoadedModel
@@ -101,14 +100,8 @@ class PrefillRequest:
         return replace(self, draft_prefixes=None, target_prefixes=None)
 
     def portable(self) -> PrefillRequest:
-        """The request without what belongs to this process: another rank fills in its own pair and clock."""
-        return replace(self.cold(), pair=None, clock=None)  # type: ignore[arg-type]
+        """The request without what belongs to this process: another rank fills in its own pair and clock.
 
-    def command(self, mode: str) -> Prefill:
-        """The command that makes other ranks prefill this prompt."""
-        caches = (
-            None if prefixes is None else SharedCache(prefixes.name, prefixes.capacity_bytes)
-            for prefixes in (self.draft_prefixes, self.target_prefixes)
-        )
-        draft_cache, target_cache = caches
-        return Prefill(mode=mode, request=self.portable(), draft_cache=draft_cache, target_cache=target_cache)
+        Its caches arrive there empty.
+        """
+        return replace(self, pair=None, clock=None)  # type: ignore[arg-type]

@@ -13,11 +13,10 @@ from specprefill_cli.decoding.adaptive import (
     expected_tokens,
     speedup,
 )
-from specprefill_cli.decoding.measures import DecodeSpeed, Round
-from specprefill_cli.decoding.proposers.draft import DraftProposer
+from specprefill_cli.decoding.proposers import DraftProposer
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal
+from specprefill_cli.decoding.verification import NO_PROPOSAL, DecodeSpeed, Proposal, Round
 from tests.helpers.scripted import Clock, ScriptReader
 
 WIDTH = 0.03

@@ -7,12 +7,10 @@ import torch
 
 from specprefill_cli.decoding import verification
 from specprefill_cli.decoding.adaptive import AdaptivePace, Costs, FixedPace, SpeculationState
-from specprefill_cli.decoding.measures import DecodeSpeed
-from specprefill_cli.decoding.proposers.draft import DraftProposer
-from specprefill_cli.decoding.proposers.lookup import LookupProposer
+from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer
 from specprefill_cli.decoding.sampling import Sampler, distribution
 from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.verification import positive_part
+from specprefill_cli.decoding.verification import DecodeSpeed, positive_part
 from tests.helpers.scripted import TableReader
 
 pytestmark = pytest.mark.slow

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from specprefill_cli.decoding.adaptive import FixedPace
-from specprefill_cli.decoding.measures import DecodeSpeed, Round, RoundLog
-from specprefill_cli.decoding.proposers.draft import DraftProposer
+from specprefill_cli.decoding.proposers import DraftProposer
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal
+from specprefill_cli.decoding.verification import DecodeSpeed
 from tests.helpers.scripted import ScriptReader, returned
 
 SCRIPT = [number % 40 for number in range(200)]
@@ -172,11 +171,3 @@ def test_accepts_a_draft_with_another_vocabulary_size(size):
         assert speculating.log.acceptance_rate == 1
         target.rollback(0)
         draft.rollback(0)
-
-
-def test_the_log_drops_proposal_distributions():
-    log = RoundLog()
-    log.add(Round(Proposal("draft", (3, 4), torch.ones(2, 9) / 9), 1))
-    log.add(Round(NO_PROPOSAL, 0))
-    (kept,) = log.rounds
-    assert (kept.proposal.probabilities, kept.drafted, log.acceptance_rate) == (None, 2, 0.5)

@@ -7,15 +7,12 @@ from torch.distributed import HashStore
 
 from specprefill_cli.distributed import heartbeat as module
 from specprefill_cli.distributed import launch, ranks
-from specprefill_cli.distributed.commands import DecodeStep, Role
 from specprefill_cli.distributed.heartbeat import END, Heartbeat, beat_key
 from specprefill_cli.distributed.launch import WorkerProcesses, in_run, ranks_for
-from specprefill_cli.distributed.ranks import ALONE, ConnectedRanks, Ranks
+from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.placement import Placement, draft_placement, place_of_rank
-
-STEP = DecodeStep(Role.TARGET, 0, 1, (7,))
 
 
 class ProcessEnded(Exception):
@@ -74,15 +71,15 @@ def test_failed_rank_ends_the_run_with_its_error(heartbeat, capsys):
 def test_other_ranks_end_quietly_with_rank_0(heartbeat, capsys):
     worker = Heartbeat(1, 2, heartbeat.store)
     heartbeat.start()
-    ConnectedRanks(0, 2, heartbeat=heartbeat).finish()
+    Ranks(0, 2, heartbeat=heartbeat).finish()
     with pytest.raises(ProcessEnded, match="0"):
         worker.run()
     assert capsys.readouterr() == ("", "")
 
 
 def test_failure_on_rank_0_alone_ends_the_run(heartbeat, monkeypatch, capsys):
-    monkeypatch.setattr(ConnectedRanks, "agree", lambda _ranks, value: value)
-    with pytest.raises(ProcessEnded), ConnectedRanks(0, 2, heartbeat=heartbeat).together(STEP):
+    monkeypatch.setattr(Ranks, "agree", lambda _ranks, value: value)
+    with pytest.raises(ProcessEnded), Ranks(0, 2, heartbeat=heartbeat).together(print):
         raise MemoryError("no room left")
     assert capsys.readouterr().err.startswith("specprefill: rank 0 failed: no room left")
 
@@ -109,7 +106,7 @@ def test_single_process_has_no_other_ranks():
     assert not in_run({"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1"})
     assert in_run({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"})
     assert ranks_for(1) is ALONE
-    with ALONE.together(STEP):
+    with ALONE.together(print):
         assert ALONE.agree("value") == ALONE.from_leader(lambda: "value") == "value"
 
 

@@ -9,7 +9,7 @@ import torch
 from specprefill_cli.answering.session import Session
 from specprefill_cli.draft_kv import modes
 from specprefill_cli.draft_kv.checkpoints import ALWAYS_EXACT
-from specprefill_cli.draft_kv.chunk_fates import ACCEPT, RECOMPUTE, chunks_to_recompute, fates_by_risk
+from specprefill_cli.draft_kv.gate import ACCEPT, RECOMPUTE, chunks_to_recompute, fates_by_risk
 from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.prefill.auto_mode import automatic_mode

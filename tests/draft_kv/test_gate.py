@@ -9,8 +9,7 @@ import torch
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv import mapped_cache, modes
 from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS, copy_slots
-from specprefill_cli.draft_kv.chunk_fates import ACCEPT, DROP, RECOMPUTE, drop_down_to
-from specprefill_cli.draft_kv.gate import Gate, risk_limit
+from specprefill_cli.draft_kv.gate import ACCEPT, DROP, RECOMPUTE, Gate, drop_down_to, risk_limit
 from specprefill_cli.draft_kv.mapped_cache import mapped_state
 from specprefill_cli.draft_kv.projection import KvCalibration, KvMap, LayerFit, find_map, maps_of, pair_identity
 from specprefill_cli.draft_kv.raw_kv import attention_module

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv import projection
 from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, nearest_errors
-from specprefill_cli.draft_kv.mapped_cache import mapped_state, score_and_map
+from specprefill_cli.draft_kv.mapped_cache import mapped_state, recompute, score_and_map
 from specprefill_cli.draft_kv.projection import KvMap, LayerFit, find_map, load_calibration, maps_of, pair_identity
 from specprefill_cli.draft_kv.raw_kv import (
     embedded_states,
@@ -19,7 +19,6 @@ from specprefill_cli.draft_kv.raw_kv import (
     raw_keys_values,
     split_heads,
 )
-from specprefill_cli.draft_kv.recompute import recompute
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration import draft_kv as kv_calibration
 from specprefill_cli.lab.calibration import kv_fit

@@ -3,20 +3,20 @@
 import os
 import signal
 
-from specprefill_cli.answering.rank_worker import Worker
 from specprefill_cli.cli.main import main
+from specprefill_cli.decoding import reader
 from specprefill_cli.errors import SpecprefillError
 
 
-def die(_worker, _command):
+def die(_mode, _request, _shard):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def refuse(_worker, _command):
+def refuse(_mode, _request, _shard):
     raise SpecprefillError("no such file on this machine")
 
 
 if __name__ == "__main__":
     if os.environ["RANK"] == "1":
-        Worker.prefill = {"die": die, "refuse": refuse}[os.environ["RANK_1"]]
+        reader.prefill_shard = {"die": die, "refuse": refuse}[os.environ["RANK_1"]]
     main()

@@ -134,27 +134,6 @@ def draft_operations(session, settings):
     return counter.get_total_flops()
 
 
-def broadcasts(session, settings):
-    """Return how many broadcasts an answer takes: until prefill has ended, and while it is decoded."""
-    from specprefill_cli.distributed.ranks import ConnectedRanks
-
-    sent, send = [], ConnectedRanks.broadcast
-
-    def counted(ranks, tensor):
-        sent.append(tensor.numel())
-        send(ranks, tensor)
-
-    ConnectedRanks.broadcast = counted
-    try:
-        stream = session.ask(collection(), QUESTION, settings)
-        stream.stop_tokens, prefilling = frozenset(), len(sent)
-        for _ in stream:
-            pass
-    finally:
-        ConnectedRanks.broadcast = send
-    return {"prefill": prefilling, "decoding": sent[prefilling:], "tokens": len(stream.tokens)}
-
-
 def main(ranks, task):
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.distributed import heartbeat
@@ -166,9 +145,7 @@ def main(ranks, task):
     heartbeat.SILENCE = 2.0
     session = open_session(Settings(pair="tiny", tensor_parallel=ranks), draft=True)
     if task == "all":
-        plain = Settings(mode="select", keep=0.3, max_new_tokens=8, speculate="off")
-        session.warm_up(plain)
-        print(json.dumps({**answers(session), "broadcasts": broadcasts(session, plain)}))
+        print(json.dumps(answers(session)))
         return
     (rank_1,) = session.pair.ranks.heartbeat.workers.context.pids().values()
     os.kill(rank_1, getattr(signal, task))

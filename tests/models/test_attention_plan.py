@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from packaging.version import Version
 
-from specprefill_cli.draft_kv.recompute import recompute
+from specprefill_cli.draft_kv.mapped_cache import recompute
 from specprefill_cli.models import attention
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import flash_works, is_lower_right
@@ -13,7 +13,6 @@ from specprefill_cli.models.attention_plan import (
     QUERY_BLOCK,
     SINKS,
     AttentionDevice,
-    Heads,
     LocalWindow,
     Mask,
     plan_attention,
@@ -105,25 +104,25 @@ def test_plans_the_fastest_kernel_that_is_exact(attention_pass, name, masks):
 
 
 @pytest.mark.parametrize(
-    ("attention_pass", "names", "heads"),
+    ("attention_pass", "names", "repeated"),
     [
-        ("whole prompt", ("cpu", *FLASH), Heads.GROUPED),
-        ("whole prompt", ("sm_75", "sm_90, float32", "sm_90, head 512", "mps", "cpu, torch 2.8"), Heads.REPEATED),
-        ("second pass", ("cpu", *FLASH), Heads.GROUPED),
-        ("second pass", ("sm_75", "mps"), Heads.REPEATED),
-        ("decoding", ("cpu", *CUDA), Heads.GROUPED),
-        ("recompute", CUDA, Heads.REPEATED),
-        ("sliding window", CUDA, Heads.REPEATED_PER_SEGMENT),
-        ("decoding with a window", CUDA, Heads.REPEATED_PER_SEGMENT),
-        ("draft window", CUDA, Heads.REPEATED_PER_SEGMENT),
-        ("draft window", ("mps", "cpu, torch 2.8"), Heads.REPEATED),
-        ("draft window", ("cpu",), Heads.GROUPED),
+        ("whole prompt", ("cpu", *FLASH), False),
+        ("whole prompt", ("sm_75", "sm_90, float32", "sm_90, head 512", "mps", "cpu, torch 2.8"), True),
+        ("second pass", ("cpu", *FLASH), False),
+        ("second pass", ("sm_75", "mps"), True),
+        ("decoding", ("cpu", *CUDA), False),
+        ("recompute", CUDA, True),
+        ("sliding window", CUDA, True),
+        ("decoding with a window", CUDA, True),
+        ("draft window", CUDA, True),
+        ("draft window", ("mps", "cpu, torch 2.8"), True),
+        ("draft window", ("cpu",), False),
     ],
 )
-def test_repeats_kv_heads_only_for_kernels_without_grouped_queries(attention_pass, names, heads):
+def test_repeats_kv_heads_only_for_kernels_without_grouped_queries(attention_pass, names, repeated):
     queries, keys, window, local_window = PASSES[attention_pass]
     for name in names:
-        assert plan_attention(queries, keys, DEVICES[name], window, local_window).heads is heads, name
+        assert plan_attention(queries, keys, DEVICES[name], window, local_window).repeats_heads is repeated, name
 
 
 def upper_left(query, key, value, **options):
@@ -148,19 +147,6 @@ def test_flash_attention_is_tried_as_the_lower_right_bias_calls_it(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "SDPAParams", Described)
     monkeypatch.setattr(torch.backends.cuda, "can_use_flash_attention", lambda described: not described.refused)
     assert flash_works(torch.device("cpu"), torch.bfloat16, 64)
-
-
-@pytest.mark.parametrize("works", [True, False])
-def test_flash_attention_is_tried_once_on_the_device(monkeypatch, works):
-    trials = []
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr(attention, "flash_works", lambda *arguments: trials.append(arguments) or works)
-    attention.describe.cache_clear()
-    for _ in range(2):
-        described = attention.describe(torch.device("cuda", 0), torch.bfloat16, 128)
-    attention.describe.cache_clear()
-    assert described.has_flash is works
-    assert len(trials) == 1
 
 
 def expected_visibility(queries, keys, window, local_window):
@@ -241,12 +227,6 @@ def test_trailing_segments_share_one_exact_mask(queries):
             assert torch.equal(mask == 0, visible(positions[-queries:], positions, segment))
             assert torch.equal(mask.exp(), (mask == 0).float())
     assert sum(mask.numel() for mask in context.masks.values()) <= QUERY_BLOCK * len(positions)
-
-
-def test_layers_with_the_same_window_share_a_plan():
-    context = PositionContext(torch.arange(400), torch.arange(400))
-    assert context.plan(48, DEVICES["cpu"]) is context.plan(48, DEVICES["cpu"])
-    assert context.plan(None, DEVICES["cpu"]) != context.plan(48, DEVICES["cpu"])
 
 
 def test_query_blocks_shrink_as_keys_grow():

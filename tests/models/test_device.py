@@ -7,7 +7,7 @@ import torch
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.draft_kv.recompute import recompute
+from specprefill_cli.draft_kv.mapped_cache import recompute
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import rollback

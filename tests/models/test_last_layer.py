@@ -4,11 +4,13 @@ import pytest
 import torch
 import transformers
 
-from specprefill_cli.models.adapter import forward, prefill, run
+from specprefill_cli.models import packed
+from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
-from specprefill_cli.models.last_layer import can_shorten, only_last_token, part_of
+from specprefill_cli.models.masks import PackedContext
+from specprefill_cli.models.packed import can_shorten, forward, part_of
 from specprefill_cli.models.passes import Pass
 from specprefill_cli.models.query_capture import QueryCapture
 from tests.helpers.architectures import build_model
@@ -37,9 +39,11 @@ def mlp_token_counts(model, work):
 
 
 def full_pass(model, ids, positions, **options):
-    """Run all tokens through all layers, which asking for the logits of two tokens enforces."""
+    """Run all tokens through all layers."""
     state = new_state()
-    return run(model, ids, positions, state, rows=2, **options)[-1], state
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "pass_overhead", lambda _device: LENGTH)
+        return run(model, ids, positions, state, **options), state
 
 
 @pytest.mark.parametrize("gapped", [False, True])
@@ -87,7 +91,7 @@ def test_recomputing_in_a_filled_cache_gives_the_last_tokens_logits():
     slots = torch.arange(40, LENGTH)
     for layer in state.cache.layers:
         layer.slots = slots
-    logits = forward(Pass(model=model, tokens=ids[slots], positions=slots, state=state), slots)
+    (logits,) = forward([Pass(model=model, tokens=ids[slots], positions=slots, state=state)], [slots])
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
     assert state.length == LENGTH
 
@@ -107,9 +111,10 @@ def test_interrupted_pass_removes_hook_and_slots():
     assert not any(layer.slots is not None for layer in state.cache.layers)
 
 
-def test_stale_hook_does_not_affect_another_state():
-    model, ids, stale = build_model("llama"), tokens(LENGTH), new_state()
-    with only_last_token(model, stale, torch.arange(LENGTH)):
+def test_stale_hook_does_not_affect_another_pass():
+    model, ids, kept = build_model("llama"), tokens(LENGTH), torch.zeros(1, dtype=torch.long)
+    stale = packed.shortened_last_layer(model, packed.PackedCache(), PackedContext([]), [1], [], kept)
+    with stale:
         logits, state = full_pass(model, ids, torch.arange(LENGTH))
     torch.testing.assert_close(logits, full_pass(model, ids, torch.arange(LENGTH))[0])
     assert state.length == state.cache.layers[-1].get_seq_length() == LENGTH

@@ -14,7 +14,7 @@ from specprefill_cli.models import loading, placement
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.loading import load_model
-from specprefill_cli.models.outline import check_config
+from specprefill_cli.models.outline import check_config, context_length
 from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
 from specprefill_cli.models.tokenizers import count_tokens, counting_encoding, fingerprint
@@ -79,6 +79,13 @@ def test_vision_language_models_load_as_language_models(tokenizer, tmp_path):
     logits, state = prefill(loaded.model, torch.arange(3, 30), torch.arange(27), 10)
     assert logits.shape == (SIZES["vocab_size"],)
     assert state.length == 27
+
+
+def test_yarn_extends_the_context():
+    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32_768}
+    extended = transformers.Qwen2Config(max_position_embeddings=32_768, rope_parameters=rope)
+    assert context_length(extended) == 131_072
+    assert context_length(transformers.Qwen2Config(max_position_embeddings=32_768)) == 32_768
 
 
 def test_rejects_pickled_weights(folder):

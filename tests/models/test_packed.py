@@ -8,10 +8,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from specprefill_cli.models import attention, varlen_attention
-from specprefill_cli.models.adapter import prefill, run
+from specprefill_cli.models.adapter import prefill, run, run_packed
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow, plan_attention
 from specprefill_cli.models.cache import branch, layer_keys, new_state, rollback
-from specprefill_cli.models.packed import run_packed
 from specprefill_cli.models.passes import Pass, before_each_pass
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.models.varlen_attention import takes_varlen

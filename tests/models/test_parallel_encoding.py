@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from specprefill_cli.models.parallel_encoding import encode_in_pieces, piece_starts, splits_at_lines
-from specprefill_cli.models.tokenizers import SPLIT_PATTERN
+from specprefill_cli.models.tokenizers import SPLIT_PATTERN, encode_in_pieces, piece_starts, splits_at_lines
 
 PATTERNS = {
     "qwen2": SPLIT_PATTERN,

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.models import pass_costs
-from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.pass_costs import measure, measure_passes
+from specprefill_cli.models import cost as cost_module
+from specprefill_cli.models.cost import cost_of, measure, measure_passes
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
@@ -28,7 +27,7 @@ def clock(monkeypatch):
         state.now += 60 * (len(tokens) not in state.lengths)
         state.lengths.append(len(tokens))
 
-    monkeypatch.setattr(pass_costs, "prefill", fake_prefill)
+    monkeypatch.setattr(cost_module, "prefill", fake_prefill)
     return state
 
 
@@ -99,7 +98,7 @@ class DividedModel:
 def test_passes_are_measured_once_and_on_gpus_only(pair, clock, monkeypatch):
     measure_passes(pair, 10_000, lambda: clock.now)
     assert pair.target.pass_tokens is pair.draft.pass_tokens is None
-    monkeypatch.setattr(pass_costs, "on_gpu", lambda loaded: loaded is pair.draft)
+    monkeypatch.setattr(cost_module, "on_gpu", lambda loaded: loaded is pair.draft)
     measure_passes(pair, 10_000, lambda: clock.now)
     assert pair.target.pass_tokens is None
     assert pair.draft.pass_tokens > 0

@@ -38,6 +38,7 @@ def test_an_address_has_a_url_and_a_model(target, url, model):
 )
 def test_a_name_tells_its_kind_and_whether_it_needs_the_hub(name, kind):
     assert (ModelRef(name).kind, ModelRef(name).is_local) == (kind, kind is not Kind.HUB)
+    assert is_endpoint(name) == (kind is Kind.ENDPOINT)
 
 
 @pytest.fixture
@@ -74,11 +75,6 @@ def test_what_our_reader_does_not_know_is_left_to_transformers(cache, tmp_path, 
     monkeypatch.setattr(conversion, "write_model", lambda *_: pytest.fail("it was tried already"))
     assert ref.source() == expected
     assert not [path for path in cache.iterdir() if path.is_dir()]
-
-
-@pytest.mark.parametrize("target", [None, "Qwen/Qwen2.5-7B-Instruct", "tiny:target", "model.gguf", "httpfolder"])
-def test_other_targets_are_no_endpoints(target):
-    assert not is_endpoint(target)
 
 
 @pytest.mark.parametrize(

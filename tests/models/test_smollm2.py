@@ -147,12 +147,6 @@ class TestRealWeights:
         for text, expected in cases.items():
             assert tokenizer.convert_ids_to_tokens(encode_text(tokenizer, text)[0]) == expected
 
-    def test_text_survives(self):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2.converted("smollm2:target"))
-        texts = [path.read_text() for path in packaged_folder("sample_docs").rglob("*.md")]
-        for line in "\n".join(texts).splitlines():
-            assert tokenizer.decode(encode_text(tokenizer, line)[0]) == line
-
     def test_the_handbook_is_answered_with_two_prompts(self, call):
         code, out, err = call("ask", HANDBOOK, QUESTION, "--pair", "smollm2", "--dtype", "float32", "--verbose")
         assert (code, out) == (0, "42 pence\n")

@@ -1,5 +1,6 @@
 """The memory that documents' KV may take between questions: chosen from the devices, divided, and honoured."""
 
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -82,11 +83,11 @@ def test_zero_keeps_no_state(random_session):
 
 def test_other_ranks_have_the_same_limit(random_session):
     session = random_session.with_cache(document_cache(0.25, random_session.pair))
-    command = session.request(DOCUMENTS[0], "When?", Settings()).command("full")
-    for shared, own in ((command.draft_cache, session.cache.draft), (command.target_cache, session.cache.target)):
-        assert (shared.name, shared.capacity_bytes) == (own.name, own.capacity_bytes)
-    cold = random_session.request(DOCUMENTS[0], "When?", Settings()).command("full")
-    assert cold.draft_cache is cold.target_cache is None
+    list(session.ask(DOCUMENTS[0], "When?", Settings(mode="full", max_new_tokens=1)))
+    assert session.cache.target.prefixes
+    for own in (session.cache.draft, session.cache.target):
+        received = pickle.loads(pickle.dumps(own))
+        assert (received.name, received.capacity_bytes, len(received.prefixes)) == (own.name, own.capacity_bytes, 0)
 
 
 def test_a_draft_that_ranks_share_is_not_stored_on_disk(random_session, monkeypatch, tmp_path):

@@ -78,7 +78,6 @@ def test_the_record_is_one_line_that_gives_everything_back():
         "pages": [1, 2],
         "risk": None,
         "documents": documents,
-        "layers": None,
     }
     assert record["spans"][0] == span
 

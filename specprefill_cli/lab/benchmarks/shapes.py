@@ -12,9 +12,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.distributed.commands import OpenOther
 from specprefill_cli.distributed.launch import ranks_for
-from specprefill_cli.distributed.ranks import ALONE, Ranks
+from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
@@ -85,8 +84,14 @@ def shaped_session(text: str, settings: Settings) -> Session:
     """
     shape_pair(text)
     ranks = ranks_for(settings.tensor_parallel)
-    with ranks.together(OpenOther(partial(open_shapes, text, settings))):
+    with ranks.together(partial(open_shard, text, settings)):
         return open_shapes(text, settings, ranks)
+
+
+def open_shard(text: str, settings: Settings, shard: Shard) -> None:
+    """On another rank: `shaped_session`."""
+    shard.close()
+    shard.session = open_shapes(text, settings, shard.ranks)
 
 
 def open_shapes(text: str, settings: Settings, ranks: Ranks) -> Session:

@@ -106,7 +106,7 @@ def missing_flash(device: AttentionDevice) -> str | None:
         return None
     return (
         f"flash attention is off on a GPU of capability {device.capability} in {device.dtype} with heads of "
-        f"{device.head_size}: models/flash_trial.py refused it"
+        f"{device.head_size}: models/attention.py refused it"
     )
 
 
@@ -118,8 +118,11 @@ def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionC
         accepting.append(backends(query, key, value, **options))
         return F.scaled_dot_product_attention(query, key, value, **options)
 
+    described = attention.describe(query.device, query.dtype, query.shape[-1])
+    plan = context.plan(None, described)
+
     def run() -> None:
-        attention.attend(SimpleNamespace(layer_idx=0), query, key, value, None, context=context)
+        attention.attend_plan(query, key, value, plan, query.shape[-1] ** -0.5, context)
         synchronize([query.device])
 
     with patch.object(attention, "F", SimpleNamespace(scaled_dot_product_attention=recorded)):
@@ -127,14 +130,12 @@ def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionC
     with torch.profiler.profile() as profile:
         run()
     events = {event.key for event in profile.key_averages()}
-    described = attention.describe(query.device, query.dtype, query.shape[-1])
-    plan = context.plan(None, described)
     started = time.perf_counter()
     run()
     return {
         "mask": plan.segments[0].mask.name.lower(),
         "segments": len(plan.segments),
-        "heads": plan.heads.name.lower(),
+        "heads": "repeated" if plan.repeats_heads else "grouped",
         **accepting[0],
         "ran": ", ".join(sorted(name[:80] for name in events if any(word in name for word in ATTENTION_WORDS))),
         "ms": 1000 * (time.perf_counter() - started),

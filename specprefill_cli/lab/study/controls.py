@@ -13,8 +13,7 @@ from torch import Tensor
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.draft_kv.checkpoints import SlotKv, copy_slots
-from specprefill_cli.draft_kv.chunk_fates import ACCEPT, chunk_tokens, plan_of
-from specprefill_cli.draft_kv.gate import risk_limit
+from specprefill_cli.draft_kv.gate import ACCEPT, chunk_tokens, plan_of, risk_limit
 from specprefill_cli.draft_kv.mapped_cache import MappedPrompt, map_prompt, repair, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode, Fates, recompute_chunks
 from specprefill_cli.draft_kv.projection import KvMap, find_map, pair_calibration, with_maps

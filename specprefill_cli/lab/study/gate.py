@@ -9,8 +9,7 @@ from itertools import zip_longest
 from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
 from specprefill_cli.draft_kv.checkpoints import SIGNALS, chunk_risks
-from specprefill_cli.draft_kv.chunk_fates import remaining_risk
-from specprefill_cli.draft_kv.gate import Gate
+from specprefill_cli.draft_kv.gate import Gate, remaining_risk
 from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode
 from specprefill_cli.draft_kv.projection import KvCalibration, choose_map, find_map, maps_of

@@ -12,8 +12,7 @@ from torch import Tensor
 from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
 from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
-from specprefill_cli.draft_kv.chunk_fates import RECOMPUTE, chunk_tokens, fates_by_risk, remaining_risk
-from specprefill_cli.draft_kv.gate import signal_of
+from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk, remaining_risk, signal_of
 from specprefill_cli.draft_kv.mapped_cache import inspect, repair, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode
 from specprefill_cli.draft_kv.projection import find_map

@@ -23,9 +23,8 @@ from specprefill_cli.draft_kv.checkpoints import (
     nearest_errors,
     signal_errors,
 )
-from specprefill_cli.draft_kv.mapped_cache import Inspection
+from specprefill_cli.draft_kv.mapped_cache import Inspection, recompute
 from specprefill_cli.draft_kv.raw_kv import StateCapture
-from specprefill_cli.draft_kv.recompute import recompute
 from specprefill_cli.lab.study.pooled import LAYERS
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState, layer_count

@@ -15,7 +15,7 @@ from specprefill_cli.lab.benchmarks.peers import Peer, llama_cpp_peer, transform
 from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
 from specprefill_cli.lab.commands.bench.prefill import baselines
 from specprefill_cli.lab.evaluation.runner import Configuration
-from specprefill_cli.models import adapter, attention
+from specprefill_cli.models import adapter, attention, packed
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import build_model
 
@@ -31,7 +31,7 @@ def test_transformers_peer_uses_its_own_attention_and_restores_ours(random_pair,
     with torch.no_grad():
         expected = int(plain(tokens[None]).logits[0, -1].argmax())
     called = []
-    monkeypatch.setattr(adapter, "PositionContext", lambda *_: called.append(True))
+    monkeypatch.setattr(packed, "PositionContext", lambda *_: called.append(True))
     assert transformers_peer(random_pair.target).read(tokens) == expected
     assert not called
     assert random_pair.target.model.config._attn_implementation == attention.ATTENTION

@@ -99,7 +99,6 @@ def baselines(pair: LoadedPair, notes: Notes) -> list[Peer]:
         "tensor_parallel",
         "quantization",
         "recompute",
-        "recompute_by",
         "accept_risk",
         "exact_layers",
         "draft_window",

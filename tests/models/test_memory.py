@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 PRELUDE = """
-from specprefill_cli.models.light_import import import_transformers
+from specprefill_cli.models.memory import import_transformers
 import_transformers()
 from pathlib import Path
 from transformers import models

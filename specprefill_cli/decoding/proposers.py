@@ -1,0 +1,131 @@
+"""What proposes the tokens that the target verifies: the text so far (`lookup`), or the draft model (`draft`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.sampling import Sampler
+from specprefill_cli.decoding.verification import Proposal
+from specprefill_cli.models.passes import Steps
+
+# Shortest and longest suffix of the answer that `lookup` searches for in the text.
+SHORTEST_MATCH, LONGEST_MATCH = 2, 8
+
+
+class Proposer(Protocol):
+    """Proposes the tokens that may follow the answer so far.
+
+    entry_passes: cost of getting ready for its first proposal, in target passes
+    token_passes: assumed cost of one proposed token before it was measured, in target passes
+    """
+
+    name: str
+    entry_passes: float
+    token_passes: float
+
+    def propose(self, answer: Sequence[int], count: int) -> Steps[Proposal]:
+        """Up to `count` (at least 1) tokens that may follow an answer of at least one token; possibly none."""
+
+    def rollback(self, length: int) -> None:
+        """Keep the first `length` tokens of the answer: the others were rejected."""
+
+
+class LookupProposer:
+    """Searches prompt and answer for the answer's last tokens, and proposes what followed: an answer often quotes.
+
+    seen: [n] prompt tokens in the target's cache, in order: it can quote no others
+    """
+
+    name = "lookup"
+    entry_passes = 0.0
+    token_passes = 0.0
+
+    def __init__(self, seen: Tensor) -> None:
+        self.seen = seen.numpy()
+
+    def propose(self, answer: Sequence[int], count: int) -> Steps[Proposal]:
+        yield from ()
+        text = np.concatenate([self.seen, answer])
+        return Proposal(self.name, tuple(continuation(text, len(answer), count).tolist()))
+
+    def rollback(self, length: int) -> None:
+        """Nothing to do: it sees accepted tokens only."""
+
+
+def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray:
+    """Up to `count` tokens that followed an earlier occurrence of the text's last tokens; none where there is none.
+
+    text: [n], of which the last `answer_length` are the answer: only those are searched for. The longest match wins, and
+    of several the latest. A match that runs into the end of the text repeats with its period.
+    """
+    longest = min(LONGEST_MATCH, answer_length)
+    if longest < SHORTEST_MATCH:
+        return text[:0]
+    places = np.flatnonzero(text[:-1] == text[-1])
+    for back in range(1, longest):
+        matching = places[places >= back]
+        matching = matching[text[matching - back] == text[-1 - back]]
+        if len(matching) == 0:
+            if back < SHORTEST_MATCH:
+                return text[:0]
+            break
+        places = matching
+    start = places[-1] + 1
+    return np.resize(text[start : start + count], count)
+
+
+@dataclass(eq=False)
+class DraftProposer:
+    """Decodes ahead of the target: draws from the draft's distribution, with the target's sampling parameters.
+
+    open_reader: opens the draft after the prompt; called at the first proposal, since it may have to prefill
+    entry_passes: cost of that in target passes, 0 afterwards; token_passes: assumed cost of a drafted token
+    vocabulary: size V of the target's logits; longest_answer: tokens of answer that the draft's context holds
+    """
+
+    name = "draft"
+    open_reader: Callable[[], ModelReader]
+    sampler: Sampler
+    stop_tokens: frozenset[int]
+    vocabulary: int
+    longest_answer: int
+    entry_passes: float = 0.0
+    token_passes: float = 0.5
+    reader: ModelReader | None = None
+
+    def propose(self, answer: Sequence[int], count: int) -> Steps[Proposal]:
+        count = min(count, self.longest_answer - len(answer))
+        if count < 1:
+            return Proposal(self.name)
+        entered = self.entry_passes > 0
+        if self.reader is None:
+            self.reader, self.entry_passes = self.open_reader(), 0.0
+        tokens: list[int] = []
+        rows: list[Tensor] = []
+        unread = answer[self.reader.length :]
+        while len(tokens) < count and not (tokens and tokens[-1] in self.stop_tokens):
+            logits = fit((yield from self.reader.read(unread))[-1], self.vocabulary)
+            if self.sampler.greedy:
+                tokens.append(int(logits.argmax()))
+            else:
+                rows.append(self.sampler.probabilities(logits).cpu())
+                tokens.append(self.sampler.draw(rows[-1]))
+            unread = tokens[-1:]
+        return Proposal(self.name, tuple(tokens), torch.stack(rows) if rows else None, entered)
+
+    def rollback(self, length: int) -> None:
+        if self.reader is not None:
+            self.reader.rollback(length)
+
+
+def fit(logits: Tensor, size: int) -> Tensor:
+    """Logits [V] as [size]: models that share a tokenizer may still pad their vocabularies to different sizes."""
+    return F.pad(logits, (0, size - len(logits)), value=float("-inf"))
