@@ -21,6 +21,8 @@ from specprefill_cli.record import Fate
 
 # Tokens of a sentence that a chunk is widened by at most, and characters around a chunk in which its sentences are looked for.
 LONGEST_REST, SENTENCE_REACH = 48, 400
+# What `--keep auto` is assumed to keep before scoring: three in four questions about short documents keep less.
+ASSUMED_KEEP = 0.25
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
 AUTO_CONTEXT_SHARE = 0.25
 # Fewer chunks are judged as so many: the neighbours of the best chunk are important because it is.
@@ -217,8 +219,8 @@ def cap_warning(request: PrefillRequest, plan: Plan) -> str:
 
 
 def expected_tokens(request: PrefillRequest) -> int:
-    """Tokens that a selection will keep; with `--keep auto`, known only after scoring, half of them are assumed."""
-    return tokens_at(0.5 if request.keep is None else request.keep, request)
+    """Tokens that a selection will keep; with `--keep auto`, known only after scoring, a quarter is assumed."""
+    return tokens_at(ASSUMED_KEEP if request.keep is None else request.keep, request)
 
 
 def tokens_at(keep: float, request: PrefillRequest) -> int:

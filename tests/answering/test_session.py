@@ -146,13 +146,12 @@ def test_rejects_nan_logits(random_session):
         ask(random_session, mode="full")
 
 
-def test_chunk_size_beyond_the_document_is_clamped_with_a_warning(random_session):
+def test_chunk_size_beyond_the_document_is_clamped(random_session):
     for scorer in ("question", "lexical", "random", "heads"):
         settings = {"mode": "select", "keep": 0.2, "scorer": scorer, "chunk_size": 10**10}
         stream, _, answer = ask(random_session, question="When does the gate open?", **settings)
         start, end = stream.request.prompt.document
         assert (stream.request.chunk_size, answer.kept_ratio) == (end - start, 1.0)
-        assert any("too coarse; kept 1.00: use a smaller --chunk-size" in warning for warning in answer.warnings)
 
 
 def test_warns_when_the_drafts_context_leaves_no_room_for_proposals(random_session):
