@@ -43,7 +43,7 @@ class Mixture:
 
     thinned: float = 0.55
     compact: float = 0.6
-    absent: float = 0.18
+    absent: float = 0.1
     sentences: float = 0.75
     everyday_share: float = 0.5
     single_topic: float = 0.75
