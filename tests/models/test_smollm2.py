@@ -149,7 +149,8 @@ class TestRealWeights:
 
     def test_the_handbook_is_answered_with_two_prompts(self, call):
         code, out, err = call("ask", HANDBOOK, QUESTION, "--pair", "smollm2", "--dtype", "float32", "--verbose")
-        assert (code, out) == (0, "42 pence\n")
+        assert code == 0
+        assert out.startswith("42 pence")
         assert "tiny:draft -> smollm2:target" in err
         for option in (("--mode", "draft-kv"), ("--proposer", "draft")):
             code, _, err = call("ask", HANDBOOK, QUESTION, "--pair", "smollm2", *option)
