@@ -1,6 +1,7 @@
 """Makes the pictures of the README and the guide from real runs: `python docs/build_pictures.py`.
 
-Writes beside itself: terminal.svg (the recording of `ask`), models.svg (what each model read in that run), modes.svg.
+Writes beside itself: terminal.svg (the recording of `ask`), models.svg (what each model read in that run), modes.svg, and
+page.png (the page of `--html`, where Chromium or Chrome is installed).
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -125,12 +128,31 @@ def modes(rows: Sequence[tuple[str, str, Iterable[int], Iterable[int]]] = FATES)
     return drawing(346, "the fates of chunks in each mode", parts)
 
 
+BROWSERS = ("chromium", "google-chrome", "chrome")
+PAGE_SIZE = "960,900"
+
+
+def page(target: Path) -> None:
+    """Write a picture of the page that `ask --html` makes; without a browser, say so and leave the old one."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        print(f"{target.name} is not drawn: install one of {', '.join(BROWSERS)}", file=sys.stderr)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        html = Path(folder) / "page.html"
+        ask("--html", str(html))
+        options = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={PAGE_SIZE}")
+        command = [browser, *options, f"--screenshot={target}", html.as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+
+
 def main() -> None:
-    """Run `ask` twice, and write the pictures."""
+    """Run `ask`, and write the pictures."""
     run = ask()
     (DOCS / "terminal.svg").write_text(terminal(run.stdout, run.stderr), encoding="utf-8")
     (DOCS / "models.svg").write_text(models(json.loads(ask("--json").stdout)), encoding="utf-8")
     (DOCS / "modes.svg").write_text(modes(), encoding="utf-8")
+    page(DOCS / "page.png")
 
 
 if __name__ == "__main__":

@@ -208,6 +208,9 @@ class Settings:
     confirm: bool = setting(
         OUTPUT, False, "Confirm or correct the answer by full prefill afterwards; greedy decoding only"
     )
+    confirm_below: float | None = setting(
+        OUTPUT, None, "With --confirm, confirm only answers with a lower confidence", unset="all", minimum=0, maximum=1
+    )
     passages: str | int = setting(OUTPUT, 3, "Passages to show under the answer", minimum=1, maximum=100, words=(OFF,))
 
     def __post_init__(self) -> None:

@@ -85,12 +85,17 @@ class Confirmation:
 def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
     """Confirm or correct a provisional answer that has ended: its record, and the passes that this needs.
 
-    Ctrl-C and a lack of memory keep it as it is, unconfirmed.
+    Ctrl-C, a lack of memory, and a confidence that is high enough keep it as it is, unconfirmed.
     """
     stream.confirmation = confirmation = Confirmation(provisional=stream.text)
     if stream.resolved.mode == BASELINE:
         confirmation.confirmed, confirmation.seconds = True, 0.0
         confirmation.log_probabilities = stream.log_probabilities
+        return
+    limit = stream.resolved.decoding.confirm_below
+    probability = stream.probability(stream.citations) if limit is not None else None
+    if limit is not None and probability is not None and probability >= limit:
+        confirmation.warnings = (f"--confirm-below {limit:g}: the confidence is {probability:.2f}; {UNCONFIRMED}",)
         return
     began = time.perf_counter()
     yield stream.result()

@@ -271,6 +271,11 @@ class AnswerStream(TextStream):
     def interruption(self) -> list[str]:
         return list(self.confirmation.warnings) if self.confirmation is not None else super().interruption
 
+    def probability(self, citations: Sequence[Citation]) -> float | None:
+        """How likely the answer is right; None where the pair has no calibration, or the answer says `not found`."""
+        signals = self.signals(self.text, citations) if self.confidence is not None else None
+        return self.confidence.probability(signals) if self.confidence and signals else None
+
     def signals(self, text: str, citations: Sequence[Citation]) -> Signals | None:
         """What tells whether the answer is right; None where it is no quote of the target's."""
         source = max(map(self.sentences.relevance_at, self.places(citations)), default=0.0)
@@ -290,7 +295,6 @@ class AnswerStream(TextStream):
         request, prefilled, resolved, rounds = self.request, self.prefilled, self.resolved, self.rounds
         draft, citations, confirmation = request.pair.draft, self.citations, self.confirmation
         length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens
-        signals = self.signals(self.text, citations) if self.confidence is not None else None
         return self.record(
             resolved.decoding,
             length_stop,
@@ -309,7 +313,7 @@ class AnswerStream(TextStream):
             proposer=" and ".join(rounds.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
-            confidence=self.confidence.probability(signals) if self.confidence and signals else None,
+            confidence=self.probability(citations),
             expected_speedup=resolved.expected_speedup,
             scorer=request.scorer if MODES[resolved.mode].uses_draft else None,
             draft_window=prefilled.draft_window,

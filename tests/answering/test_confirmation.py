@@ -131,6 +131,16 @@ def test_an_answer_without_confirmation_says_nothing_of_it(random_session):
     assert answer.confirmed is answer.provisional_answer is answer.confirm_seconds is None
 
 
+@pytest.mark.parametrize(("limit", "probability", "runs"), [(0.8, 0.9, False), (0.8, 0.7, True), (0.8, None, True)])
+def test_only_answers_below_a_confidence_are_confirmed(random_session, monkeypatch, limit, probability, runs):
+    from specprefill_cli.answering.stream import AnswerStream
+
+    monkeypatch.setattr(AnswerStream, "probability", lambda *_: probability)
+    answer, _ = tokens_of(random_session, document(), BASE.varied(confirm_below=limit))
+    assert (answer.confirmed is not None) == runs
+    assert any("--confirm-below 0.8: the confidence is 0.90" in warning for warning in answer.warnings) != runs
+
+
 def test_sampling_is_refused_by_name():
     with pytest.raises(UsageError, match="--confirm: a sampled answer"):
         BASE.varied(temperature=0.5)
