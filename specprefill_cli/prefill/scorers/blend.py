@@ -1,7 +1,7 @@
 """Scorer `blend`: the draft's scoring heads and the sentence encoder together.
 
 The heads find what a question says in the document's words, the encoder what it says in other words: the more of its words
-stand together in one place, the more the heads count. Where nearly all of them do, the heads count alone.
+stand together in one place, the more the heads count.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from specprefill_cli.prefill.scoring_heads import blend
 
 # Weight of the heads with BM25, against 1 for the encoder, where a place holds all of the question's words.
 HEADS_WEIGHT = 2.0
-# Coverage of a question above which the encoder is not asked: halves TTFT on a CPU, and keeps as many answers.
-ENOUGH_COVERAGE = 0.6
-# With it, questions in a document's words keep a tenth of some 4,000 tokens, others a sixth.
+# With it, questions in a document's words keep a sixteenth of some 4,000 tokens, others an eighth.
 AUTO_BUDGET = AutoBudget(share=0.6, tokens=2_048)
 
 
@@ -31,29 +29,25 @@ class BlendScorer(HeadsScorer):
     name = "blend"
 
     def score(self, request: PrefillRequest) -> Scores:
-        known = has_vectors(request) and question_coverage(request) < ENOUGH_COVERAGE
+        cached = has_vectors(request)
         scores = replace(super().score(request), whole_sentences=True)
-        return replace(scores, reused=(*scores.reused, VECTORS)) if known else scores
+        return replace(scores, reused=(*scores.reused, VECTORS)) if cached else scores
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         by_heads = super().finish(request, importance)
-        share = question_coverage(request)
-        if share >= ENOUGH_COVERAGE or not len(by_heads):
+        if not len(by_heads):
             return by_heads
-        return blend(embedding_importance(request), by_heads, HEADS_WEIGHT * share)
+        return blend(embedding_importance(request), by_heads, HEADS_WEIGHT * question_coverage(request))
 
     def general_budget(self, request: PrefillRequest) -> AutoBudget:
         return AUTO_BUDGET
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
-        encoder = embedding_flops(request) if question_coverage(request) < ENOUGH_COVERAGE else 0.0
-        return super().cost(request, with_overhead) + encoder
+        return super().cost(request, with_overhead) + embedding_flops(request)
 
 
 def question_coverage(request: PrefillRequest) -> float:
     """How much of the question one place of the documents says in the same words: 0 to 1."""
     offsets = request.prompt.offsets
-    if not len(offsets):
-        return 0.0
     starts, end = offsets[:: request.chunk_size, 0], int(offsets[-1, 1])
     return coverage(request.question, request.document_text, starts, end)
