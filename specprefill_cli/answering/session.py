@@ -33,14 +33,13 @@ from specprefill_cli.documents.document import Collection, Document, one_page_do
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cost import measure_passes
 from specprefill_cli.models.loading import load_pair
-from specprefill_cli.models.pairs import chosen_pair, with_named_pair
+from specprefill_cli.models.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.models.placement import choose_placement, place_of_rank
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.auto_mode import automatic_modes
 from specprefill_cli.prefill.calibration import (
     CalibratedPair,
     calibration_folder,
-    draft_folder,
     load_target_calibration,
 )
 from specprefill_cli.prefill.modes.base import PrefillResult

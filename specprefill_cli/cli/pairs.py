@@ -19,7 +19,7 @@ from specprefill_cli.cli.sources import merge_settings, read_config
 from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, Check, State, any_broken, format_bytes, pair_fits
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.hub import ALL_FILES, SMALL_FILES, download, is_here, may_download, missing_bytes
-from specprefill_cli.models.pairs import PAIRS, chosen_pair, find_pair
+from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.models.refs import ModelRef
 from specprefill_cli.settings import Settings, config_path, prompt_folder
 
@@ -176,7 +176,7 @@ def examine(settings: Settings) -> list[Check]:
     from specprefill_cli.models.tokenizers import agreed_tokenizer
     from specprefill_cli.prompting import load_template
 
-    pair = chosen_pair(settings)
+    pair = find_pair(settings.pair, settings.draft, settings.target)
     placement = choose_placement(settings.devices)
     template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
     draft, target = (load_outline(model, placement, settings.offline) for model in (pair.draft, pair.target))

@@ -23,11 +23,11 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.outline import ModelOutline
-from specprefill_cli.models.pairs import Pair
+from specprefill_cli.models.pairs import Pair, draft_folder
 from specprefill_cli.models.placement import choose_placement, draft_placement
 from specprefill_cli.models.refs import BUNDLED, parse_endpoint
 from specprefill_cli.models.tokenizers import count_tokens
-from specprefill_cli.prefill.calibration import CalibratedPair, draft_folder
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.phases import UPSTREAM
 from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.refs import BUNDLED, Kind, ModelRef
-from specprefill_cli.resources import SMOLLM2_FOLDER
+from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.settings import AUTO, FULL_STYLE, Settings
 
 TINY_PROMPT = "tiny"
 SMOLLM2 = "smollm2"
+CHOOSER = f"{BUNDLED}draft"
+# Values of settings that need a draft with the target's tokenizer, or one that was pretrained.
+OWN_DRAFT = {"mode": ("draft-kv", "hybrid"), "scorer": ("question", "paper"), "proposer": ("draft",)}
+FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
+HEADS_FILE = "heads.json"
 
 
 @dataclass(frozen=True)
@@ -40,8 +48,8 @@ class Pair:
 PAIRS: Mapping[str, Pair] = {
     pair.name: pair
     for pair in (
-        Pair("tiny", f"{BUNDLED}draft", f"{BUNDLED}target", TINY_PROMPT, "bundled; small, runs anywhere"),
-        Pair(SMOLLM2, f"{BUNDLED}draft", smollm2.TARGET, "smollm2", "for a CPU", "smollm2-full"),
+        Pair("tiny", CHOOSER, f"{BUNDLED}target", TINY_PROMPT, "bundled; small, runs anywhere"),
+        Pair(SMOLLM2, CHOOSER, smollm2.TARGET, "smollm2", "for a CPU", "smollm2-full"),
         Pair("qwen2.5-1.5b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct"),
         Pair("qwen2.5-3b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct"),
         Pair("qwen2.5-7b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
@@ -103,9 +111,14 @@ def find_pair(name: str, draft: str | None = None, target: str | None = None) ->
 def chosen_pair(settings: Settings) -> Pair:
     """The pair that the settings name, in their style and with their adapter.
 
+    The bundled draft chooses for a pair from the hub, unless a setting needs the pair's own draft or its scoring heads were
+    calibrated.
+
     Raises UsageError for an unknown name, and for a style that the pair does not have.
     """
     pair = find_pair(settings.pair, settings.draft, settings.target)
+    if settings.draft is None and ModelRef(pair.draft).kind is Kind.HUB and not needs_own_draft(pair, settings):
+        pair = replace(pair, draft=CHOOSER)
     if settings.style is not None and pair.full_prompt is None:
         raise UsageError(f"--style {settings.style}: only the pair {SMOLLM2} has styles; name a --prompt instead")
     if settings.style == FULL_STYLE:
@@ -114,6 +127,30 @@ def chosen_pair(settings: Settings) -> Pair:
         assert pair.full_prompt is not None
         return replace(without_adapter(pair), prompt=pair.full_prompt)
     return pair if settings.adapter is None else replace(without_adapter(pair), adapter=settings.adapter)
+
+
+def needs_own_draft(pair: Pair, settings: Settings) -> bool:
+    """Whether the settings, or calibrated heads, ask for the draft that a named pair has on the hub."""
+    needed = any(getattr(settings, name) in values for name, values in OWN_DRAFT.items())
+    return needed or (draft_folder(pair.draft) / HEADS_FILE).is_file()
+
+
+def draft_folder(draft: str) -> Path:
+    """The folder of a draft's scoring heads, which serve it under any target. It need not exist."""
+    return BUNDLED_FOLDER if ModelRef(draft).kind is Kind.BUNDLED else user_folder() / slug(draft)
+
+
+def user_folder() -> Path:
+    """$SPECPREFILL_CALIBRATION, or `calibration` in the platform's folder for application data."""
+    import platformdirs
+
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    return Path(chosen) if chosen else Path(platformdirs.user_data_dir("specprefill")) / "calibration"
+
+
+def slug(name: str) -> str:
+    """A hub id or path as a file name: other characters than letters, digits, dots and dashes become underscores."""
+    return re.sub(r"[^\w.-]+", "_", name).strip("_")
 
 
 def without_adapter(pair: Pair) -> Pair:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +14,7 @@ from safetensors import SafetensorError
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
-from specprefill_cli.models.pairs import Pair
+from specprefill_cli.models.pairs import Pair, slug, user_folder
 from specprefill_cli.models.quantization import SAMPLED, UNPACKED
 from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.record import COMPACT, ORIGINAL
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 # Version 2: maps of draft KV may read the target's embedding.
 SCHEMA = 2
 Content = TypeVar("Content")
-FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
 FILE = "calibration.json"
 REMEDY = "specprefill calibrate, or delete it"
 
@@ -91,19 +88,6 @@ def calibration_folder(pair: Pair) -> Path:
     return user_folder() / f"{slug(pair.draft)}--{slug(pair.target)}"
 
 
-def draft_folder(draft: str) -> Path:
-    """The folder of a draft's scoring heads, which serve it under any target. It need not exist."""
-    return BUNDLED_FOLDER if ModelRef(draft).kind is Kind.BUNDLED else user_folder() / slug(draft)
-
-
-def user_folder() -> Path:
-    """$SPECPREFILL_CALIBRATION, or `calibration` in the platform's folder for application data."""
-    import platformdirs
-
-    chosen = os.environ.get(FOLDER_VARIABLE)
-    return Path(chosen) if chosen else Path(platformdirs.user_data_dir("specprefill")) / "calibration"
-
-
 def pair_options(pair: Pair) -> str:
     """The options that name a pair on the command line."""
     return f"--draft {pair.draft} --target {pair.target}" if pair.name == "custom" else f"--pair {pair.name}"
@@ -133,11 +117,6 @@ def whole_weight(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor
         hook: Any = model.get_submodule(owner)._hf_hook
         return hook.weights_map[own_name]
     return parameter
-
-
-def slug(name: str) -> str:
-    """A hub id or path as a file name: other characters than letters, digits, dots and dashes become underscores."""
-    return re.sub(r"[^\w.-]+", "_", name).strip("_")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,11 @@ from torch import Tensor
 from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.head_division import HeadShare
 from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.pairs import HEADS_FILE
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import check_identity, read_description, weights_fingerprint
 from specprefill_cli.prefill.importance import check_finite, group_scores, pool, query_slices
 
-FILE = "heads.json"
 REMEDY = "specprefill calibrate --heads QUESTIONS.jsonl"
 Scored = TypeVar("Scored", Tensor, np.ndarray)
 
@@ -80,7 +80,7 @@ def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
     def parse(values: dict[str, Any]) -> ScoringHeads:
         return ScoringHeads(**{**values, "heads": tuple(Head(**head) for head in values["heads"])})
 
-    path = folder / FILE
+    path = folder / HEADS_FILE
     heads = read_description(path, "scoring heads", REMEDY, parse)
     if heads is not None:
         check_identity(path, vars(heads), draft_identity(draft), "draft", REMEDY)

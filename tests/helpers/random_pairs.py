@@ -10,10 +10,10 @@ from specprefill_cli.lab.calibration.files import save_heads, save_maps
 from specprefill_cli.models.cache import layer_count
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.outline import load_outline
-from specprefill_cli.models.pairs import Pair
+from specprefill_cli.models.pairs import Pair, draft_folder
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.tokenizers import fingerprint
-from specprefill_cli.prefill.calibration import CalibratedPair, calibration_folder, draft_folder
+from specprefill_cli.prefill.calibration import CalibratedPair, calibration_folder
 from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity
 from tests.helpers.architectures import VOCABULARY, build_model
 

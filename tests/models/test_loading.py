@@ -15,9 +15,10 @@ from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.outline import check_config, context_length
-from specprefill_cli.models.pairs import PAIRS, find_pair
+from specprefill_cli.models.pairs import FOLDER_VARIABLE, HEADS_FILE, PAIRS, chosen_pair, draft_folder, find_pair
 from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
 from specprefill_cli.models.tokenizers import count_tokens, counting_encoding, fingerprint
+from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES, build_model
 
 CPU = Placement(None)
@@ -220,3 +221,18 @@ def test_dtype_and_devices_are_chosen_or_rejected():
     for devices in ("cuda:77", "gpu", "", "cuda"):
         with pytest.raises(UsageError, match="--devices"):
             choose_placement(devices)
+
+
+def test_the_bundled_draft_chooses_for_pairs_from_the_hub_unless_their_own_is_needed(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    own = PAIRS["qwen2.5-7b"].draft
+    base = Settings(pair="qwen2.5-7b")
+    assert chosen_pair(base).draft == PAIRS["tiny"].draft
+    assert chosen_pair(base).target == PAIRS["qwen2.5-7b"].target
+    for changed in ({"mode": "draft-kv"}, {"scorer": "paper"}, {"proposer": "draft"}):
+        assert chosen_pair(base.varied(**changed)).draft == own
+    assert chosen_pair(base.varied(draft="a/draft")).draft == "a/draft"
+    heads = draft_folder(own) / HEADS_FILE
+    heads.parent.mkdir()
+    heads.touch()
+    assert chosen_pair(base).draft == own

@@ -10,9 +10,9 @@ from specprefill_cli.answering.session import open_session
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import pairs, smollm2
 from specprefill_cli.models.hub import may_download
-from specprefill_cli.models.pairs import chosen_pair, find_pair
+from specprefill_cli.models.pairs import chosen_pair, draft_folder, find_pair
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.calibration import calibration_folder, draft_folder
+from specprefill_cli.prefill.calibration import calibration_folder
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER, packaged_folder
 from specprefill_cli.serving.control import identity_of
 from specprefill_cli.settings import Settings

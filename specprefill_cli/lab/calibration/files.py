@@ -14,14 +14,15 @@ from specprefill_cli.answering.confidence import FILE as CONFIDENCE
 from specprefill_cli.answering.confidence import ConfidenceModel
 from specprefill_cli.draft_kv.projection import DESCRIPTION, WEIGHTS, KvCalibration
 from specprefill_cli.files import write_whole
+from specprefill_cli.models.pairs import HEADS_FILE
 from specprefill_cli.prefill.calibration import FILE as TARGET_VALUES
 from specprefill_cli.prefill.calibration import SCHEMA, TargetCalibration
-from specprefill_cli.prefill.scoring_heads import FILE, ScoringHeads
+from specprefill_cli.prefill.scoring_heads import ScoringHeads
 
 
 def save_heads(heads: ScoringHeads, folder: Path) -> Path:
     """Write the description of scoring heads. Raises SpecprefillError where that is not possible."""
-    return write_description(folder / FILE, asdict(heads))
+    return write_description(folder / HEADS_FILE, asdict(heads))
 
 
 def save_confidence(model: ConfidenceModel, folder: Path) -> Path:

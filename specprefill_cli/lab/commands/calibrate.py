@@ -106,12 +106,13 @@ def calibrate(
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.documents import read_collection
     from specprefill_cli.lab.evaluation.datasets import read_items
-    from specprefill_cli.models.pairs import chosen_pair
-    from specprefill_cli.prefill.calibration import calibration_folder, draft_folder
+    from specprefill_cli.models.pairs import chosen_pair, draft_folder
+    from specprefill_cli.prefill.calibration import calibration_folder
 
     refuse_ranks(settings.tensor_parallel, "calibrate")
     notes = Notes(quiet)
-    pair = chosen_pair(settings)
+    settings = naming_draft(settings, measured=any((heads, gate, text)))
+    pair = chosen_pair(settings.varied(scorer=AUTO))
     folder = out or calibration_folder(pair)
     make_folder(folder, "--out" if out else "the calibration's folder")
     texts = [document.text for document in read_collection([str(path) for path in text or ()], strict=True).documents]
@@ -135,6 +136,14 @@ def calibrate(
         calibrate_confidence(
             read_items(confidence, limit, distractors, sample_seed), settings, unseen, folder, notes, json
         )
+
+
+def naming_draft(settings: Settings, measured: bool) -> Settings:
+    """Settings that name the pair's own draft, where a step measures it and another one would choose."""
+    from specprefill_cli.models.pairs import chosen_pair
+
+    own, chooser = chosen_pair(settings).draft, chosen_pair(settings.varied(scorer=AUTO)).draft
+    return settings.varied(draft=own) if measured and own != chooser else settings
 
 
 def calibrate_heads(
@@ -226,7 +235,7 @@ def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path,
     """Fit the maps from the draft's KV to the target's, and write them to the folder."""
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
     from specprefill_cli.lab.calibration.files import save_maps
-    from specprefill_cli.prefill.calibration import draft_folder
+    from specprefill_cli.models.pairs import draft_folder
     from specprefill_cli.prefill.scoring_heads import load_heads
 
     draft = session.pair.loaded_draft
