@@ -113,15 +113,15 @@ def test_doctor_with_broken_settings_checks_the_named_pair(call, monkeypatch):
     code, out, _ = call("doctor", "--pair", "qwen3-8b", "--json")
     states = {check["name"]: check["state"] for check in json.loads(out)["checks"]}
     assert (code, states["settings"]) == (1, "broken")
-    assert states["draft Qwen/Qwen3-0.6B"] == "no"
+    assert (states["draft tiny:draft"], states["target Qwen/Qwen3-8B"]) == ("ok", "no")
 
 
 def test_doctor_downloads_nothing(call):
     code, out, _ = call("doctor", "--pair", "qwen3-8b", "--json")
     assert code == 0
-    (draft,) = [check for check in json.loads(out)["checks"] if check["name"].startswith("draft ")]
-    assert draft["state"] == "no"
-    assert "the first run downloads it" in draft["detail"]
+    (target,) = [check for check in json.loads(out)["checks"] if check["name"].startswith("target ")]
+    assert target["state"] == "no"
+    assert "the first run downloads it" in target["detail"]
     assert "--offline" not in out
 
 
