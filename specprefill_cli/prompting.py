@@ -1,4 +1,4 @@
-"""Prompt templates: files with named variables, the user's folder before the package's."""
+"""Prompt templates, and the prompts that they make of documents and question."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import string
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,20 +50,17 @@ def split_at_marks(text: str) -> tuple[str, str, str]:
     return prefix, between, suffix
 
 
-def load_template(name: str, folders: Sequence[Path] = ()) -> Template:
-    """Read a template by name from the first folder that has it, else from the package; a path is read as it is.
+def load_template(name: str) -> Template:
+    """Read the template that ships under a name, or the file at a path that ends in `.toml`.
 
-    Raises UsageError when there is none of that name, and SpecprefillError when the file is not a valid template.
+    Raises UsageError when there is none, and SpecprefillError when the file is not a valid template.
     """
-    folders = [*folders, packaged_folder("prompts")]
-    places = [Path(name).expanduser()] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in folders]
-    for path in places:
-        if os.path.isfile(path):
-            return parse_template(path)
-    known = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
-    raise UsageError(
-        f"prompt '{name}': no such template; known are {', '.join(known)}, or give the path of a .toml file"
-    )
+    folder = packaged_folder("prompts")
+    path = Path(name).expanduser() if name.endswith(".toml") else folder / f"{name}.toml"
+    if not os.path.isfile(path):
+        names = ", ".join(sorted(template.stem for template in folder.glob("*.toml")))
+        raise UsageError(f"prompt '{name}': no such template; known are {names}, or give the path of a .toml file")
+    return parse_template(path)
 
 
 def parse_template(path: Path) -> Template:

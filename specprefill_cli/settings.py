@@ -181,9 +181,6 @@ class Settings:
     prompt: str | None = _prefill(
         None, "Prompt template: a name, or the path of a .toml file", unset="the pair's", per_question=False
     )
-    prompt_folder: str | None = setting(
-        None, None, "Folder of your own prompt templates", unset="prompts, beside the config file", per_question=False
-    )
     max_new_tokens: int = _decoding(256, "Longest answer in tokens", minimum=1)
     temperature: float = _decoding(0.0, "Sampling temperature; 0 is greedy decoding", minimum=0, maximum=10)
     top_p: float = _decoding(1.0, "Sample from the smallest set of tokens with this probability", above=0, maximum=1)
@@ -267,8 +264,3 @@ def config_path() -> Path:
 
     chosen = os.environ.get(f"{ENVIRONMENT_PREFIX}CONFIG")
     return Path(chosen) if chosen else Path(platformdirs.user_config_dir("specprefill")) / "config.toml"
-
-
-def prompt_folder(settings: Settings) -> Path:
-    """The user's prompt templates: the folder that is set, or `prompts` beside the config file."""
-    return Path(settings.prompt_folder).expanduser() if settings.prompt_folder else config_path().parent / "prompts"

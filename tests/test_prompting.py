@@ -116,12 +116,6 @@ def test_reads_template_with_byte_order_mark(tmp_path):
     assert parse_template(tmp_path / "mark.toml").text_parts() == ("", " ", "")
 
 
-def test_user_folder_overrides_packaged_templates(tmp_path):
-    (tmp_path / "tiny.toml").write_text('text = "mine: $document / $question"')
-    assert load_template("tiny", [tmp_path]).text == "mine: $document / $question"
-    assert load_template("ask", [tmp_path]).user is not None
-
-
 def test_unknown_template_error_lists_the_known_ones():
     with pytest.raises(UsageError, match="known are ask, smollm2, smollm2-full, tiny"):
         load_template("nonesuch")

@@ -51,7 +51,7 @@ from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
-from specprefill_cli.settings import AUTO, Settings, prompt_folder
+from specprefill_cli.settings import AUTO, Settings
 
 # Prompts arrive at other ranks as tokens, so that the user's own template need not be on every machine.
 BUILT_IN_TEMPLATE = "ask"
@@ -64,7 +64,7 @@ def check_settings(settings: Settings) -> Template:
     """The target's template. Raises SpecprefillError for settings that no session could be opened with, whatever the models."""
     check_names(settings)
     pair = chosen_pair(settings)
-    return load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
+    return load_template(settings.prompt or pair.prompt)
 
 
 def open_session(
@@ -110,7 +110,7 @@ def open_session(
 def open_shard(settings: Settings, draft: bool, calibrated: bool, shard: Shard) -> None:
     """On another rank: load its shard of the pair."""
     shard.close()
-    settings = settings.varied(prompt=BUILT_IN_TEMPLATE, prompt_folder=None)
+    settings = settings.varied(prompt=BUILT_IN_TEMPLATE)
     shard.session = open_session(settings, draft, calibrated=calibrated, ranks=shard.ranks)
 
 
