@@ -24,7 +24,6 @@ class ByteCache(OrderedDict[Any, Value]):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all values."""
         return sum(map(self.size, list(self.values())))
 
     def find(self, key: Any) -> Value | None:

@@ -46,7 +46,7 @@ def test_texts_count_by_their_size(tiny_session):
         cache.encode(tokenizer, f"number {number} " + "a long text " * 20)
     assert len(cache.encodings) == 1
     cache.encode(tokenizer, "number 2 " + "a long text " * 20)
-    assert cache.encodings_reused == 1
+    assert cache.encodings.hits == 1
 
 
 def test_several_threads_share_a_cache():

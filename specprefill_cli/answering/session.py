@@ -191,10 +191,10 @@ class Session:
         pair, clock = self.pair, PhaseClock(self.pair.wait)
         encode = self.cache.encode if self.cache is not None else encode_text
         with self.cache.encoding if self.cache is not None else nullcontext(), clock.phase("tokenize"):
-            reused = self.cache.encodings_reused if self.cache is not None else 0
+            reused = self.cache.encodings.hits if self.cache is not None else 0
             text = render(self.template, collection.text, question, pair.target.tokenizer, opening)
             prompt = draft_prompt = encode_prompt(text, pair.target.tokenizer, encode)
-            known = self.cache is not None and self.cache.encodings_reused > reused
+            known = self.cache is not None and self.cache.encodings.hits > reused
             if needs_draft_prompt(settings, pair):
                 own = self.draft_template or self.template
                 text = render(own, collection.text, question, pair.loaded_draft.tokenizer, opening)

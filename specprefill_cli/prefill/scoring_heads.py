@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState, layer_keys
-from specprefill_cli.models.head_division import HeadShare
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import check_identity, read_description, weights_fingerprint
-from specprefill_cli.prefill.importance import check_finite, group_scores, pool, query_slices
+from specprefill_cli.prefill.importance import group_scores, pool, query_slices
 
 FILE = "heads.json"
 REMEDY = "specprefill calibrate --heads QUESTIONS.jsonl"
@@ -85,29 +84,6 @@ def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
     if heads is not None:
         check_identity(path, vars(heads), draft_identity(draft), "draft", REMEDY)
     return heads
-
-
-def head_importance(
-    state: PrefillState,
-    capture: QueryCapture,
-    document: tuple[int, int],
-    heads: tuple[Head, ...],
-    share: HeadShare | None = None,
-) -> Tensor:
-    """Importance [n] of the document's tokens, float32 on the CPU: the weighted attention of the chosen heads.
-
-    Pooled over neighbouring tokens, mean over the captured queries; share: as in `attention_importance`
-    """
-    total = torch.zeros(document[1] - document[0])
-    own = [head for head in heads if share is None or head.head in share.queries]
-    first = 0 if share is None else share.queries.start
-    for layer in sorted({head.layer for head in own}):
-        chosen = sorted((head for head in own if head.layer == layer), key=lambda head: head.head)
-        numbers = [head.head - first for head in chosen]
-        attention = layer_attention(state, capture, layer, numbers, document)
-        weights = torch.tensor([head.weight for head in chosen])
-        total += (weights[:, None] * attention).sum(0)
-    return check_finite(total if share is None else share.ranks.summed(total))
 
 
 def blend(importance: Scored, lexical: Scored, weight: float) -> Scored:

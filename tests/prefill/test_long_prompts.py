@@ -13,7 +13,7 @@ from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.importance import attention_importance
 from specprefill_cli.prefill.modes.select import sparse_prefill
-from specprefill_cli.prefill.scoring_heads import Head, head_importance
+from specprefill_cli.prefill.scoring_heads import layer_attention
 from specprefill_cli.record import Fate
 from tests.helpers.architectures import build_model
 
@@ -62,7 +62,7 @@ def test_draft_prefill_and_scoring_allocate_nothing_quadratic(ids):
         state, capture = new_state(LENGTH), QueryCapture(torch.arange(LENGTH - 12, LENGTH))
         read_keys(model, ids, torch.arange(LENGTH), CHUNK, 2, capture, state)
         attention_importance(state, capture, capture.positions, LENGTH, document, [0, 1, 2])
-        head_importance(state, capture, document, (Head(1, 0, 1.0), Head(2, 3, 1.0)))
+        layer_attention(state, capture, 1, [0, 3], document)
 
     assert largest_allocation(score) < LENGTH**2
 

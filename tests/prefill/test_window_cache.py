@@ -4,14 +4,11 @@ import pytest
 import torch
 
 from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cache import state_bytes
 from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TOKENS, DocumentCache, PrefixCache
-from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.scorers import windows
 from specprefill_cli.settings import Settings
-from tests.prefill.test_windows import request_for, with_context
+from tests.prefill.test_windows import with_context
 
 # No two windows are alike.
 TEXT = " ".join(
@@ -30,32 +27,14 @@ def disk(folder, capacity=2**30):
     return DiskCache(folder, capacity, pytest.fail)
 
 
-@pytest.mark.parametrize("scorer", ["heads", "question", "paper"])
-def test_one_window_gives_what_the_whole_document_gives(random_session, scorer):
-    request = request_for(random_session, TEXT, scorer=scorer)
-    used, tokens = SCORERS[scorer], request.document_tokens
-    importance, _ = windows.read_in_windows(used, request, windows.divide(tokens, tokens, tokens))
-    parts = used.scores(request, importance)
-    torch.testing.assert_close(parts.importance, used.score(request).importance, rtol=0.01, atol=1e-8)
-
-
-def test_attention_that_memory_cannot_hold_is_refused(random_session, monkeypatch):
-    request = request_for(with_context(random_session, 400), TEXT, scorer="question")
-    monkeypatch.setattr(windows, "free_memory", lambda _device: 1_000)
-    with pytest.raises(SpecprefillError, match="use --scorer heads or lexical"):
-        SCORERS["question"].score(request)
-
-
-@pytest.mark.parametrize("scorer", ["heads", "question"])
 @pytest.mark.parametrize("place", ["memory", "disk"])
-def test_later_questions_find_the_windows_and_get_the_same_answers(random_session, tmp_path, scorer, place):
+def test_later_questions_find_the_windows_and_get_the_same_answers(random_session, tmp_path, place):
     cold = with_context(random_session, 400)
-    settings = SETTINGS.varied(scorer=scorer)
     shared = cached(cold)
     for number, question in enumerate(QUESTIONS):
         if place == "disk":
             shared = cached(cold, disk(tmp_path))
-        first, second = (session.ask(COLLECTION, question, settings) for session in (cold, shared))
+        first, second = (session.ask(COLLECTION, question, SETTINGS) for session in (cold, shared))
         importances = first.prefilled.importance, second.prefilled.importance
         torch.testing.assert_close(*importances, rtol=1e-3, atol=1e-6)
         assert first.finished().answer == (answer := second.finished()).answer

@@ -30,7 +30,6 @@ from specprefill_cli.prefill.scoring_heads import (
     ScoringHeads,
     blend,
     draft_identity,
-    head_importance,
     layer_attention,
 )
 from specprefill_cli.prefill.selection import chunk_scores, with_neighbours
@@ -151,8 +150,9 @@ def windowed_scores(request: PrefillRequest, heads: Sequence[Head], window: int)
     """Chunk scores [chunks] of the heads when the draft reads with a window."""
     narrow = replace(request, prompt=request.draft_prompt, draft_window=window)
     state, capture = read_prompt(narrow, max(head.layer for head in heads))
-    importance = head_importance(state, capture, narrow.prompt.document, tuple(heads))
-    return scores_for_selection(importance, request.chunk_size)
+    document = narrow.prompt.document
+    weighted = (head.weight * layer_attention(state, capture, head.layer, [head.head], document)[0] for head in heads)
+    return scores_for_selection(torch.stack(list(weighted)).sum(0), request.chunk_size)
 
 
 def read_prompt(request: PrefillRequest, last_layer: int) -> tuple[PrefillState, QueryCapture]:
