@@ -1,25 +1,25 @@
-"""Office formats are ZIP archives: guards against hostile ones, and what their readers share."""
+"""Office formats are ZIP archives of XML: guards against hostile ones, and what their readers share."""
 
-import importlib
+import posixpath
 from collections.abc import Iterable
 from io import BytesIO
-from types import ModuleType
+from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 from zipfile import ZipFile
 
 from specprefill_cli.documents.reader import SourceFile
-from specprefill_cli.installation import install_command
 
 MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
 
 
-def checked_archive(file: SourceFile) -> BytesIO:
-    """Return the archive's bytes as a stream. Raises DocumentError for a ZIP bomb, judged by the sizes it declares.
+def open_archive(file: SourceFile) -> ZipFile:
+    """Open an archive. Raises DocumentError for a ZIP bomb, judged by the sizes it declares.
 
     zipfile never unpacks more of an entry than its declared size.
     """
-    stream = BytesIO(file.data)
-    with ZipFile(stream) as archive:
-        entries = archive.infolist()
+    archive = ZipFile(BytesIO(file.data))
+    entries = archive.infolist()
     xml = sum(entry.file_size for entry in entries if entry.filename.lower().endswith(MARKUP_SUFFIXES))
     sizes = (
         (sum(entry.file_size for entry in entries), file.limits.max_unpacked_bytes, "bytes"),
@@ -29,7 +29,20 @@ def checked_archive(file: SourceFile) -> BytesIO:
     for size, limit, unit in sizes:
         if size > limit:
             raise file.error(f"unpacks to {size:,} {unit}, the limit is {limit:,}", "split it")
-    return stream
+    return archive
+
+
+def parse_entry(archive: ZipFile, entry: str) -> Element:
+    """Parse an XML entry. Raises ValueError for one that declares entities: they can grow without bound."""
+    xml = archive.read(entry)
+    if b"<!ENTITY" in xml:
+        raise ValueError(f"{entry} declares XML entities")
+    return ElementTree.fromstring(xml)
+
+
+def entry_name(folder: str, link: str) -> str:
+    """The name of the entry that a link in the entries' `folder` leads to."""
+    return posixpath.normpath(posixpath.join("/", folder, unquote(urlsplit(link).path))).lstrip("/")
 
 
 def row_text(cells: Iterable[str]) -> str:
@@ -38,12 +51,3 @@ def row_text(cells: Iterable[str]) -> str:
     while texts and not texts[-1]:
         texts.pop()
     return " ".join(" | ".join(texts).split())
-
-
-def office_module(file: SourceFile, module: str, kind: str) -> ModuleType:
-    """Import a package of the extra `office`. Raises DocumentError that names the extra when it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        remedy = f"install them with {install_command('office')}"
-        raise file.error(f"reading {kind} needs more packages", remedy) from error

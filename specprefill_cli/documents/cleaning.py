@@ -5,17 +5,22 @@ import unicodedata
 
 from specprefill_cli.errors import UsageError
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_SOFT_HYPHEN = "\u00ad"
-_SOFT_HYPHEN_AT_LINE_END = re.compile(_SOFT_HYPHEN + r"[ \t]*\n[ \t]*(?=\w)")
-_BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
+SURROGATE = re.compile("[\ud800-\udfff]")
+SOFT_HYPHEN = "\u00ad"
+SOFT_HYPHEN_AT_LINE_END = re.compile(SOFT_HYPHEN + r"[ \t]*\n[ \t]*(?=\w)")
+BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
 
-_LIGATURES = dict(zip("\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06", "ff fi fl ffi ffl st st".split(), strict=True))
+LIGATURES = dict(zip("\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06", "ff fi fl ffi ffl st st".split(), strict=True))
 # The zero-width joiner and non-joiner (U+200D, U+200C) stay: Persian, Indic scripts and emoji are spelt with them.
-_REMOVED = "\x00\u200b\u2060\ufeff"
-_LINE_ENDS = "\x0b\x0c\x85\u2028\u2029"
-_TRANSLATION = str.maketrans(_LIGATURES | dict.fromkeys(_REMOVED, "") | dict.fromkeys(_LINE_ENDS, "\n"))
-_NFC_CHARACTERS = 1000
+REMOVED = "\x00\u200b\u2060\ufeff"
+LINE_ENDS = "\x0b\x0c\x85\u2028\u2029"
+TRANSLATION = str.maketrans(LIGATURES | dict.fromkeys(REMOVED, "") | dict.fromkeys(LINE_ENDS, "\n"))
+NFC_CHARACTERS = 1000
+
+
+def clean_text(text: str) -> str:
+    """Clean a page: its characters (`clean_characters`), and runs of more than two blank lines, which become two."""
+    return BLANK_LINES.sub("\n\n\n", clean_characters(text))
 
 
 def normalise_line_ends(text: str) -> str:
@@ -28,7 +33,7 @@ def replace_surrogates(text: str) -> str:
 
     Such strings cannot be encoded: they would fail later, in the tokenizer or at the terminal.
     """
-    if not _SURROGATE.search(text):
+    if not SURROGATE.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
@@ -39,8 +44,8 @@ def clean_characters(text: str) -> str:
     A word divided by a soft hyphen at a line end is joined; vertical tabs, form feeds and Unicode line separators
     become line ends.
     """
-    text = normalise_line_ends(replace_surrogates(text)).translate(_TRANSLATION)
-    text = _SOFT_HYPHEN_AT_LINE_END.sub("", text).replace(_SOFT_HYPHEN, "")
+    text = normalise_line_ends(replace_surrogates(text)).translate(TRANSLATION)
+    text = SOFT_HYPHEN_AT_LINE_END.sub("", text).replace(SOFT_HYPHEN, "")
     return normalise_nfc(text)
 
 
@@ -53,12 +58,7 @@ def normalise_nfc(text: str) -> str:
     if text.isascii():
         return text
     words = re.split("([ \n])", text)
-    return "".join(word if len(word) > _NFC_CHARACTERS else unicodedata.normalize("NFC", word) for word in words)
-
-
-def collapse_blank_lines(text: str) -> str:
-    """Cut every run of more than two blank lines (which may hold spaces and tabs) to two."""
-    return _BLANK_LINES.sub("\n\n\n", text)
+    return "".join(word if len(word) > NFC_CHARACTERS else unicodedata.normalize("NFC", word) for word in words)
 
 
 def clean_question(question: str) -> str:

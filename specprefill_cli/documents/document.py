@@ -40,10 +40,8 @@ class Document:
     def pages_between(self, start: int, end: int) -> tuple[int, ...]:
         """Return the numbers of the pages that share at least one character with `[start, end)`, in order.
 
-        A range inside the separator of two pages touches none. Raises ValueError for a range outside the text.
+        A range inside the separator of two pages touches none.
         """
-        if not 0 <= start <= end <= len(self.text):
-            raise ValueError(f"[{start}, {end}) is not a range of a text of {len(self.text)} characters")
         if start == end:
             return ()
         first = bisect_right(self.pages, start, key=lambda page: page.end)
@@ -113,8 +111,10 @@ class Collection:
     @property
     def warnings(self) -> list[str]:
         """What was skipped, then the warnings of all documents, each with its document's name."""
-        own = (f"{one_line(document.name)}: {warning}" for document in self.documents for warning in document.warnings)
-        return [*self.skipped, *own]
+        return [
+            *self.skipped,
+            *(f"{one_line(document.name)}: {warning}" for document in self.documents for warning in document.warnings),
+        ]
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
