@@ -73,14 +73,14 @@ def parse_template(path: Path) -> Template:
         raise SpecprefillError(
             f"prompt {path}: cannot be read ({error.strerror or error}); check its permissions"
         ) from error
-    fault = key_fault(values) or variable_fault(values)
+    fault = template_fault(values)
     if fault:
         raise SpecprefillError(f"prompt {path}: {fault}")
     return Template(path.stem, values.get("text"), values.get("system"), values.get("user"))
 
 
-def key_fault(values: Mapping[str, Any]) -> str | None:
-    """What is wrong with a template's keys and types, or None."""
+def template_fault(values: Mapping[str, Any]) -> str | None:
+    """What is wrong with a template's keys, types and variables, or None."""
     unknown = sorted(set(values) - {"description", "text", "system", "user"})
     if unknown:
         return f"unknown key '{unknown[0]}'; use description, text, or system and user"
@@ -88,14 +88,9 @@ def key_fault(values: Mapping[str, Any]) -> str | None:
         return "give exactly one of `text` (plain) and `user` (chat, which may have `system`)"
     if not all(isinstance(value, str) for value in values.values()):
         return "every value must be a string in quotes"
-    return None
-
-
-def variable_fault(values: Mapping[str, str]) -> str | None:
-    """What is wrong with the variables in a template's texts, or None."""
-    body = string.Template(values.get("text", values.get("user", "")))
     if set(string.Template(values.get("system", "")).get_identifiers()) & set(MARKS):
         return "`system` is fixed text; write $document and $question in `user`"
+    body = string.Template(values.get("text", values.get("user", "")))
     marks = re.findall("|".join(MARKS.values()), body.safe_substitute(MARKS))
     if not body.is_valid() or set(body.get_identifiers()) != set(MARKS) or marks != list(MARKS.values()):
         return "write $document and then $question, once each and no other variable; a dollar sign is $$"
@@ -197,7 +192,11 @@ def encode_prompt(
     before = encode_template(tokenizer, text.before_question)
     question, _ = encode_text(tokenizer, text.question)
     after = encode_template(tokenizer, text.suffix)
-    end = len(prefix) + len(document)
-    asked = end + len(before)
-    tokens = torch.tensor([*prefix, *document, *before, *question, *after], dtype=torch.long)
-    return Prompt(tokens, (len(prefix), end), (asked, asked + len(question)), offsets)
+    document_end = len(prefix) + len(document)
+    question_start = document_end + len(before)
+    return Prompt(
+        tokens=torch.tensor([*prefix, *document, *before, *question, *after], dtype=torch.long),
+        document=(len(prefix), document_end),
+        question=(question_start, question_start + len(question)),
+        offsets=offsets,
+    )

@@ -155,7 +155,7 @@ def unpack_state(model: PreTrainedModel, tensors: Packed) -> PrefillState:
     return restore_state(model, [(tensors[f"{number}.keys"], tensors[f"{number}.values"]) for number in layers])
 
 
-def filled_layers(state: PrefillState) -> int:
+def count_layers(state: PrefillState) -> int:
     """How many layers, from the lowest, hold keys and values."""
     return sum(layer.is_initialized for layer in state.layers)
 
@@ -172,7 +172,7 @@ def open_prefix(
         return new_state(prompt.length), lambda: None
     key, tokens = prefixes.key(loaded, prompt, window), prompt.document[1]
     cached = prefixes.prefixes.load(key, partial(unpack_state, loaded.model))
-    if cached is not None and filled_layers(cached) >= layers:
+    if cached is not None and count_layers(cached) >= layers:
         return branch(cached, tokens), lambda: None
     # Evict before a new prefix is computed, so that no more than a cold start's memory is needed.
     largest = max((state_bytes(state) / state.length for state in prefixes.prefixes.values()), default=0.0)
@@ -196,7 +196,7 @@ def cached_tokens(
         return 0
     key = prefixes.key(loaded, prompt, window)
     state = prefixes.prefixes.get(key)
-    cached = prefixes.prefixes.holds(key) if state is None else filled_layers(state) >= layers
+    cached = prefixes.prefixes.holds(key) if state is None else count_layers(state) >= layers
     return prompt.document[1] if cached else 0
 
 

@@ -45,14 +45,14 @@ class Registry(Mapping[str, Item], Generic[Item]):
         self.loaded: dict[str, Item] = {}
 
     @cached_property
-    def entries(self) -> dict[str, EntryPoint]:
-        """Built-in entry points, then those of other packages, without those that claim the name of a built-in."""
-        return self.builtin | {entry.name: entry for entry in self.installed if entry.name not in self.builtin}
-
-    @cached_property
     def installed(self) -> list[EntryPoint]:
         """All entry points of other packages, by name."""
         return sorted(entry_points(group=self.group), key=lambda entry: entry.name)
+
+    @cached_property
+    def entries(self) -> dict[str, EntryPoint]:
+        """Built-in entry points, then those of other packages."""
+        return {**self.builtin, **{entry.name: entry for entry in self.installed}, **self.builtin}
 
     def __getitem__(self, name: str) -> Item:
         """The mode or scorer. Raises KeyError for an unknown name, SpecprefillError for a plugin that cannot be loaded."""
@@ -85,20 +85,18 @@ class Registry(Mapping[str, Item], Generic[Item]):
                 yield name, self[name]
 
     def plugins(self) -> list[Plugin]:
-        """All plugins of this kind, loaded once to see whether they work."""
-        plugins = []
-        for entry in self.installed:
-            error = (
-                f"'{entry.name}' is the name of a built-in {self.kind}; rename it"
-                if entry.name in self.builtin
-                else None
-            )
-            try:
-                self[entry.name]
-            except SpecprefillError as failure:
-                error = str(failure)
-            plugins.append(Plugin(entry.name, entry.value, error))
-        return plugins
+        """All plugins, loaded once to see whether they work."""
+        return [Plugin(entry.name, entry.value, self.fault(entry.name)) for entry in self.installed]
+
+    def fault(self, name: str) -> str | None:
+        """Why a plugin cannot be used, or None."""
+        if name in self.builtin:
+            return f"'{name}' is the name of a built-in {self.kind}; rename it"
+        try:
+            self[name]
+        except SpecprefillError as error:
+            return str(error)
+        return None
 
 
 MODES: Registry[Mode] = Registry(

@@ -95,7 +95,7 @@ class PrefillRequest:
             return None
         return LocalWindow(self.draft_window, self.draft_prompt.document[1])
 
-    def cold(self) -> PrefillRequest:
+    def without_caches(self) -> PrefillRequest:
         """The request without what earlier questions left: everything is computed."""
         return replace(self, draft_prefixes=None, target_prefixes=None)
 

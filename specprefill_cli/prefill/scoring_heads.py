@@ -88,10 +88,10 @@ def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
 
 def blend(importance: Scored, lexical: Scored, weight: float) -> Scored:
     """Importance [n] as a mixture of two distributions over the document: 1 part the heads', `weight` parts BM25's."""
-    return normalised(importance) + weight * normalised(lexical)
+    return normalise(importance) + weight * normalise(lexical)
 
 
-def normalised(scores: Scored) -> Scored:
+def normalise(scores: Scored) -> Scored:
     """Non-negative scores [n] divided by their sum."""
     return scores / max(float(scores.sum()), 1e-12)
 

@@ -15,7 +15,6 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study.controls import fresh
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.prefill import importance as importance_module
 from specprefill_cli.prefill.bm25 import bm25
 from specprefill_cli.prefill.importance import attention_importance, transfer
 from specprefill_cli.prefill.registry import SCORERS
@@ -89,15 +88,6 @@ def test_heads_that_attend_mostly_to_bos_count_little():
     assert importance[20 - 10] < 0.01 * importance.max()
 
 
-def test_masks_are_of_the_suffix_alone(random_session, monkeypatch):
-    request, masks = request_for(random_session), []
-    monkeypatch.setattr(importance_module, "copied_to", lambda mask, device: masks.append(mask) or mask.to(device))
-    SCORERS["question"].score(request)
-    prompt = request.draft_prompt
-    assert masks
-    assert all(mask.shape[1] <= prompt.length - prompt.document[1] for mask in masks)
-
-
 @pytest.mark.parametrize("random_pair", ["mistral"], indirect=True)
 def test_rejects_a_draft_with_only_short_window_layers(random_session):
     request = request_for(random_session)
@@ -119,11 +109,6 @@ def test_scores_are_deterministic_with_one_per_document_token(random_session, na
     first, second = (SCORERS[name].score(request).importance for _ in range(2))
     assert torch.equal(first, second)
     assert first.shape == (request.prompt.document[1] - request.prompt.document[0],)
-
-
-@pytest.mark.parametrize("name", ["paper", "random"])
-def test_paper_and_random_scorers_use_no_neighbour_weight(random_session, name):
-    assert SCORERS[name].score(request_for(random_session)).neighbours == 0
 
 
 def test_lexical_scores_favour_the_passage_with_rare_question_words(random_session):

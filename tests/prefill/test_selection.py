@@ -14,12 +14,12 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.fates import full_plan
 from specprefill_cli.prefill.scorers.base import AutoBudget
 from specprefill_cli.prefill.selection import (
+    add_neighbours,
     chunk_budget,
     chunk_scores,
     chunks_for_mass,
+    complete_sentences,
     select,
-    whole_sentences,
-    with_neighbours,
 )
 from specprefill_cli.record import Fate
 
@@ -122,7 +122,7 @@ def test_empty_document_keeps_only_prefix_and_suffix():
 
 def test_chunks_gain_score_from_their_neighbours():
     scores = torch.tensor([0.0, 4.0, 1.0, 0.0, 2.0])
-    assert with_neighbours(scores, 0.5).tolist() == [2.0, 4.5, 3.0, 1.5, 2.0]
+    assert add_neighbours(scores, 0.5).tolist() == [2.0, 4.5, 3.0, 1.5, 2.0]
     importance = scores.repeat_interleave(2)
     plain, lifted = (
         select(importance, keep=0.45, chunk_size=2, prompt_tokens=10, document=(0, 10), neighbours=weight).chunks
@@ -147,7 +147,7 @@ class TestWholeSentences:
     OFFSETS = np.array([match.span() for match in re.finditer(r"\S+ ?", TEXT)])
 
     def kept(self, start, end, text=TEXT, offsets=OFFSETS):
-        low, high = whole_sentences(text, offsets, start, end)
+        low, high = complete_sentences(text, offsets, start, end)
         return text[offsets[low, 0] : offsets[high - 1, 1]].strip()
 
     def test_both_cut_sentences_are_completed(self):
@@ -156,18 +156,18 @@ class TestWholeSentences:
         assert self.kept(3, 7).endswith("ten days.")
 
     def test_a_range_that_cuts_no_sentence_stays(self):
-        assert whole_sentences(self.TEXT, self.OFFSETS, 5, 17) == (5, 17)
-        assert whole_sentences(self.TEXT, self.OFFSETS, 0, len(self.OFFSETS)) == (0, len(self.OFFSETS))
+        assert complete_sentences(self.TEXT, self.OFFSETS, 5, 17) == (5, 17)
+        assert complete_sentences(self.TEXT, self.OFFSETS, 0, len(self.OFFSETS)) == (0, len(self.OFFSETS))
 
     def test_blanks_belong_to_the_tokens_before_or_behind(self):
         offsets = np.array([match.span() for match in re.finditer(r" ?\S+", self.TEXT)])
-        assert whole_sentences(self.TEXT, offsets, 5, 17) == (5, 17)
-        assert whole_sentences(self.TEXT, offsets, 6, 16) == (5, 17)
+        assert complete_sentences(self.TEXT, offsets, 5, 17) == (5, 17)
+        assert complete_sentences(self.TEXT, offsets, 6, 16) == (5, 17)
 
     def test_an_end_far_from_its_sentence_stays(self):
         text = "Start " + "a " * 900 + "end."
         offsets = np.array([match.span() for match in re.finditer(r"\S+ ?", text)])
-        assert whole_sentences(text, offsets, 450, 482) == (450, 482)
+        assert complete_sentences(text, offsets, 450, 482) == (450, 482)
 
     def test_widened_chunks_share_the_budget_of_chunks(self):
         importance = torch.zeros(320)

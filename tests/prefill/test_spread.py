@@ -8,7 +8,7 @@ import torch
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prefill.modes.select import SelectMode
 from specprefill_cli.prefill.scorers.base import Scores
-from specprefill_cli.prefill.selection import SPREAD, select_scored, spread, spread_warnings
+from specprefill_cli.prefill.selection import SPREAD, select_scored, spread_ratio, spread_warnings
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
@@ -67,8 +67,8 @@ def test_scorers_without_a_known_limit_do_not_warn(tiny_session):
 def test_spread_of_one_peak_and_of_equal_scores():
     peak = torch.full((100,), 0.01)
     peak[40] = 5.0
-    assert spread(peak, 10) < 0.05
-    assert spread(torch.ones(100), 10) == 1.0
-    assert spread(peak, 2) == spread(peak, 10)
-    assert spread(torch.ones(100), 60) is None
-    assert spread(torch.zeros(100), 10) is None
+    assert spread_ratio(peak, 10) < 0.05
+    assert spread_ratio(torch.ones(100), 10) == 1.0
+    assert spread_ratio(peak, 2) == spread_ratio(peak, 10)
+    assert spread_ratio(torch.ones(100), 60) is None
+    assert spread_ratio(torch.zeros(100), 10) is None

@@ -32,7 +32,7 @@ from specprefill_cli.prefill.scoring_heads import (
     draft_identity,
     layer_attention,
 )
-from specprefill_cli.prefill.selection import chunk_scores, with_neighbours
+from specprefill_cli.prefill.selection import add_neighbours, chunk_scores
 from specprefill_cli.settings import Settings
 
 FEWEST_QUESTIONS = 20
@@ -165,7 +165,7 @@ def read_prompt(request: PrefillRequest, last_layer: int) -> tuple[PrefillState,
 
 def scores_for_selection(importance: Tensor, chunk_size: int) -> np.ndarray:
     """Chunk scores [chunks] as selection compares them: importance [n] by chunk, blended with the neighbours'."""
-    return with_neighbours(chunk_scores(importance, chunk_size), NEIGHBOURS).numpy()
+    return add_neighbours(chunk_scores(importance, chunk_size), NEIGHBOURS).numpy()
 
 
 @torch.inference_mode()
