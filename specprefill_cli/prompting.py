@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 DocumentEncoder = Callable[["PreTrainedTokenizerBase", str], tuple[list[int], np.ndarray]]
-# Placeholders for the variables, which no chat template changes: one word of letters only.
+# Placeholders for the variables: one word of letters only, so that no chat template changes it.
 MARKS = {"document": "SPECPREFILLDOCUMENTMARK", "question": "SPECPREFILLQUESTIONMARK"}
 
 
@@ -80,7 +80,7 @@ def parse_template(path: Path) -> Template:
 
 
 def template_fault(values: Mapping[str, Any]) -> str | None:
-    """What is wrong with a template's keys, types and variables, or None."""
+    """Describe the first fault in a template's keys, types and variables; None for a valid template."""
     unknown = sorted(set(values) - {"description", "text", "system", "user"})
     if unknown:
         return f"unknown key '{unknown[0]}'; use description, text, or system and user"
@@ -99,7 +99,7 @@ def template_fault(values: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class PromptText:
-    """A prompt as text: trusted pieces, in which special tokens are parsed, around document and question, which are data."""
+    """A prompt as text. Special tokens are parsed in the trusted pieces, not in document and question: these are data."""
 
     prefix: str
     document: str
@@ -130,7 +130,7 @@ class Prompt:
 def render(
     template: Template, document: str, question: str, tokenizer: PreTrainedTokenizerBase, opening: str = ""
 ) -> PromptText:
-    """Fill a template; messages go through the tokenizer's chat template, which is split at the variables.
+    """Fill a template; messages go through the tokenizer's chat template, then split at the variables.
 
     opening: trusted text that the answer is made to begin with, appended to the suffix
 
@@ -160,7 +160,7 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
         add_generation_prompt=True,
         # Qwen3 would reason aloud first; other templates ignore this.
         enable_thinking=False,
-        # Llama 3 would insert today's date, which invalidates caches daily; this is its own default.
+        # Llama 3 would insert today's date, and every day would need new caches; this is its own default.
         date_string="26 Jul 2024",
     )
     try:

@@ -19,7 +19,7 @@ NFC_CHARACTERS = 1000
 
 
 def clean_text(text: str) -> str:
-    """Clean a page: its characters (`clean_characters`), and runs of more than two blank lines, which become two."""
+    """Clean the characters of a page (`clean_characters`), and cut runs of blank lines to two."""
     return BLANK_LINES.sub("\n\n\n", clean_characters(text))
 
 
@@ -50,7 +50,7 @@ def clean_characters(text: str) -> str:
 
 
 def normalise_nfc(text: str) -> str:
-    """Compose Unicode characters (NFC), except in words of more than 1000 characters, which stay as they are.
+    """Compose Unicode characters (NFC); words of more than 1000 characters stay as they are.
 
     unicodedata sorts a run of combining marks in quadratic time (minutes for 400,000 of them). Line breaks and spaces
     compose with nothing, so the text can be normalised piece by piece.
@@ -62,7 +62,7 @@ def normalise_nfc(text: str) -> str:
 
 
 def clean_question(question: str) -> str:
-    """Replace lone surrogates in a question, which no tokenizer takes. Raises UsageError for an empty one."""
+    """Replace lone surrogates in a question: no tokenizer takes them. Raises UsageError for an empty question."""
     if not question.strip():
         raise UsageError("the question is empty; give it after the documents, in quotes")
     return replace_surrogates(question)

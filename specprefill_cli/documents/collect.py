@@ -64,7 +64,7 @@ def expand_source(source: str) -> Expansion:
 
 
 def match_pattern(pattern: Path) -> Iterator[Path]:
-    """Yield the files that a pattern matches, hidden ones aside; `**` follows no links to folders, which may form loops."""
+    """Yield the files that a pattern matches, hidden ones aside; `**` follows no links to folders: they may form loops."""
     fixed = len(list(takewhile(PATTERN_CHARACTERS.isdisjoint, pattern.parts)))
     # Inside a name, `**` means no more than `*`.
     parts = [part if part == "**" else part.replace("**", "*") for part in pattern.parts[fixed:]]

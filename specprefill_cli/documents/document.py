@@ -110,7 +110,7 @@ class Collection:
 
     @property
     def warnings(self) -> list[str]:
-        """What was skipped, then the warnings of all documents, each with its document's name."""
+        """The skipped files, then the warnings of all documents, each with its document's name."""
         return [
             *self.skipped,
             *(f"{one_line(document.name)}: {warning}" for document in self.documents for warning in document.warnings),

@@ -21,7 +21,7 @@ BLOCKS = frozenset(
 
 
 class Gap(IntEnum):
-    """What separates two pieces of text; where several meet, the strongest counts."""
+    """The separator of two pieces of text; where several meet, the strongest counts."""
 
     NOTHING = 0
     SPACE = 1

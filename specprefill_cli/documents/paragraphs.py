@@ -40,7 +40,7 @@ DOT_LEADERS = ("....", ". . . .")
 
 
 def join_lines(text: str) -> str:
-    """Join the lines of each paragraph in the text of one page, whose characters are clean."""
+    """Join the lines of each paragraph in the cleaned text of one page."""
     lines = [line.strip() for line in text.split("\n")]
     widths = [columns(line) for line in lines]
     filled = sorted(filter(None, widths))

@@ -1,4 +1,4 @@
-"""What a reader of one file format is, what it is given, and the limits that it must keep: size, and time.
+"""The interface of a reader of one file format, its input, and the limits of size and time that it keeps.
 
 A reader runs in a daemon thread: `signal.alarm` exists neither on Windows nor outside the main thread, and a child process
 starts slowly. Python cannot kill a thread, so a late reader is asked to stop through an event.
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Abandoned(Exception):
-    """Raised inside a parser whose caller has stopped waiting."""
+    """Raised inside a parser after its caller has stopped waiting."""
 
 
 def check_stop(stop: threading.Event) -> None:

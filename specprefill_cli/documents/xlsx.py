@@ -34,7 +34,7 @@ def pages(file: SourceFile) -> Pages:
     except ImportError as error:
         remedy = f"install it with {install_command('office')}"
         raise file.error("reading workbooks needs another package", remedy) from error
-    # It warns about parts that it would not write back, which is no loss here. `catch_warnings` is not thread-safe.
+    # It warns about parts that it would not write back. Nothing is written here. `catch_warnings` is not thread-safe.
     warnings.filterwarnings("ignore", module=r"openpyxl\.")
     with open_archive(file) as archive:
         uncalculated = has_uncalculated(archive)
@@ -46,7 +46,7 @@ def pages(file: SourceFile) -> Pages:
 
 
 def has_uncalculated(archive: ZipFile) -> bool:
-    """Whether a sheet holds formulas whose value was never stored, as files written by programs may."""
+    """Whether a sheet holds formulas without a stored value, as files written by programs may."""
     sheets = [entry for entry in archive.namelist() if re.fullmatch(r"xl/worksheets/[^/]+\.xml", entry)]
     return any(UNCALCULATED.search(archive.read(sheet)) for sheet in sheets)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Scripts without spaces between words: each of their characters counts as a word.
 UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
-# Different words whose stems are kept.
+# Stems that are kept, of different words.
 KEPT_STEMS = 2**16
 
 
@@ -103,9 +103,9 @@ def word_index(text: str, starts: np.ndarray, end: int, normalise: Callable[[str
 
 
 def word_scores(question: str, text: str, starts: np.ndarray, end: int) -> np.ndarray:
-    """BM25 [n] of a text's passages, which begin at characters `starts` [n], by the stems of the question's content words.
+    """Score passages [n] of a text, from characters `starts` [n] on, with BM25 on the stems of the question's content words.
 
-    By all its words, as they are, where it has no content word.
+    A question without content words is compared by all its words, as they are.
     """
     has_content = any(map(content_stem, WORD.findall(question)))
     return bm25(question, text, starts, end, normalise=content_stem if has_content else str.lower)

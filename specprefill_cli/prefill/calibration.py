@@ -1,4 +1,4 @@
-"""What calibration stores about a pair: in which folder, reading it, and whether it belongs to the models at hand."""
+"""Calibration files of a pair: their folders, reading them, and checking that they belong to the loaded models."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def calibration_folder(pair: Pair) -> Path:
 
 
 def draft_folder(draft: str) -> Path:
-    """The folder of a draft's scoring heads, which serve it under any target. It need not exist."""
+    """The folder of a draft's scoring heads, the same under any target. It need not exist."""
     return BUNDLED_FOLDER if ModelRef(draft).kind is Kind.BUNDLED else user_folder() / slug(draft)
 
 

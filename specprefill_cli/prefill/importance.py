@@ -111,7 +111,7 @@ def pool(probabilities: Tensor) -> Tensor:
 
 
 def usable_layers(windows: Sequence[int | None], prompt_tokens: int) -> list[int]:
-    """Layers whose attention reaches the whole document: sliding-window layers see only their window."""
+    """Return the layers that see the whole document: sliding-window layers see only their window."""
     return [layer for layer, window in enumerate(windows) if window is None or window >= prompt_tokens]
 
 

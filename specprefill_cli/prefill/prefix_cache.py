@@ -88,8 +88,8 @@ class StoredCache(ByteCache[Value], Generic[Value]):
 class PrefixCache:
     """One model's states of the latest prompts' prefixes and documents, by the token ids of these.
 
-    Any number of answers may share a state at the same time: each appends to a branch of its own. Other ranks find by
-    `name` what they keep beside this one.
+    Any number of answers may share a state at the same time: each appends to its branch. The caches of one model on
+    several ranks have the same `name`.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ def cached_tokens(
     layers: int,
     window: int | None = None,
 ) -> int:
-    """Tokens whose keys and values `open_prefix` is expected to find: those of prefix and document, or none.
+    """Tokens that `open_prefix` is expected to find cached: those of prefix and document, or none.
 
     How many layers a file on disk holds, only `open_prefix` sees.
     """
@@ -202,7 +202,7 @@ def cached_tokens(
 
 @dataclass
 class DocumentCache:
-    """What a session keeps from one question for the next ones about the same documents.
+    """Work that a session keeps from one question for the next ones about the same documents.
 
     encodings: token ids and offsets by tokenizer and text; encoding: held while a text is tokenised
     """

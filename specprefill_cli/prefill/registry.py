@@ -127,7 +127,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {"mode": MODES, "scorer": SCORERS}
 
 
 def check_name(setting: str, value: str, label: str) -> None:
-    """Raises UsageError, which begins with `label`, for a mode or scorer that is not registered."""
+    """Raises UsageError for a mode or scorer that is not registered. The message begins with `label`."""
     if setting in REGISTRIES:
         check_choice(value, (AUTO, *REGISTRIES[setting]), label)
 

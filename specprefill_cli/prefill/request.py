@@ -1,4 +1,4 @@
-"""What a mode is given: one prompt, the pair that reads it, and every setting of prefill with `auto` resolved."""
+"""The input of a mode: one prompt, the pair that reads it, and every setting of prefill with `auto` resolved."""
 
 from __future__ import annotations
 

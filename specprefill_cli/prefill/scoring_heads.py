@@ -39,8 +39,9 @@ class ScoringHeads:
     """The scoring heads of one draft, and what identifies the draft.
 
     lexical: weight of BM25, against 1 for the heads
-    auto_mass: share of the importance that `--keep auto` holds with these heads, and auto_tokens: the document tokens whose
-    importance it is a share of, those of a typical document that it was tuned on; None: all
+    auto_mass: share of the importance that `--keep auto` holds with these heads
+    auto_tokens: document tokens of a typical document that it was tuned on; it is a share of so many tokens' importance;
+        None: of all
     window: tokens that the draft must see back while it reads, for these heads to work as well; None: all of them
     default: whether they found the passage better than the scorers that need no calibration on held-out rows
     evidence: figures of the search
@@ -60,7 +61,7 @@ class ScoringHeads:
 
 
 def draft_identity(draft: LoadedModel) -> dict[str, Any]:
-    """What a file of heads says about its draft."""
+    """Return the values that identify a draft in a file of heads."""
     text = draft.model.config.get_text_config()
     return {
         "weights": weights_fingerprint(draft.model),

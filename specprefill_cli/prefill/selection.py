@@ -253,7 +253,7 @@ def spread_ratio(scores: Tensor, kept: int) -> float | None:
 
 
 def spread_warnings(request: PrefillRequest, scores: Scores, selection: Selection) -> tuple[str, ...]:
-    """A warning where dropped chunks are nearly as important as kept ones, for scorers whose limit is known."""
+    """Warn where dropped chunks are nearly as important as kept ones, for scorers with a known limit."""
     if scores.spread_limit is None or not len(selection.chunks):
         return ()
     ranked = add_neighbours(chunk_scores(scores.importance, request.chunk_size), scores.neighbours)

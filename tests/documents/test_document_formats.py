@@ -11,18 +11,9 @@ from hypothesis import strategies as st
 
 from specprefill_cli.documents import DocumentError, Limits, html, read_document, registry
 from specprefill_cli.documents.reader import SourceFile
-from specprefill_cli.errors import SpecprefillError
+from tests.helpers.document_files import refusal
 
 GERMAN = "Größe, Käse und Öl stehen im Menü für übermüdete Gäste."
-
-
-def refusal(data: bytes, name: str, limits: Limits | None = None) -> str:
-    with pytest.raises(DocumentError) as caught:
-        read_document(data, name, limits)
-    assert isinstance(caught.value, SpecprefillError)
-    assert caught.value.exit_code == 1
-    assert str(caught.value).isprintable()
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,10 @@ import docx
 import openpyxl
 import pytest
 
-from specprefill_cli.documents import DocumentError, Limits, read_document
+from specprefill_cli.documents import Limits, read_document
 from specprefill_cli.documents.xlsx import UNCALCULATED
 from specprefill_cli.installation import install_command
-from tests.helpers.document_files import CHAPTERS, book, saved, slides, word, workbook
-
-
-def refusal(data: bytes, name: str, limits: Limits | None = None) -> str:
-    with pytest.raises(DocumentError) as caught:
-        read_document(data, name, limits)
-    assert str(caught.value).isprintable()
-    return str(caught.value)
-
-
-def page_texts(document) -> list[str]:
-    return [document.text[page.start : page.end] for page in document.pages]
+from tests.helpers.document_files import CHAPTERS, book, page_texts, refusal, saved, slides, word, workbook
 
 
 def test_docx_text_is_complete_and_in_order() -> None:

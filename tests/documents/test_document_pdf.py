@@ -9,25 +9,23 @@ import pypdf
 import pytest
 from fpdf.enums import EncryptionMethod
 
-from specprefill_cli.documents import DocumentError, Limits, pdf, read_document
+from specprefill_cli.documents import Limits, pdf, read_document
 from specprefill_cli.documents.reader import Abandoned, SourceFile
 from specprefill_cli.documents.registry import read_pages
+from tests.helpers import document_files
 
 TEXTS = ["Alpha starts here.", "Beta is the second page.", "Gamma ends it."]
 
 
 def refusal(data: bytes, limits: Limits | None = None) -> str:
-    with pytest.raises(DocumentError) as caught:
-        read_document(data, "report.pdf", limits)
-    message = str(caught.value)
+    message = document_files.refusal(data, "report.pdf", limits)
     assert message.startswith("report.pdf: ")
-    assert message.isprintable()
     return message
 
 
 def test_pages_have_their_text_and_range(make_pdf) -> None:
     document = read_document(make_pdf(TEXTS), "report.pdf")
-    assert [document.text[page.start : page.end] for page in document.pages] == TEXTS
+    assert document_files.page_texts(document) == TEXTS
     assert document.text == "\n\n".join(TEXTS)
     assert (document.name, document.media_type, document.warnings) == ("report.pdf", "application/pdf", ())
     start = document.text.index("second")

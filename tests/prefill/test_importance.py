@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv.checkpoints import SlotKv
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study.controls import fresh
@@ -18,15 +17,8 @@ from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.bm25 import bm25
 from specprefill_cli.prefill.importance import attention_importance, transfer
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, WINDOW
-
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 6
-
-
-def request_for(session, text=TEXT, question="When does the gate open?", **settings):
-    collection = Collection((one_page_document("doc", text, "text/plain"),))
-    return session.request(collection, question, Settings(**settings))
+from tests.prefill.helpers import request_for
 
 
 @torch.no_grad()
@@ -96,11 +88,12 @@ def test_rejects_a_draft_with_only_short_window_layers(random_session):
         SCORERS["question"].score(request)
 
 
-def test_rejects_scores_that_are_not_finite(random_session):
+@pytest.mark.parametrize("name", ["question", "heads"])
+def test_rejects_scores_that_are_not_finite(random_session, name):
     with torch.no_grad():
-        random_session.pair.draft.model.model.layers[1].self_attn.k_proj.weight[0, 0] = float("nan")
+        random_session.pair.draft.model.model.layers[0].self_attn.q_proj.weight.fill_(float("nan"))
     with pytest.raises(SpecprefillError, match="not finite"):
-        SCORERS["question"].score(request_for(random_session))
+        SCORERS[name].score(request_for(random_session))
 
 
 @pytest.mark.parametrize("name", sorted(SCORERS))

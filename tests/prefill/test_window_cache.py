@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.models.cache import state_bytes
 from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TOKENS, DocumentCache, PrefixCache
 from specprefill_cli.settings import Settings
+from tests.prefill.helpers import collection_of
 from tests.prefill.test_windows import with_context
 
 # No two windows are alike.
 TEXT = " ".join(
     f"Gate {number} opens at nine. The keeper of house {2 * number} lives by the mill." for number in range(90)
 )
-COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+COLLECTION = collection_of(TEXT)
 SETTINGS = Settings(mode="select", scorer="heads", keep=0.1, max_new_tokens=4)
 QUESTIONS = ("When does it open?", "What do tickets cost, and where does the keeper live?", "Who?")
 
@@ -56,12 +56,12 @@ def test_a_document_larger_than_the_memory_does_not_evict_its_own_windows(random
 
 
 def test_a_document_larger_than_the_disk_limit_keeps_its_first_windows(random_session, tmp_path):
-    whole = cached(with_context(random_session, 400), disk(tmp_path / "whole"))
-    whole.ask(COLLECTION, "When?", SETTINGS).finished()
-    files = sorted((tmp_path / "whole").glob(f"*{SUFFIX}"))
+    roomy = cached(with_context(random_session, 400), disk(tmp_path / "roomy"))
+    roomy.ask(COLLECTION, "When?", SETTINGS).finished()
+    files = sorted((tmp_path / "roomy").glob(f"*{SUFFIX}"))
     limit = sum(path.stat().st_size for path in files) // 2
     for number in range(2):
-        session = cached(whole, disk(tmp_path / "half", limit))
+        session = cached(roomy, disk(tmp_path / "half", limit))
         answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
         assert (DRAFT_PREFIX in answer.reused) == bool(number)
         assert 0 < len(list((tmp_path / "half").glob(f"*{SUFFIX}"))) < len(files)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
 from specprefill_cli.prefill.calibration import CalibratedPair
@@ -22,15 +21,14 @@ from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_iden
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
-from specprefill_cli.settings import Settings
+from tests.prefill import helpers
 
 MANUAL = (packaged_folder("sample_docs") / "kestrel-pump-manual.md").read_text(encoding="utf-8")
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 60
 
 
 def request_for(session, text=TEXT, question="When does the gate open?", **settings):
-    collection = Collection((one_page_document("doc", text, "text/plain"),))
-    return session.request(collection, question, Settings(**{"max_new_tokens": 16} | settings))
+    return helpers.request_for(session, text, question, **{"max_new_tokens": 16} | settings)
 
 
 def with_context(session, draft, target=None):
@@ -182,21 +180,18 @@ def test_select_computes_kept_tokens_at_compact_positions(random_session):
     assert result.compact.factor < 0.5
 
 
-def test_original_positions_where_they_fit(random_session):
-    result = MODES["select"].prefill(request_for(random_session, scorer="lexical", keep=0.1))
-    assert result.compact is None
-    assert result.answer_position == result.plan.prompt_tokens
-
-
-def test_compact_positions_where_the_original_ones_fit(random_session):
-    result = MODES["select"].prefill(request_for(random_session, scorer="lexical", keep=0.1, positions="compact"))
-    assert result.answer_position == 2 * result.plan.kept_tokens < result.plan.prompt_tokens
-    assert 0 < result.compact.factor < 0.2
-
-
-def test_compact_positions_of_a_document_kept_whole_are_the_original_ones(random_session):
-    result = MODES["select"].prefill(request_for(random_session, scorer="lexical", keep=1.0, positions="compact"))
-    assert torch.equal(result.compact.positions, torch.arange(result.plan.prompt_tokens))
+@pytest.mark.parametrize(("positions", "keep"), [("auto", 0.1), ("compact", 0.1), ("compact", 1.0)])
+def test_positions_where_the_original_ones_fit(random_session, positions, keep):
+    request = request_for(random_session, scorer="lexical", keep=keep, positions=positions)
+    result = MODES["select"].prefill(request)
+    assert (result.compact is None) == (positions == "auto")
+    if keep == 1:
+        assert torch.equal(result.compact.positions, torch.arange(result.plan.prompt_tokens))
+    elif positions == "compact":
+        assert result.answer_position == 2 * result.plan.kept_tokens < result.plan.prompt_tokens
+        assert 0 < result.compact.factor < 0.2
+    else:
+        assert result.answer_position == result.plan.prompt_tokens
 
 
 def test_keep_is_capped_by_the_targets_context_with_a_warning(random_session):

@@ -1,4 +1,4 @@
-"""What every mode declares, and what it returns."""
+"""The interface of modes, and their result."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Mode(ABC):
     def cost(self, request: PrefillRequest) -> float | None:
         """Expected operations of the whole prefill, fixed costs of passes included; None where they are unknown.
 
-        What the request's caches hold already costs nothing.
+        Tokens in the request's caches cost nothing.
         """
         return None
 
@@ -84,7 +84,7 @@ class Mode(ABC):
         return None
 
     def new_cache_tokens(self, request: PrefillRequest) -> int:
-        """Prompt tokens whose keys and values the target's cache will hold and no earlier question left."""
+        """Count the prompt tokens that the target's cache will hold and no earlier question left there."""
         return request.prompt.length
 
     def preferred_on(self, pair: CalibratedPair) -> bool:

@@ -21,7 +21,7 @@ from specprefill_cli.prefill.scorers.base import AutoBudget, Scorer, Scores
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
 
-# Tokens that a draft whose window was not calibrated sees back: attention would be most of its work in long documents.
+# Tokens that a draft without a calibrated window sees back: attention would be most of its work in long documents.
 DEFAULT_WINDOW = 4_096
 
 
@@ -39,14 +39,14 @@ class AttentionScorer(Scorer):
 
     @abstractmethod
     def query_tokens(self, prompt: Prompt) -> Tensor:
-        """Indices [Q], ascending, of the suffix's tokens whose queries score the document."""
+        """Return the indices [Q], ascending, of the tokens in the suffix that query the document."""
 
     def decoded_queries(self, look_ahead: int) -> int:
         """How many look-ahead tokens add a query; fewer do where the draft ends its answer first."""
         return look_ahead if self.looks_ahead else 0
 
     def layers(self, request: PrefillRequest) -> Sequence[int]:
-        """Draft layers, ascending, whose attention is used. Raises SpecprefillError where there is none."""
+        """Return the draft layers, ascending, that score. Raises SpecprefillError where there is none."""
         draft, length = request.draft, request.draft_reach
         layers = usable_layers(window_layers(draft.config), length)
         if not layers:
@@ -84,7 +84,7 @@ class AttentionScorer(Scorer):
         return importance
 
     def auto_budget(self, request: PrefillRequest) -> AutoBudget:
-        """What `--keep auto` keeps."""
+        """The budget of `--keep auto`."""
         return AutoBudget()
 
     def score(self, request: PrefillRequest) -> Scores:

@@ -1,4 +1,4 @@
-"""What every scorer declares, and what it returns."""
+"""The interface of scorers, and their result."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NEIGHBOURS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class AutoBudget:
-    """What `--keep auto` keeps: the fewest chunks that hold a share of the importance's mass.
+    """The budget of `--keep auto`: the fewest chunks that hold a share of the importance's mass.
 
-    share: of the mass of the best chunks with so many document tokens, or of all chunks where `tokens` is None. The mass of
-    unimportant text grows with the document, what answers a question does not: a share that was tuned on documents of some
-    length is one of so many tokens in longer ones too.
+    share: of the mass of the best chunks with so many document tokens, or of all chunks where `tokens` is None. Unimportant
+    text grows with the document, the evidence for an answer does not. So a share that was tuned on documents of some length
+    counts the best chunks of that length in longer ones too.
     """
 
     share: float = 0.6

@@ -32,7 +32,7 @@ from specprefill_cli.settings import AUTO
 
 
 class HeadsScorer(AttentionScorer):
-    """Queries are the question's tokens and the prompt's last token, which predicts the answer's first."""
+    """Queries are the question's tokens and the prompt's last token, the one that predicts the answer's first."""
 
     name = "heads"
     looks_ahead = False
@@ -92,7 +92,7 @@ class HeadsScorer(AttentionScorer):
         return self.general_budget(request)
 
     def general_budget(self, request: PrefillRequest) -> AutoBudget:
-        """What `--keep auto` keeps where the target has no calibration of its own."""
+        """The budget of `--keep auto` where the target has no calibration of its own."""
         heads = required_heads(request)
         return AutoBudget(share=heads.auto_mass, tokens=heads.auto_tokens)
 

@@ -92,7 +92,7 @@ def windows_of(request: PrefillRequest) -> tuple[Window, ...]:
     if tokens <= room:
         return divide_document(tokens, tokens, tokens)
     size = min(room, max(request.chunk_size, int(CONTEXT_SHARE * draft.context)))
-    # Models whose rotation depends on the length rotate the keys of one cache alike only without a gap.
+    # Where the rotation depends on the length, the keys of one cache are rotated alike only without a gap.
     return divide_document(tokens, size, size if rotation_depends_on_length(draft.config) else room)
 
 
@@ -137,8 +137,8 @@ def score_core(
 def normalise_cores(windows: Sequence[CoreScores], head_weights: Tensor) -> Tensor:
     """Importance [n] of a document, from one softmax over the cores of all windows, prefix and suffix.
 
-    The attention of each head is averaged over the queries and counts with its weight [heads]. Prefix and suffix, which
-    every window holds, count once, with the mean over windows.
+    The attention of each head is averaged over the queries and counts with its weight [heads]. Every window
+    holds prefix and suffix; they count once, with the mean over windows.
     """
     cores, shared = torch.stack([window.masses for window in windows], 1).logsumexp(1)
     normalisers = torch.logaddexp(cores, shared - torch.tensor(float(len(windows))).log())
