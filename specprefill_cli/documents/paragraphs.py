@@ -1,14 +1,8 @@
 """PDF lines -> paragraphs.
 
-A line break in a PDF is where the paper ended, not where the thought did. The heuristic sees the text alone:
-
-1. A blank line always stays.
-2. List items, numbered headings and table rows (half of the words hold a digit, or dot leaders) stay on lines of their
-   own.
-3. A word divided by a hyphen at the line end is joined (see `divided_word`).
-4. A full line (at least 75 % of the page's usual line length) is joined with the next one, unless it ends a sentence and
-   the next line looks like a heading: short, capitalised, without a full stop.
-5. After every other line the break stays.
+The heuristic sees the text alone. It joins a word that a hyphen divides at the line end, and joins a full line (at least
+75 % of the page's usual line length) with the next one, unless it ends a sentence and the next line looks like a heading:
+short, capitalised, without a full stop. All other breaks stay: blank lines, list items, numbered headings, table rows.
 
 Only breaks become spaces and only dividing hyphens vanish: a wrong guess costs a line break, never text. Pages with short
 lines only (slides, forms, verse) stay as they are.

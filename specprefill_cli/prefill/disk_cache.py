@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -32,6 +32,7 @@ class DiskCache:
     folder: Path
     capacity_bytes: int
     warn: Callable[[str], None]
+    unsaved: dict[str, Mapping[str, Tensor]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.folder = self.folder.expanduser()
@@ -41,8 +42,21 @@ class DiskCache:
             raise UsageError(f"--cache-dir {self.folder}: cannot be made ({error.strerror}); give another") from error
 
     def path(self, key: str) -> Path:
-        """The file of a key, whether it exists or not."""
+        """The file of a key."""
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}{SUFFIX}"
+
+    def holds(self, key: str) -> bool:
+        """Whether there is a file of a key; whether it is whole, `load` sees."""
+        return self.path(key).exists()
+
+    def save_later(self, key: str, tensors: Mapping[str, Tensor]) -> None:
+        """Save with the next `write`: the first token of an answer does not wait for the disk."""
+        self.unsaved[key] = tensors
+
+    def write(self) -> None:
+        """Save what `save_later` noted."""
+        while self.unsaved:
+            self.save(*self.unsaved.popitem())
 
     def load(self, key: str) -> dict[str, Tensor] | None:
         """The tensors of a key by name; None where there are none, or their file is damaged."""

@@ -9,10 +9,8 @@ import hashlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from operator import itemgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 
     from specprefill_cli.prefill.disk_cache import DiskCache
 
-Value = TypeVar("Value")
-Packed = dict[str, Tensor]
 EMBEDDINGS = "embeddings"
 # Memory for one model's prefixes where no session decides it.
 DEFAULT_BYTES = 2**30
@@ -44,49 +40,8 @@ EMBEDDING_BYTES, ENCODING_BYTES, ID_BYTES = 2**26, 2**28, 40
 DRAFT_PREFIX, TARGET_PREFIX, TOKENS = "draft document KV", "target document KV", "document tokens"
 
 
-class StoredCache(ByteCache[Value], Generic[Value]):
-    """Values in memory, and the same values on disk where there is a store, as the tensors that `pack` returns."""
-
-    def __init__(
-        self,
-        capacity_bytes: int,
-        size: Callable[[Value], int],
-        store: DiskCache | None,
-        pack: Callable[[Value], Packed],
-    ) -> None:
-        super().__init__(capacity_bytes, size)
-        self.store, self.pack = store, pack
-        self.unsaved: dict[str, Value] = {}
-
-    def load(self, key: str, unpack: Callable[[Packed], Value]) -> Value | None:
-        """The value of a key, from memory or else from disk."""
-        value = self.find(key)
-        if value is None and self.store is not None:
-            tensors = self.store.load(key)
-            if tensors is not None:
-                value = unpack(tensors)
-                super().keep(key, value)
-        return value
-
-    def holds(self, key: str) -> bool:
-        """Whether `load` would find a value, unless its file is damaged."""
-        return key in self or (self.store is not None and self.store.path(key).exists())
-
-    def keep(self, key: str, value: Value) -> None:
-        """Keep a value in memory. `write` stores it, so that the first token of an answer does not wait for the disk."""
-        super().keep(key, value)
-        if self.store is not None:
-            self.unsaved[key] = value
-
-    def write(self) -> None:
-        """Store on disk what was kept since the last call."""
-        while self.store is not None and self.unsaved:
-            key, value = self.unsaved.popitem()
-            self.store.save(key, self.pack(value))
-
-
 class PrefixCache:
-    """One model's states of the latest prompts' prefixes and documents, by the token ids of these.
+    """One model's states of the latest prompts' prefixes and documents, by the token ids of these; also in a store on disk.
 
     Any number of answers may share a state at the same time: each appends to its branch. The caches of one model on
     several ranks have the same `name`.
@@ -97,10 +52,8 @@ class PrefixCache:
     ) -> None:
         self.store = store
         self.capacity_bytes = capacity_bytes
-        self.prefixes = StoredCache(capacity_bytes, state_bytes, store, pack_state)
-        self.embeddings: StoredCache[Tensor] = StoredCache(
-            EMBEDDING_BYTES, lambda vectors: vectors.nbytes, store, lambda vectors: {EMBEDDINGS: vectors}
-        )
+        self.prefixes: ByteCache[PrefillState] = ByteCache(capacity_bytes, state_bytes)
+        self.embeddings: ByteCache[Tensor] = ByteCache(EMBEDDING_BYTES, lambda vectors: vectors.nbytes)
         self.name = name or uuid.uuid4().hex
         self.revision = ""
 
@@ -123,36 +76,41 @@ class PrefixCache:
         digest = hashlib.sha256(tokens.numpy().tobytes()).hexdigest()
         return f"{loaded.name} {self.revision} {loaded.dtype} {window} {SINKS} {digest}"
 
+    def load(self, key: str, model: PreTrainedModel) -> PrefillState | None:
+        """The state of a prefix, from memory or else from disk."""
+        state = self.prefixes.find(key)
+        stored = self.store.load(key) if state is None and self.store is not None else None
+        if stored is not None:
+            pairs = [(stored[f"{number}.keys"], stored[f"{number}.values"]) for number in range(len(stored) // 2)]
+            state = restore_state(model, pairs)
+            self.prefixes.keep(key, state)
+        return state
+
+    def keep(self, key: str, state: PrefillState) -> None:
+        """Keep the state of a prefix in memory, and later on disk."""
+        self.prefixes.keep(key, state)
+        if self.store is not None:
+            tensors: dict[str, Tensor] = {}
+            for number, (keys, values) in enumerate(layer_tensors(state, state.length, len(state.layers))):
+                tensors |= {f"{number}.keys": keys, f"{number}.values": values}
+            self.store.save_later(key, tensors)
+
     def vectors(self, identity: str, compute: Callable[[], Tensor]) -> Tensor:
         """A document's embeddings, of a hundredth of its KV's size: those kept for an earlier question, or computed."""
-        vectors = self.embeddings.load(identity, itemgetter(EMBEDDINGS))
-        if vectors is None:
-            vectors = compute()
-            self.embeddings.keep(identity, vectors)
-        return vectors
+
+        def load_or_compute() -> Tensor:
+            stored = self.store.load(identity) if self.store is not None else None
+            if stored is None:
+                stored = {EMBEDDINGS: compute()}
+                if self.store is not None:
+                    self.store.save_later(identity, stored)
+            return stored[EMBEDDINGS]
+
+        return self.embeddings.find_or(identity, load_or_compute)
 
     def has_vectors(self, identity: str) -> bool:
         """Whether `vectors` would find a document's embeddings, in memory or on disk."""
-        return self.embeddings.holds(identity)
-
-    def write(self) -> None:
-        """Store on disk what was kept since the last call."""
-        self.prefixes.write()
-        self.embeddings.write()
-
-
-def pack_state(state: PrefillState) -> Packed:
-    """A state's keys and values by layer, for the disk."""
-    tensors: Packed = {}
-    for number, (keys, values) in enumerate(layer_tensors(state, state.length, len(state.layers))):
-        tensors |= {f"{number}.keys": keys, f"{number}.values": values}
-    return tensors
-
-
-def unpack_state(model: PreTrainedModel, tensors: Packed) -> PrefillState:
-    """The state of a model from what `pack_state` returned."""
-    layers = range(len(tensors) // 2)
-    return restore_state(model, [(tensors[f"{number}.keys"], tensors[f"{number}.values"]) for number in layers])
+        return identity in self.embeddings or (self.store is not None and self.store.holds(identity))
 
 
 def count_layers(state: PrefillState) -> int:
@@ -171,14 +129,14 @@ def open_prefix(
     if prefixes is None or rotation_depends_on_length(loaded.config):
         return new_state(prompt.length), lambda: None
     key, tokens = prefixes.key(loaded, prompt, window), prompt.document[1]
-    cached = prefixes.prefixes.load(key, partial(unpack_state, loaded.model))
+    cached = prefixes.load(key, loaded.model)
     if cached is not None and count_layers(cached) >= layers:
         return branch(cached, tokens), lambda: None
     # Evict before a new prefix is computed, so that no more than a cold start's memory is needed.
     largest = max((state_bytes(state) / state.length for state in prefixes.prefixes.values()), default=0.0)
     prefixes.prefixes.evict(prefixes.capacity_bytes - largest * tokens)
     state = new_state(prompt.length)
-    return state, lambda: prefixes.prefixes.keep(key, branch(state, tokens))
+    return state, lambda: prefixes.keep(key, branch(state, tokens))
 
 
 def cached_tokens(
@@ -196,7 +154,10 @@ def cached_tokens(
         return 0
     key = prefixes.key(loaded, prompt, window)
     state = prefixes.prefixes.get(key)
-    cached = prefixes.prefixes.holds(key) if state is None else count_layers(state) >= layers
+    if state is None:
+        cached = prefixes.store is not None and prefixes.store.holds(key)
+    else:
+        cached = count_layers(state) >= layers
     return prompt.document[1] if cached else 0
 
 
@@ -220,8 +181,9 @@ class DocumentCache:
 
     def write(self) -> None:
         """Store on disk what is meant to outlive the session."""
-        self.draft.write()
-        self.target.write()
+        for prefixes in (self.draft, self.target):
+            if prefixes.store is not None:
+                prefixes.store.write()
 
 
 def document_cache(setting: str | float, pair: LoadedPair, store: DiskCache | None = None) -> DocumentCache:

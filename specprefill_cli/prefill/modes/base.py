@@ -19,8 +19,7 @@ from specprefill_cli.record import GateVerdict
 class PrefillResult:
     """The target after prefill.
 
-    logits: [V] of the last prompt token; state: the target's cache; plan: the fate of every document span
-    importance: [n] of the document's tokens, where they were scored
+    logits: [V] of the last prompt token; importance: [n] of the document's tokens, where they were scored
     neighbours: weight of a chunk's two neighbours in its rank
     draft_state: the draft's cache of the whole prompt, where the draft ran and decoding needs it
     draft_window: tokens that the draft saw back while it read the document; None: all of them, or no draft ran
@@ -73,10 +72,7 @@ class Mode(ABC):
         """Prefill the target. Raises SpecprefillError where the pair does not allow this mode."""
 
     def cost(self, request: PrefillRequest) -> float | None:
-        """Expected operations of the whole prefill, fixed costs of passes included; None where they are unknown.
-
-        Tokens in the request's caches cost nothing.
-        """
+        """Expected operations of the prefill, fixed costs of passes included, cached tokens free; None: unknown."""
         return None
 
     def obstacle(self, request: PrefillRequest) -> str | None:

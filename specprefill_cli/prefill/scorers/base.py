@@ -34,7 +34,6 @@ class AutoBudget:
 class Scores:
     """Importance [n] of the target's document tokens.
 
-    auto_budget: what `--keep auto` keeps of them
     neighbours: weight of a chunk's two neighbours in its rank
     whole_sentences: whether a kept chunk brings the rest of the sentences that it cuts, within the same budget of tokens
     spread_limit: `spread_ratio` of chunks above which the evidence is spread over the document; None where it is unknown
