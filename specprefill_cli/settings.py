@@ -29,7 +29,7 @@ class Setting:
     """Everything that is known about one setting.
 
     type: of its value: bool, int, float or str; optional: whether it may be None, which the word `auto` stands for
-    panel: heading of the option in `--help`; None where it is no command-line option
+    panel: heading of the option in `--help`
     minimum, maximum: inclusive bounds; above: an exclusive lower bound
     words: values allowed beside a number; choices: all values, where the list is closed
     unset: what None stands for, in words
@@ -41,7 +41,7 @@ class Setting:
     type: type
     optional: bool
     help: str
-    panel: str | None
+    panel: str
     minimum: float | None = None
     above: float | None = None
     maximum: float | None = None
@@ -113,7 +113,7 @@ class Setting:
         return text + (f", or {' or '.join(map(repr, self.words))}" if self.words else "")
 
 
-def setting(panel: str | None, default: Any, help: str, **more: Any) -> Any:
+def setting(panel: str, default: Any, help: str, **more: Any) -> Any:
     """A field of `Settings`; `more` are other fields of `Setting`."""
     return field(default=default, metadata={"panel": panel, "help": help, **more})
 
