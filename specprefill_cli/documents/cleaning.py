@@ -1,7 +1,8 @@
-"""Clean up the characters that extraction leaves behind: pure functions, linear in the text, idempotent."""
+"""Clean up extracted text: pure functions, linear in the text, idempotent."""
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 from specprefill_cli.errors import UsageError
 
@@ -59,6 +60,14 @@ def normalise_nfc(text: str) -> str:
         return text
     words = re.split("([ \n])", text)
     return "".join(word if len(word) > NFC_CHARACTERS else unicodedata.normalize("NFC", word) for word in words)
+
+
+def row_text(cells: Iterable[str]) -> str:
+    """Write a table row as `a | b`; empty cells before a filled one keep their bars, so that columns stay aligned."""
+    texts = [" ".join(cell.split()) for cell in cells]
+    while texts and not texts[-1]:
+        texts.pop()
+    return " ".join(" | ".join(texts).split())
 
 
 def clean_question(question: str) -> str:

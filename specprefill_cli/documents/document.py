@@ -49,9 +49,9 @@ class Document:
         return tuple(page.number for page in self.pages[first:last] if page.start < page.end)
 
 
-def one_page_document(name: str, text: str, media_type: str, warnings: tuple[str, ...] = ()) -> Document:
+def one_page_document(name: str, text: str, media_type: str) -> Document:
     """Build a document of a format without pages: all its text is page 1."""
-    return Document(name, text, (Page(1, 0, len(text)),), media_type, warnings)
+    return Document(name, text, (Page(1, 0, len(text)),), media_type)
 
 
 def join_pages(texts: Iterable[str]) -> tuple[str, tuple[Page, ...]]:
@@ -61,8 +61,8 @@ def join_pages(texts: Iterable[str]) -> tuple[str, tuple[Page, ...]]:
     position = 0
     for number, text in enumerate(texts, start=1):
         if text and position:
-            parts.append("\n\n")
-            position += 2
+            parts.append(SEPARATOR)
+            position += len(SEPARATOR)
         pages.append(Page(number, position, position + len(text)))
         parts.append(text)
         position += len(text)

@@ -1,24 +1,63 @@
-"""DOCX and PPTX: paragraphs, headings, lists and tables of a Word document as one page, the slides of a presentation as pages.
+"""DOCX, PPTX and EPUB: ZIP archives of XML, guarded against hostile ones.
 
-Both write paragraphs as `p`, their text as `t`, and tables as `tr` and `tc`; their namespaces differ.
+DOCX and PPTX both write paragraphs as `p`, their text as `t`, and tables as `tr` and `tc`; their namespaces differ.
 """
 
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from io import BytesIO
+from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from zipfile import ZipFile
 
-from specprefill_cli.documents.archives import entry_name, open_archive, parse_entry, row_text
+from specprefill_cli.documents.cleaning import row_text
 from specprefill_cli.documents.document import page_ranges
+from specprefill_cli.documents.encoding import decode_markup
+from specprefill_cli.documents.html import visible_text
 from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 
+MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
+CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 # Deleted and moved text, the second copy of a drawing for old programs, and properties hold no text of the document.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
 CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
 # The level of each heading style, by its id: ids are in the language of the program, names are not.
 Levels = Mapping[str, int]
+
+
+def open_archive(file: SourceFile) -> ZipFile:
+    """Open an archive. Raises DocumentError for a ZIP bomb, judged by the sizes it declares.
+
+    zipfile never unpacks more of an entry than its declared size.
+    """
+    archive = ZipFile(BytesIO(file.data))
+    entries = archive.infolist()
+    xml = sum(entry.file_size for entry in entries if entry.filename.lower().endswith(MARKUP_SUFFIXES))
+    sizes = (
+        (sum(entry.file_size for entry in entries), file.limits.max_unpacked_bytes, "bytes"),
+        (xml, file.limits.max_xml_bytes, "bytes of XML"),
+        (len(entries), file.limits.max_entries, "parts"),
+    )
+    for size, limit, unit in sizes:
+        if size > limit:
+            raise file.error(f"unpacks to {size:,} {unit}, the limit is {limit:,}", "split it")
+    return archive
+
+
+def parse_entry(archive: ZipFile, entry: str) -> Element:
+    """Parse an XML entry. Raises ValueError for one that declares entities: they can grow without bound."""
+    xml = archive.read(entry)
+    if b"<!ENTITY" in xml:
+        raise ValueError(f"{entry} declares XML entities")
+    return ElementTree.fromstring(xml)
+
+
+def entry_name(folder: str, link: str) -> str:
+    """The name of the entry that a link in the entries' `folder` leads to."""
+    return posixpath.normpath(posixpath.join("/", folder, unquote(urlsplit(link).path))).lstrip("/")
 
 
 def document_pages(file: SourceFile) -> Pages:
@@ -154,6 +193,43 @@ def inline_text(node: Element, levels: Levels) -> Iterator[str]:
             yield from inline_text(child, levels)
 
 
+def chapter_pages(file: SourceFile) -> Pages:
+    """Yield the chapters in reading order. Raises DocumentError: protected against copying."""
+    with open_archive(file) as book:
+        entries = set(book.namelist())
+        chapters = reading_order(book)
+        if ENCRYPTION in entries and set(chapters) & encrypted_entries(book):
+            raise file.error("the book is protected against copying (DRM)", "use an unprotected copy")
+        missing = [chapter for chapter in chapters if chapter not in entries]
+        if missing:
+            file.warnings.append(f"{len(missing)} of {len(chapters)} chapters are missing, the first: {missing[0]}")
+        for chapter in chapters:
+            if chapter in entries:
+                page = SourceFile(book.read(chapter), f"{file.name}:{chapter}", file.limits)
+                _, text = visible_text(decode_markup(page), file.stop)
+                file.warnings += [f"{chapter}: {warning}" for warning in page.warnings]
+                yield file.page_text(text.split("\n"))
+
+
+def reading_order(book: ZipFile) -> list[str]:
+    """Return the names of the entries that hold the chapters, in the order of the package document's spine."""
+    rootfile = parse_entry(book, CONTAINER).find(".//{*}rootfile")
+    if rootfile is None:
+        raise ValueError(f"{CONTAINER} names no package document")
+    package = rootfile.get("full-path", "")
+    opf = parse_entry(book, package)
+    links = {item.get("id"): item.get("href", "") for item in opf.iterfind(".//{*}item")}
+    identifiers = [itemref.get("idref") for itemref in opf.iterfind(".//{*}itemref")]
+    return [entry_name(posixpath.dirname(package), links[name]) for name in identifiers if name in links]
+
+
+def encrypted_entries(book: ZipFile) -> set[str]:
+    """Return the names of the encrypted entries; in many books these are the fonts alone."""
+    references = parse_entry(book, ENCRYPTION).iterfind(".//{*}CipherReference")
+    return {entry_name("", reference.get("URI", "")) for reference in references}
+
+
 MEDIA_TYPE = "application/vnd.openxmlformats-officedocument"
 DOCX = FormatReader((".docx",), f"{MEDIA_TYPE}.wordprocessingml.document", document_pages)
 PPTX = FormatReader((".pptx",), f"{MEDIA_TYPE}.presentationml.presentation", slide_pages)
+EPUB = FormatReader((".epub",), "application/epub+zip", chapter_pages)

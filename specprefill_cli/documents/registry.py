@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import PurePath
 
-from specprefill_cli.documents import epub, html, office, pdf, text, xlsx
+from specprefill_cli.documents import html, office, pdf, text, xlsx
 from specprefill_cli.documents.document import Document, join_pages
 from specprefill_cli.documents.encoding import BOM_ENCODINGS
 from specprefill_cli.documents.reader import LIMITS, FormatReader, Limits, SourceFile, run_with_deadline
@@ -27,14 +27,14 @@ ZIP_SIGNATURE = b"PK\x03\x04"
 # The first entries of an archive, and the list of entries at its end, name the format; a damaged file may lack the list.
 ARCHIVE_START_BYTES, ARCHIVE_END_BYTES = 4096, 2**16
 OFFICE_ENTRIES = (
-    (b"META-INF/container.xml", epub.READER),
-    (b"application/epub+zip", epub.READER),
+    (b"META-INF/container.xml", office.EPUB),
+    (b"application/epub+zip", office.EPUB),
     (b"word/", office.DOCX),
     (b"ppt/", office.PPTX),
     (b"xl/", xlsx.READER),
 )
 HTML_START = re.compile(rb"\s*(?:<\?xml[^>]{0,200}>\s*)?(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+html|html)\b", re.I)
-OFFICE_READERS = (office.DOCX, office.PPTX, xlsx.READER, epub.READER)
+OFFICE_READERS = (office.DOCX, office.PPTX, xlsx.READER, office.EPUB)
 READERS = (pdf.READER, text.MARKDOWN, html.READER, text.TEXT, text.CSV, *OFFICE_READERS)
 KNOWN_SUFFIXES: tuple[str, ...] = tuple(suffix for reader in READERS for suffix in reader.suffixes)
 

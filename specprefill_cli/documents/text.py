@@ -5,8 +5,7 @@ from collections import Counter
 from io import StringIO
 from itertools import islice
 
-from specprefill_cli.documents.archives import row_text
-from specprefill_cli.documents.cleaning import clean_text, normalise_line_ends
+from specprefill_cli.documents.cleaning import clean_text, normalise_line_ends, row_text
 from specprefill_cli.documents.encoding import decode
 from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 

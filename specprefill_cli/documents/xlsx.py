@@ -10,7 +10,8 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
-from specprefill_cli.documents.archives import open_archive, row_text
+from specprefill_cli.documents.cleaning import row_text
+from specprefill_cli.documents.office import open_archive
 from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 from specprefill_cli.installation import install_command
 

@@ -19,18 +19,13 @@ if TYPE_CHECKING:
 # Scripts without spaces between words: each of their characters counts as a word.
 UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
+K1, B = 1.2, 0.75
 # Stems that are kept, of different words.
 KEPT_STEMS = 2**16
 
 
 def bm25(
-    question: str,
-    text: str,
-    starts: np.ndarray,
-    end: int,
-    k1: float = 1.2,
-    b: float = 0.75,
-    normalise: Callable[[str], str] = str.lower,
+    question: str, text: str, starts: np.ndarray, end: int, normalise: Callable[[str], str] = str.lower
 ) -> np.ndarray:
     """Okapi BM25 (Robertson and Zaragoza 2009) of passages of a text for a question: [n].
 
@@ -39,11 +34,11 @@ def bm25(
     normalise: the form in which words are compared; empty for words that do not count in a question
     """
     index = word_index(text, starts, end, normalise)
-    norm = k1 * (1 - b + b * index.lengths / max(index.lengths.mean(), 1e-9))
+    norm = K1 * (1 - B + B * index.lengths / max(index.lengths.mean(), 1e-9))
     scores = np.zeros(len(starts))
     for word in sorted({normalise(word) for word in WORD.findall(question)} - {""}):
         frequency = index.frequency(word)
-        scores += rarity(frequency) * frequency * (k1 + 1) / (frequency + norm)
+        scores += rarity(frequency) * frequency * (K1 + 1) / (frequency + norm)
     return scores
 
 

@@ -113,9 +113,9 @@ SCORERS: Registry[Scorer] = Registry(
     "scorer",
     "specprefill.scorers",
     {
-        "question": "specprefill_cli.prefill.scorers.question:QuestionScorer",
+        "question": "specprefill_cli.prefill.scorers.attention:QuestionScorer",
         "heads": "specprefill_cli.prefill.scorers.heads:HeadsScorer",
-        "paper": "specprefill_cli.prefill.scorers.question:PaperScorer",
+        "paper": "specprefill_cli.prefill.scorers.attention:PaperScorer",
         "blend": "specprefill_cli.prefill.scorers.blend:BlendScorer",
         "embedding": "specprefill_cli.prefill.scorers.embedding:EmbeddingScorer",
         "lexical": "specprefill_cli.prefill.scorers.lexical:LexicalScorer",

@@ -21,10 +21,10 @@ from specprefill_cli.models.cache import PrefillState, new_state
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.scorers.attention import QuestionScorer
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
-from specprefill_cli.prefill.scorers.question import QuestionScorer
 from specprefill_cli.prefill.scoring_heads import (
     Head,
     ScoringHeads,

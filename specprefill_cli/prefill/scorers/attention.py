@@ -1,4 +1,4 @@
-"""Scoring by the draft's attention: one run of the draft, from which a scorer picks its queries."""
+"""Scorers `question` and `paper`, and their base: the attention of a few queries in one run of the draft."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import AutoBudget, Scorer, Scores
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, Scorer, Scores
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
 
@@ -174,6 +174,31 @@ class AttentionScorer(Scorer):
             return f"the draft's context of {draft.context:,} tokens is too short for the prompt"
         if not usable_layers(window_layers(draft.config), reach):
             return f"every layer of the draft sees less than the {reach:,} tokens"
+        return None
+
+
+class QuestionScorer(AttentionScorer):
+    """The question's own tokens, without the chat template's suffix, and every look-ahead token are queries."""
+
+    name = "question"
+    neighbours = NEIGHBOURS
+
+    def query_tokens(self, prompt: Prompt) -> Tensor:
+        return torch.arange(*prompt.question)
+
+
+class PaperScorer(AttentionScorer):
+    """As published (arXiv 2502.02789): queries are the last prompt token and `look_ahead` - 1 decoded tokens; no window."""
+
+    name = "paper"
+
+    def query_tokens(self, prompt: Prompt) -> Tensor:
+        return torch.tensor([prompt.length - 1])
+
+    def decoded_queries(self, look_ahead: int) -> int:
+        return max(0, look_ahead - 1)
+
+    def window(self, pair: CalibratedPair, setting: str | int) -> None:
         return None
 
 
