@@ -65,12 +65,12 @@ def expand_source(source: str) -> Expansion:
 
 def match_pattern(pattern: Path) -> Iterator[Path]:
     """Yield the files that a pattern matches, hidden ones aside; `**` follows no links to folders: they may form loops."""
-    fixed = len(list(takewhile(PATTERN_CHARACTERS.isdisjoint, pattern.parts)))
+    fixed_parts = len(list(takewhile(PATTERN_CHARACTERS.isdisjoint, pattern.parts)))
     # Inside a name, `**` means no more than `*`.
-    parts = [part if part == "**" else part.replace("**", "*") for part in pattern.parts[fixed:]]
+    parts = [part if part == "**" else part.replace("**", "*") for part in pattern.parts[fixed_parts:]]
     # A pattern that ends with `**` matches the files below; pathlib would name the folders alone.
     inner = (*parts, "*") if parts[-1] == "**" else parts
-    top = Path(*pattern.parts[:fixed])
+    top = Path(*pattern.parts[:fixed_parts])
     for path in top.glob(str(Path(*inner))):
         hidden = any(part.startswith(".") for part in path.relative_to(top).parts)
         if not hidden and not os.path.isdir(path):
@@ -103,9 +103,9 @@ def expand_folder(folder: str) -> Expansion:
     if not skipped:
         return Expansion(sorted(files), failures=failures)
     suffixes = sorted({path.suffix.lower() or path.name for path in skipped})
-    named = ", ".join(suffixes[:MOST_SUFFIXES]) + (", ..." if len(suffixes) > MOST_SUFFIXES else "")
+    suffix_list = ", ".join(suffixes[:MOST_SUFFIXES]) + (", ..." if len(suffixes) > MOST_SUFFIXES else "")
     subject = "file of another kind was" if len(skipped) == 1 else "files of other kinds were"
-    warning = one_line(f"{len(skipped)} {subject} skipped in the folder {folder} ({named})")
+    warning = one_line(f"{len(skipped)} {subject} skipped in the folder {folder} ({suffix_list})")
     return Expansion(sorted(files), warnings=[warning], failures=failures)
 
 

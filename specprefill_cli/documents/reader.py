@@ -120,13 +120,13 @@ class SourceFile:
 
     def page_text(self, lines: Iterable[str]) -> str:
         """Join the lines of a page, cleaned. Raises as `check_room`, before a long string is repeated many times."""
-        kept = []
+        page_lines = []
         characters = 0
         for line in lines:
             characters += len(line) + 1
             self.check_room(characters)
-            kept.append(line.rstrip())
-        return clean_text("\n".join(kept)).strip("\n")
+            page_lines.append(line.rstrip())
+        return clean_text("\n".join(page_lines)).strip("\n")
 
 
 Pages = Generator[str, None, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,11 +67,11 @@ class DiskCache:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 stored = (file.metadata() or {}).get("checksum")
-            if checksum(tensors.values()) != stored:
+            if checksum(tensors) != stored:
                 raise ValueError("its checksum differs")
         except FileNotFoundError:
             return None
-        except (SafetensorError, OSError, ValueError) as error:
+        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
             self.warn(f"{path}: damaged document state ({first_line(error)}); it is computed again")
             return None
         # A folder that can only be read serves too.
@@ -94,7 +94,7 @@ class DiskCache:
             handle, scratch = tempfile.mkstemp(dir=self.folder, suffix=SUFFIX)
             os.close(handle)
             try:
-                save_file(copies, scratch, metadata={"checksum": checksum(copies.values())})
+                save_file(copies, scratch, metadata={"checksum": checksum(copies)})
                 os.replace(scratch, self.path(key))
             finally:
                 Path(scratch).unlink(missing_ok=True)
@@ -117,6 +117,6 @@ class DiskCache:
                 path.unlink(missing_ok=True)
 
 
-def checksum(tensors: Iterable[Tensor]) -> str:
-    """The sum of all tensors' bytes as 64-bit words: safetensors notices a truncated file, not a changed one."""
-    return str(sum(int(tensor.view(torch.int64).sum()) for tensor in tensors))
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """The sum of all tensors' bytes as 64-bit words, and their names: safetensors notices truncation, not changed bytes."""
+    return f"{sum(int(tensor.view(torch.int64).sum()) for tensor in tensors.values())} {sorted(tensors)}"

@@ -79,9 +79,9 @@ def document_floor(keep: float, document_tokens: int) -> float:
     return keep * document_tokens / 2
 
 
-def chunks_for_mass(scores: Tensor, share: float, most: int | None = None) -> int:
-    """Size of the smallest set of chunks that holds `share` of the summed scores of the `most` best ones, or of all."""
-    ordered = scores[rank_chunks(scores)[:most]].cumsum(0)
+def chunks_for_mass(scores: Tensor, share: float, best: int | None = None) -> int:
+    """Size of the smallest set of chunks that holds `share` of the summed scores of the `best` chunks, or of all."""
+    ordered = scores[rank_chunks(scores)[:best]].cumsum(0)
     return min(int((ordered < share * ordered[-1]).sum()) + 1, len(ordered))
 
 
@@ -108,8 +108,8 @@ def select(
     scores = add_neighbours(chunk_scores(importance, chunk_size), neighbours)
     if keep is None:
         budget = auto_budget or AutoBudget()
-        most = None if budget.tokens is None else math.ceil(budget.tokens / chunk_size)
-        count = chunks_for_mass(scores, budget.share, most)
+        best = None if budget.tokens is None else math.ceil(budget.tokens / chunk_size)
+        count = chunks_for_mass(scores, budget.share, best)
     else:
         count = chunk_budget(keep, prompt_tokens, end - start, chunk_size)
     if limit is not None:

@@ -45,8 +45,8 @@ def rank_correlation(first, second):
 
 
 @given(st.integers(1, 200_000), st.integers(33, 20_000), st.integers(0, 20_000))
-def test_cores_divide_the_document_and_windows_fit(tokens, size, more):
-    room = size + more
+def test_cores_divide_the_document_and_windows_fit(tokens, size, spare):
+    room = size + spare
     windows = divide_document(tokens, size, room)
     assert [0, *(window.core[1] for window in windows)] == [*(window.core[0] for window in windows), tokens]
     for window in windows:
