@@ -64,7 +64,7 @@ def divided_word(line: str, following: str) -> str | None:
 
 
 def separator(line: str, following: str, line_is_full: bool, following_is_full: bool) -> str:
-    """Return what stands between two lines: a line break, a space, or nothing."""
+    """Return the separator of two lines: a line break, a space, or nothing."""
     if not line or not following or BLOCK_START.match(following):
         return "\n"
     if divided_word(line, following):

@@ -22,7 +22,7 @@ REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
 
 
 class Complaints(logging.Handler):
-    """Collects what pypdf logs, by thread: it repairs damage, and says only there that a page may have lost text."""
+    """Collects pypdf's log by thread: pypdf repairs damage, and only its log says that a page may have lost text."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

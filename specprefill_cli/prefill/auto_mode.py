@@ -1,4 +1,4 @@
-"""The mode of a prompt: what `--mode auto` takes, what modes need, and whether a prompt fits the pair."""
+"""The mode that `--mode auto` takes, and whether a prompt fits the pair."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from specprefill_cli.settings import AUTO
 
 # Expected speedup over `full` from which `auto` takes another mode.
 SMALLEST_SPEEDUP = 1.2
-# What helps against a prompt that does not fit, and where its documents are not the reason.
+# Remedies for a prompt that does not fit, and for one with a question that does not.
 SHORTEN = "give fewer or shorter documents, or a pair with a longer context"
 SHORTEN_QUESTION = "ask a shorter question, or use a pair with a longer context"
-# What follows a prompt, and the option that limits it.
+# The text behind a prompt, and the option that limits it.
 ANSWER, LOOK_AHEAD = ("answer", "--max-new-tokens"), ("look-ahead", "--look-ahead")
 
 
@@ -38,7 +38,7 @@ def choose_mode(mode: str, request: PrefillRequest) -> tuple[str, str | None]:
 
 
 def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
-    """The mode in which this prompt costs least, and the reason in words; what earlier questions left costs nothing.
+    """The mode in which this prompt costs least, and the reason in words; cached tokens cost nothing.
 
     A mode that calibration prefers comes first, where it promises enough.
     """
@@ -102,7 +102,7 @@ def fits_target(request: PrefillRequest) -> bool:
 
 
 def check_fits(request: PrefillRequest, mode: str) -> None:
-    """Raises PromptTooLong when prompt and answer exceed what the mode takes of the target's context, or the draft's."""
+    """Raises PromptTooLong when the mode cannot fit prompt and answer into the contexts of target and draft."""
     any_length = MODES[mode].any_length
     advice = SHORTEN if any_length else f"use --mode select, or {SHORTEN}"
     tokens = request.prompt.length
@@ -143,7 +143,7 @@ def check_context(
     """Raises PromptTooLong where tokens of a prompt, and `reserve` behind them, exceed a model's context.
 
     tokens: those that must fit at once; fewer than the prompt's where its document is read in windows
-    content: what follows the prompt, and the option that limits it
+    content: the text behind the prompt, and the option that limits it
     """
     if tokens + reserve <= model.context:
         return

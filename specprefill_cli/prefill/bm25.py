@@ -1,4 +1,4 @@
-"""Okapi BM25 of a question over passages of a document, by English stems: what words alone say about where the answer is."""
+"""Okapi BM25 of a question over passages of a document, by English stems."""
 
 from __future__ import annotations
 

@@ -38,10 +38,10 @@ REMEDY = "specprefill calibrate, or delete it"
 
 @dataclass
 class CalibratedPair(LoadedPair):
-    """A loaded pair with what calibration found out about it.
+    """A loaded pair with its calibration.
 
     scoring_heads: the draft's heads that point at answers; target_calibration: the target's own values of `auto`
-    mode_data: what modes keep about the pair, by a name of their own
+    mode_data: data of modes about the pair, by a name that the mode chooses
     """
 
     scoring_heads: ScoringHeads | None = None
@@ -54,7 +54,7 @@ def read_description(
 ) -> Content | None:
     """Read a calibration file with `parse`; None where there is no file.
 
-    content: what the file holds, for messages; remedy: the command that makes it
+    content: of the file, for messages; remedy: the command that makes it
 
     Raises SpecprefillError for a damaged file.
     """
@@ -82,7 +82,7 @@ def check_identity(
 
 
 def calibration_folder(pair: Pair) -> Path:
-    """The folder of what is calibrated for a pair: confidence, positions, draft KV. It need not exist."""
+    """The folder of a pair's calibrations: confidence, positions, draft KV. It need not exist."""
     if ModelRef(pair.draft).kind is Kind.BUNDLED:
         if ModelRef(pair.target).kind is Kind.BUNDLED:
             return BUNDLED_FOLDER
@@ -146,7 +146,7 @@ class TargetCalibration:
 
     target: fingerprint of the weights that it was found on; None: it holds for all weights of the pair
     positions: `compact`, or `original` while these fit the context
-    auto_mass, auto_tokens: what `--keep auto` keeps, in place of the scoring heads' own
+    auto_mass, auto_tokens: budget of `--keep auto`, in place of that of the scoring heads
     evidence: figures of the calibration
     """
 

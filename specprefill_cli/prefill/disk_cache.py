@@ -54,7 +54,7 @@ class DiskCache:
         self.unsaved[key] = tensors
 
     def write(self) -> None:
-        """Save what `save_later` noted."""
+        """Save the entries of `save_later`."""
         while self.unsaved:
             self.save(*self.unsaved.popitem())
 
@@ -80,7 +80,7 @@ class DiskCache:
         return tensors
 
     def save(self, key: str, tensors: Mapping[str, Tensor]) -> None:
-        """Write a file whole, then remove what exceeds the limit; warn where that fails."""
+        """Write a file whole, then trim the folder; warn where that fails."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 EMBEDDINGS = "embeddings"
 # Memory for one model's prefixes where no session decides it.
 DEFAULT_BYTES = 2**30
-# Memory for the embeddings and the tokens of documents, and what a token takes: an id, as Python's number in a list.
+# Memory for the embeddings and the tokens of documents, and of one token: its id is a Python number in a list.
 EMBEDDING_BYTES, ENCODING_BYTES, ID_BYTES = 2**26, 2**28, 40
 DRAFT_PREFIX, TARGET_PREFIX, TOKENS = "draft document KV", "target document KV", "document tokens"
 
@@ -176,11 +176,11 @@ class DocumentCache:
     )
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
-        """`encode_text`, or what it returned for the same text before."""
+        """`encode_text`, or its earlier result for the same text."""
         return self.encodings.find_or((tokenizer, text), lambda: encode_text(tokenizer, text))
 
     def write(self) -> None:
-        """Store on disk what is meant to outlive the session."""
+        """Store the new entries on disk."""
         for prefixes in (self.draft, self.target):
             if prefixes.store is not None:
                 prefixes.store.write()

@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Plugin:
-    """A mode or scorer of another package: its name, what it is loaded from, and why that failed, if it did."""
+    """A mode or scorer of another package: its name, its entry point, and why loading failed, if it did."""
 
     name: str
     source: str

@@ -36,7 +36,7 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringHeads:
-    """The scoring heads of one draft, and what identifies the draft.
+    """The scoring heads and the identity of one draft.
 
     lexical: weight of BM25, against 1 for the heads
     auto_mass: share of the importance that `--keep auto` holds with these heads

@@ -21,7 +21,7 @@ from specprefill_cli.record import Fate
 
 # Tokens of a sentence that a chunk is widened by at most, and characters around a chunk in which its sentences are looked for.
 LONGEST_REST, SENTENCE_REACH = 48, 400
-# What `--keep auto` is assumed to keep before scoring: three in four questions about short documents keep less.
+# Keep ratio that `--keep auto` is assumed to reach, before scoring: three in four questions about short documents keep less.
 ASSUMED_KEEP = 0.25
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
 AUTO_CONTEXT_SHARE = 0.25
@@ -159,7 +159,7 @@ def complete_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> 
 
 
 def selection_warnings(plan: Plan, importance: Tensor, keep: float | None) -> tuple[str, ...]:
-    """Why a selection is not what the settings say: at most one warning."""
+    """Warn where a selection does not follow the settings: at most one warning."""
     if not importance.any():
         return ("every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full",)
     start, end = plan.document

@@ -55,7 +55,7 @@ class Mode(ABC):
     """A way to prefill a prompt, registered by `name` in `prefill/registry.py` or by a plugin.
 
     uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
-    fallback_scorer: what `--scorer auto` takes where the draft has no calibrated heads
+    fallback_scorer: choice of `--scorer auto` where the draft has no calibrated heads
     any_length: whether it takes prompts longer than the target's context
     automatic: whether `--mode auto` may take it where `cost` promises a gain over `full`; others need a `preference`
     """

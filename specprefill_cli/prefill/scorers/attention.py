@@ -66,7 +66,7 @@ class AttentionScorer(Scorer):
         """Read the prompt and score the document.
 
         Returns the importance [n] of the draft's document tokens, float32 on the CPU; the draft's cache of the prompt and
-        what was decoded behind it, where all layers are in it; and whether an earlier question left the document's KV.
+        the look-ahead tokens, None where the document was divided; and whether an earlier question left the document's KV.
         """
         prompt = request.draft_prompt
         state, capture, cached = self.prefill(request)
@@ -155,7 +155,7 @@ class AttentionScorer(Scorer):
         draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
         cost = cost_of(draft)
         cached = cached_tokens(request.draft_prefixes, draft, prompt, last_layer + 1, request.draft_window)
-        # What stands behind the document sees everything.
+        # The suffix sees everything.
         local = None if cached else request.local_window
         overhead = cost.overhead_flops() if with_overhead else 0.0
         if self.looks_ahead:
