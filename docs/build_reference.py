@@ -53,8 +53,7 @@ def setting_rows() -> Iterator[Sequence[str]]:
     """A row of the table for each setting."""
     for name, setting in SETTINGS.items():
         default = setting.unset or f"`{as_written(name, setting.default)}`"
-        option = "" if setting.panel is None else f"`{setting.flag}`"
-        yield f"`{name}`", option, f"`{setting.variable}`", values_in_words(setting), default, setting.help
+        yield f"`{name}`", f"`{setting.flag}`", f"`{setting.variable}`", values_in_words(setting), default, setting.help
 
 
 def values_in_words(setting: Setting) -> str:

@@ -13,8 +13,8 @@ Value = TypeVar("Value")
 class ByteCache(OrderedDict[Any, Value]):
     """Values by key, the least recently used first; used from any thread.
 
-    capacity_bytes: of all values together, of which the latest stays whatever its size; 0 keeps none
-    size: of a value in bytes, which may grow while it is kept; hits: how often `find` had the value
+    capacity_bytes: of all values together; the latest stays whatever its size; 0 keeps none
+    size: of a value in bytes; a value may grow while it is kept; hits: how often `find` had the value
     """
 
     def __init__(self, capacity_bytes: int, size: Callable[[Value], int]) -> None:
@@ -24,11 +24,10 @@ class ByteCache(OrderedDict[Any, Value]):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all values."""
         return sum(map(self.size, list(self.values())))
 
     def find(self, key: Any) -> Value | None:
-        """The value of a key, which becomes the most recently used one; None where there is none."""
+        """Return the value of a key as the most recently used one; None where there is none."""
         with self.lock:
             if key not in self:
                 return None

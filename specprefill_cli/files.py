@@ -49,7 +49,7 @@ def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
     Links are followed; a device or pipe (`/dev/stdout`) is written to, not replaced. Raises SpecprefillError.
     """
     try:
-        # Checked before links are resolved: what a link to a pipe leads to has no name of its own.
+        # Checked before links are resolved: the pipe behind a link has no name.
         if is_device(path):
             path.write_bytes(b"".join(pieces))
             return

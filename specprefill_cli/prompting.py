@@ -1,4 +1,4 @@
-"""Prompt templates: files with named variables, the user's folder before the package's."""
+"""Prompt templates, and the prompts that they make of documents and question."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import string
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 DocumentEncoder = Callable[["PreTrainedTokenizerBase", str], tuple[list[int], np.ndarray]]
-# Placeholders for the variables, which no chat template changes: one word of letters only.
+# Placeholders for the variables: one word of letters only, so that no chat template changes it.
 MARKS = {"document": "SPECPREFILLDOCUMENTMARK", "question": "SPECPREFILLQUESTIONMARK"}
 
 
@@ -50,20 +50,17 @@ def split_at_marks(text: str) -> tuple[str, str, str]:
     return prefix, between, suffix
 
 
-def load_template(name: str, folders: Sequence[Path] = ()) -> Template:
-    """Read a template by name from the first folder that has it, else from the package; a path is read as it is.
+def load_template(name: str) -> Template:
+    """Read the template that ships under a name, or the file at a path that ends in `.toml`.
 
-    Raises UsageError when there is none of that name, and SpecprefillError when the file is not a valid template.
+    Raises UsageError when there is none, and SpecprefillError when the file is not a valid template.
     """
-    folders = [*folders, packaged_folder("prompts")]
-    places = [Path(name).expanduser()] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in folders]
-    for path in places:
-        if os.path.isfile(path):
-            return parse_template(path)
-    known = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
-    raise UsageError(
-        f"prompt '{name}': no such template; known are {', '.join(known)}, or give the path of a .toml file"
-    )
+    folder = packaged_folder("prompts")
+    path = Path(name).expanduser() if name.endswith(".toml") else folder / f"{name}.toml"
+    if not os.path.isfile(path):
+        names = ", ".join(sorted(template.stem for template in folder.glob("*.toml")))
+        raise UsageError(f"prompt '{name}': no such template; known are {names}, or give the path of a .toml file")
+    return parse_template(path)
 
 
 def parse_template(path: Path) -> Template:
@@ -76,14 +73,14 @@ def parse_template(path: Path) -> Template:
         raise SpecprefillError(
             f"prompt {path}: cannot be read ({error.strerror or error}); check its permissions"
         ) from error
-    fault = key_fault(values) or variable_fault(values)
+    fault = template_fault(values)
     if fault:
         raise SpecprefillError(f"prompt {path}: {fault}")
     return Template(path.stem, values.get("text"), values.get("system"), values.get("user"))
 
 
-def key_fault(values: Mapping[str, Any]) -> str | None:
-    """What is wrong with a template's keys and types, or None."""
+def template_fault(values: Mapping[str, Any]) -> str | None:
+    """Describe the first fault in a template's keys, types and variables; None for a valid template."""
     unknown = sorted(set(values) - {"description", "text", "system", "user"})
     if unknown:
         return f"unknown key '{unknown[0]}'; use description, text, or system and user"
@@ -91,14 +88,9 @@ def key_fault(values: Mapping[str, Any]) -> str | None:
         return "give exactly one of `text` (plain) and `user` (chat, which may have `system`)"
     if not all(isinstance(value, str) for value in values.values()):
         return "every value must be a string in quotes"
-    return None
-
-
-def variable_fault(values: Mapping[str, str]) -> str | None:
-    """What is wrong with the variables in a template's texts, or None."""
-    body = string.Template(values.get("text", values.get("user", "")))
     if set(string.Template(values.get("system", "")).get_identifiers()) & set(MARKS):
         return "`system` is fixed text; write $document and $question in `user`"
+    body = string.Template(values.get("text", values.get("user", "")))
     marks = re.findall("|".join(MARKS.values()), body.safe_substitute(MARKS))
     if not body.is_valid() or set(body.get_identifiers()) != set(MARKS) or marks != list(MARKS.values()):
         return "write $document and then $question, once each and no other variable; a dollar sign is $$"
@@ -107,7 +99,7 @@ def variable_fault(values: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True)
 class PromptText:
-    """A prompt as text: trusted pieces, in which special tokens are parsed, around document and question, which are data."""
+    """A prompt as text. Special tokens are parsed in the trusted pieces, not in document and question: these are data."""
 
     prefix: str
     document: str
@@ -138,7 +130,7 @@ class Prompt:
 def render(
     template: Template, document: str, question: str, tokenizer: PreTrainedTokenizerBase, opening: str = ""
 ) -> PromptText:
-    """Fill a template; messages go through the tokenizer's chat template, which is split at the variables.
+    """Fill a template; messages go through the tokenizer's chat template, then split at the variables.
 
     opening: trusted text that the answer is made to begin with, appended to the suffix
 
@@ -168,7 +160,7 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
         add_generation_prompt=True,
         # Qwen3 would reason aloud first; other templates ignore this.
         enable_thinking=False,
-        # Llama 3 would insert today's date, which invalidates caches daily; this is its own default.
+        # Llama 3 would insert today's date, and every day would need new caches; this is its own default.
         date_string="26 Jul 2024",
     )
     try:
@@ -200,7 +192,11 @@ def encode_prompt(
     before = encode_template(tokenizer, text.before_question)
     question, _ = encode_text(tokenizer, text.question)
     after = encode_template(tokenizer, text.suffix)
-    end = len(prefix) + len(document)
-    asked = end + len(before)
-    tokens = torch.tensor([*prefix, *document, *before, *question, *after], dtype=torch.long)
-    return Prompt(tokens, (len(prefix), end), (asked, asked + len(question)), offsets)
+    document_end = len(prefix) + len(document)
+    question_start = document_end + len(before)
+    return Prompt(
+        tokens=torch.tensor([*prefix, *document, *before, *question, *after], dtype=torch.long),
+        document=(len(prefix), document_end),
+        question=(question_start, question_start + len(question)),
+        offsets=offsets,
+    )

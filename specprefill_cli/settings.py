@@ -29,7 +29,7 @@ class Setting:
     """Everything that is known about one setting.
 
     type: of its value: bool, int, float or str; optional: whether it may be None, which the word `auto` stands for
-    panel: heading of the option in `--help`; None where it is no command-line option
+    panel: heading of the option in `--help`
     minimum, maximum: inclusive bounds; above: an exclusive lower bound
     words: values allowed beside a number; choices: all values, where the list is closed
     unset: what None stands for, in words
@@ -41,7 +41,7 @@ class Setting:
     type: type
     optional: bool
     help: str
-    panel: str | None
+    panel: str
     minimum: float | None = None
     above: float | None = None
     maximum: float | None = None
@@ -113,7 +113,7 @@ class Setting:
         return text + (f", or {' or '.join(map(repr, self.words))}" if self.words else "")
 
 
-def setting(panel: str | None, default: Any, help: str, **more: Any) -> Any:
+def setting(panel: str, default: Any, help: str, **more: Any) -> Any:
     """A field of `Settings`; `more` are other fields of `Setting`."""
     return field(default=default, metadata={"panel": panel, "help": help, **more})
 
@@ -180,9 +180,6 @@ class Settings:
     )
     prompt: str | None = _prefill(
         None, "Prompt template: a name, or the path of a .toml file", unset="the pair's", per_question=False
-    )
-    prompt_folder: str | None = setting(
-        None, None, "Folder of your own prompt templates", unset="prompts, beside the config file", per_question=False
     )
     max_new_tokens: int = _decoding(256, "Longest answer in tokens", minimum=1)
     temperature: float = _decoding(0.0, "Sampling temperature; 0 is greedy decoding", minimum=0, maximum=10)
@@ -270,8 +267,3 @@ def config_path() -> Path:
 
     chosen = os.environ.get(f"{ENVIRONMENT_PREFIX}CONFIG")
     return Path(chosen) if chosen else Path(platformdirs.user_config_dir("specprefill")) / "config.toml"
-
-
-def prompt_folder(settings: Settings) -> Path:
-    """The user's prompt templates: the folder that is set, or `prompts` beside the config file."""
-    return Path(settings.prompt_folder).expanduser() if settings.prompt_folder else config_path().parent / "prompts"

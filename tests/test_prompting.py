@@ -101,25 +101,19 @@ def test_rejects_faulty_templates_by_path(tmp_path, body, complaint):
     assert str(path) in str(caught.value)
 
 
-def test_double_dollar_is_an_escaped_dollar(tmp_path):
-    (tmp_path / "price.toml").write_text('text = "It costs $$5. $document $question $$"')
-    assert parse_template(tmp_path / "price.toml").text_parts() == ("It costs $5. ", " ", " $")
-
-
-def test_braces_separate_a_variable_from_following_text(tmp_path):
-    (tmp_path / "tags.toml").write_text('text = "<a>${document}_end ${question}s"')
-    assert parse_template(tmp_path / "tags.toml").text_parts() == ("<a>", "_end ", "s")
-
-
-def test_reads_template_with_byte_order_mark(tmp_path):
-    (tmp_path / "mark.toml").write_text('text = "$document $question"', encoding="utf-8-sig")
-    assert parse_template(tmp_path / "mark.toml").text_parts() == ("", " ", "")
-
-
-def test_user_folder_overrides_packaged_templates(tmp_path):
-    (tmp_path / "tiny.toml").write_text('text = "mine: $document / $question"')
-    assert load_template("tiny", [tmp_path]).text == "mine: $document / $question"
-    assert load_template("ask", [tmp_path]).user is not None
+@pytest.mark.parametrize(
+    ("body", "parts"),
+    [
+        ("It costs $$5. $document $question $$", ("It costs $5. ", " ", " $")),
+        ("<a>${document}_end ${question}s", ("<a>", "_end ", "s")),
+        ("\ufeff$document $question", ("", " ", "")),
+    ],
+    ids=["dollar", "braces", "byte order mark"],
+)
+def test_variables_are_found_in_a_template(tmp_path, body, parts):
+    mark, body = body[: body.startswith("\ufeff")], body.removeprefix("\ufeff")
+    (tmp_path / "mine.toml").write_text(f'{mark}text = "{body}"', encoding="utf-8")
+    assert parse_template(tmp_path / "mine.toml").text_parts() == parts
 
 
 def test_unknown_template_error_lists_the_known_ones():

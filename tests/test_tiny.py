@@ -12,7 +12,7 @@ from specprefill_cli.answering.citations import occurrences
 from specprefill_cli.lab.evaluation.datasets import read_items
 from specprefill_cli.lab.evaluation.runner import Configuration, rows, run
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.selection import chunk_scores, rank
+from specprefill_cli.prefill.selection import chunk_scores, rank_chunks
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
@@ -40,7 +40,7 @@ def relative_rank_of_answer_chunk(session, item, page_number, scorer):
     page = next(page for page in document.pages if page.number == page_number)
     start = page.start + occurrences(item.answers[0], document.text[page.start : page.end])[0][0]
     chunk = int((request.prompt.offsets[:, 1] <= start).sum()) // request.chunk_size
-    order = rank(chunk_scores(SCORERS[scorer].score(request).importance, request.chunk_size)).tolist()
+    order = rank_chunks(chunk_scores(SCORERS[scorer].score(request).importance, request.chunk_size)).tolist()
     return order.index(chunk) / len(order)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specprefill_cli.prefill.fates import Plan, Span
-from specprefill_cli.prefill.selection import chunk_scores, rank, with_neighbours
+from specprefill_cli.prefill.selection import add_neighbours, chunk_scores, rank_chunks
 from specprefill_cli.record import LEVELS, Cell, Fate, SpanRecord
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def document_cells(
     if importance is not None:
         by_chunk = chunk_scores(importance, chunk_size)
         scores = by_chunk.tolist()
-        ranked = rank(with_neighbours(by_chunk, neighbours)).tolist()
+        ranked = rank_chunks(add_neighbours(by_chunk, neighbours)).tolist()
         places = {chunk: place for place, chunk in enumerate(ranked, start=1)}
     largest = max(scores, default=0.0)
     spans = {span.start - first: span for span in plan.spans}

@@ -16,7 +16,7 @@ from specprefill_cli.documents.document import Collection
 from specprefill_cli.documents.sentences import sentence_ranges
 from specprefill_cli.prefill.bm25 import coverage, word_scores
 from specprefill_cli.prefill.fates import Plan
-from specprefill_cli.prefill.selection import with_neighbours
+from specprefill_cli.prefill.selection import add_neighbours
 from specprefill_cli.record import Fate, Passage
 
 # Tokens over which importance is averaged, so that a single token lifts no sentence.
@@ -148,7 +148,7 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
     kind = next((answer for asked, answer in KINDS if asked.search(question)), None)
     if kind is not None:
         score += KIND_BONUS * np.array([kind.search(text, start, end) is not None for start, end in ranges.tolist()])
-    relevance = with_neighbours(torch.from_numpy(score), NEIGHBOURS).numpy() / ((1 + KIND_BONUS) * (1 + 2 * NEIGHBOURS))
+    relevance = add_neighbours(torch.from_numpy(score), NEIGHBOURS).numpy() / ((1 + KIND_BONUS) * (1 + 2 * NEIGHBOURS))
     return Sentences(collection=collection, ranges=ranges, relevance=relevance)
 
 

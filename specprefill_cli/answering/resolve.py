@@ -173,7 +173,7 @@ def resolve(
     """
     memory = PeakMemory()
     request = resolve_request(settings, pair, encoded, cache)
-    costed = request.cold() if cold_choice else request
+    costed = request.without_caches() if cold_choice else request
     mode, reason = choose_mode(settings.mode, costed)
     if settings.confirm and mode != BASELINE:
         check_confirmable(request)

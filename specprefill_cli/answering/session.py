@@ -50,7 +50,7 @@ from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
-from specprefill_cli.settings import AUTO, Settings, prompt_folder
+from specprefill_cli.settings import AUTO, Settings
 
 # Prompts arrive at other ranks as tokens, so that the user's own template need not be on every machine.
 BUILT_IN_TEMPLATE = "ask"
@@ -63,7 +63,7 @@ def check_settings(settings: Settings) -> Template:
     """The target's template. Raises SpecprefillError for settings that no session could be opened with, whatever the models."""
     check_names(settings)
     pair = chosen_pair(settings)
-    return load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
+    return load_template(settings.prompt or pair.prompt)
 
 
 def open_session(
@@ -109,7 +109,7 @@ def open_session(
 def open_shard(settings: Settings, draft: bool, calibrated: bool, shard: Shard) -> None:
     """On another rank: load its shard of the pair."""
     shard.close()
-    settings = settings.varied(prompt=BUILT_IN_TEMPLATE, prompt_folder=None)
+    settings = settings.varied(prompt=BUILT_IN_TEMPLATE)
     shard.session = open_session(settings, draft, calibrated=calibrated, ranks=shard.ranks)
 
 
@@ -190,10 +190,10 @@ class Session:
         pair, clock = self.pair, PhaseClock(self.pair.wait)
         encode = self.cache.encode if self.cache is not None else encode_text
         with self.cache.encoding if self.cache is not None else nullcontext(), clock.phase("tokenize"):
-            reused = self.cache.encodings_reused if self.cache is not None else 0
+            reused = self.cache.encodings.hits if self.cache is not None else 0
             text = render(self.template, collection.text, question, pair.target.tokenizer, opening)
             prompt = draft_prompt = encode_prompt(text, pair.target.tokenizer, encode)
-            known = self.cache is not None and self.cache.encodings_reused > reused
+            known = self.cache is not None and self.cache.encodings.hits > reused
             if needs_draft_prompt(settings, pair):
                 own = self.draft_template or self.template
                 text = render(own, collection.text, question, pair.loaded_draft.tokenizer, opening)

@@ -164,9 +164,7 @@ def with_settings(
     chosen = [
         setting
         for setting in SETTINGS.values()
-        if setting.panel is not None
-        and (setting.panel.lower() in names or setting.name in names)
-        and setting.name not in {*without, *listed}
+        if (setting.panel.lower() in names or setting.name in names) and setting.name not in {*without, *listed}
     ]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

@@ -21,7 +21,7 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.hub import ALL_FILES, SMALL_FILES, download, is_here, may_download, missing_bytes
 from specprefill_cli.models.pairs import PAIRS, find_pair
 from specprefill_cli.models.refs import ModelRef
-from specprefill_cli.settings import Settings, config_path, prompt_folder
+from specprefill_cli.settings import Settings, config_path
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -178,7 +178,7 @@ def examine(settings: Settings) -> list[Check]:
 
     pair = find_pair(settings.pair, settings.draft, settings.target)
     placement = choose_placement(settings.devices)
-    template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
+    template = load_template(settings.prompt or pair.prompt)
     draft, target = (load_outline(model, placement, settings.offline) for model in (pair.draft, pair.target))
     target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     own = load_template(pair.draft_prompt) if pair.draft_prompt is not None else template

@@ -1,21 +1,27 @@
-"""Clean up the characters that extraction leaves behind: pure functions, linear in the text, idempotent."""
+"""Clean up extracted text: pure functions, linear in the text, idempotent."""
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 from specprefill_cli.errors import UsageError
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_SOFT_HYPHEN = "\u00ad"
-_SOFT_HYPHEN_AT_LINE_END = re.compile(_SOFT_HYPHEN + r"[ \t]*\n[ \t]*(?=\w)")
-_BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
+SURROGATE = re.compile("[\ud800-\udfff]")
+SOFT_HYPHEN = "\u00ad"
+SOFT_HYPHEN_AT_LINE_END = re.compile(SOFT_HYPHEN + r"[ \t]*\n[ \t]*(?=\w)")
+BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
 
-_LIGATURES = dict(zip("\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06", "ff fi fl ffi ffl st st".split(), strict=True))
+LIGATURES = dict(zip("\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06", "ff fi fl ffi ffl st st".split(), strict=True))
 # The zero-width joiner and non-joiner (U+200D, U+200C) stay: Persian, Indic scripts and emoji are spelt with them.
-_REMOVED = "\x00\u200b\u2060\ufeff"
-_LINE_ENDS = "\x0b\x0c\x85\u2028\u2029"
-_TRANSLATION = str.maketrans(_LIGATURES | dict.fromkeys(_REMOVED, "") | dict.fromkeys(_LINE_ENDS, "\n"))
-_NFC_CHARACTERS = 1000
+REMOVED = "\x00\u200b\u2060\ufeff"
+LINE_ENDS = "\x0b\x0c\x85\u2028\u2029"
+TRANSLATION = str.maketrans(LIGATURES | dict.fromkeys(REMOVED, "") | dict.fromkeys(LINE_ENDS, "\n"))
+NFC_CHARACTERS = 1000
+
+
+def clean_text(text: str) -> str:
+    """Clean the characters of a page (`clean_characters`), and cut runs of blank lines to two."""
+    return BLANK_LINES.sub("\n\n\n", clean_characters(text))
 
 
 def normalise_line_ends(text: str) -> str:
@@ -28,7 +34,7 @@ def replace_surrogates(text: str) -> str:
 
     Such strings cannot be encoded: they would fail later, in the tokenizer or at the terminal.
     """
-    if not _SURROGATE.search(text):
+    if not SURROGATE.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
@@ -39,13 +45,13 @@ def clean_characters(text: str) -> str:
     A word divided by a soft hyphen at a line end is joined; vertical tabs, form feeds and Unicode line separators
     become line ends.
     """
-    text = normalise_line_ends(replace_surrogates(text)).translate(_TRANSLATION)
-    text = _SOFT_HYPHEN_AT_LINE_END.sub("", text).replace(_SOFT_HYPHEN, "")
+    text = normalise_line_ends(replace_surrogates(text)).translate(TRANSLATION)
+    text = SOFT_HYPHEN_AT_LINE_END.sub("", text).replace(SOFT_HYPHEN, "")
     return normalise_nfc(text)
 
 
 def normalise_nfc(text: str) -> str:
-    """Compose Unicode characters (NFC), except in words of more than 1000 characters, which stay as they are.
+    """Compose Unicode characters (NFC); words of more than 1000 characters stay as they are.
 
     unicodedata sorts a run of combining marks in quadratic time (minutes for 400,000 of them). Line breaks and spaces
     compose with nothing, so the text can be normalised piece by piece.
@@ -53,16 +59,19 @@ def normalise_nfc(text: str) -> str:
     if text.isascii():
         return text
     words = re.split("([ \n])", text)
-    return "".join(word if len(word) > _NFC_CHARACTERS else unicodedata.normalize("NFC", word) for word in words)
+    return "".join(word if len(word) > NFC_CHARACTERS else unicodedata.normalize("NFC", word) for word in words)
 
 
-def collapse_blank_lines(text: str) -> str:
-    """Cut every run of more than two blank lines (which may hold spaces and tabs) to two."""
-    return _BLANK_LINES.sub("\n\n\n", text)
+def row_text(cells: Iterable[str]) -> str:
+    """Write a table row as `a | b`; empty cells before a filled one keep their bars, so that columns stay aligned."""
+    texts = [" ".join(cell.split()) for cell in cells]
+    while texts and not texts[-1]:
+        texts.pop()
+    return " ".join(" | ".join(texts).split())
 
 
 def clean_question(question: str) -> str:
-    """Replace lone surrogates in a question, which no tokenizer takes. Raises UsageError for an empty one."""
+    """Replace lone surrogates in a question: no tokenizer takes them. Raises UsageError for an empty question."""
     if not question.strip():
         raise UsageError("the question is empty; give it after the documents, in quotes")
     return replace_surrogates(question)

@@ -8,44 +8,42 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import BinaryIO
 
 from specprefill_cli.documents.document import Collection, Document
-from specprefill_cli.documents.reader import Limits
+from specprefill_cli.documents.reader import LIMITS
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.errors import DocumentError, document_error, one_line
 
 STANDARD_INPUT = "-"
-
-_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
-# Suffixes that a warning names.
-_MOST_KINDS = 5
-_PATTERN_CHARACTERS = frozenset("*?[")
+URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
+# Suffixes of skipped files that a warning names.
+MOST_SUFFIXES = 5
+PATTERN_CHARACTERS = frozenset("*?[")
 # Office programs put a file of such a name beside an open document.
-_LOCK_PREFIX = "~$"
+LOCK_PREFIX = "~$"
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """What one source stands for.
+    """The files of one source, sorted.
 
-    files: sorted; named: whether the source itself is the one file
-    others: a sentence about a folder's files that no reader claims, or nothing; failures: its folders without access
+    named: whether the source itself is the one file
+    warnings: a sentence about a folder's files that no reader claims, or nothing; failures: its folders without access
     """
 
     files: list[Path]
     named: bool = False
-    others: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     failures: list[DocumentError] = field(default_factory=list)
 
 
-def expand_source(source: str, suffixes: Sequence[str]) -> Expansion:
+def expand_source(source: str) -> Expansion:
     """Find the files that one source names: itself, a folder's files, or a pattern's matches.
 
     A name without a file behind it is returned as it is: opening it gives the best error.
     Raises DocumentError: a URL, a pattern that matches nothing, a folder without a known suffix or that cannot be read.
     """
-    if _URL.match(source):
+    if URL.match(source):
         raise document_error(source, "URLs are not read", "download the document and give the file")
     if not source or "\0" in source:
         cause = "not a file name" if source else "an empty file name"
@@ -54,56 +52,39 @@ def expand_source(source: str, suffixes: Sequence[str]) -> Expansion:
     source = source if os.path.lexists(source) else os.path.expanduser(source)
     # os.path returns False where pathlib raises (a parent without permission); opening the file then says why.
     if os.path.isdir(source):
-        return _expand_folder(source, suffixes)
-    if os.path.lexists(source) or _PATTERN_CHARACTERS.isdisjoint(source):
+        return expand_folder(source)
+    if os.path.lexists(source) or PATTERN_CHARACTERS.isdisjoint(source):
         return Expansion([Path(source)], named=True)
-    matches = sorted({path for path in _matches(Path(source)) if not path.name.startswith(_LOCK_PREFIX)})
-    if not matches:
+    files = sorted({path for path in match_pattern(Path(source)) if not path.name.startswith(LOCK_PREFIX)})
+    if not files:
         raise document_error(
             source, "no file matches this pattern", "check it; quotes keep the shell from expanding it"
         )
-    return Expansion(matches)
+    return Expansion(files)
 
 
-def _matches(pattern: Path) -> Iterator[Path]:
-    """Yield the files that a pattern matches, hidden ones aside; `**` follows no links to folders, which may form loops."""
-    fixed = len(list(takewhile(_PATTERN_CHARACTERS.isdisjoint, pattern.parts)))
+def match_pattern(pattern: Path) -> Iterator[Path]:
+    """Yield the files that a pattern matches, hidden ones aside; `**` follows no links to folders: they may form loops."""
+    fixed_parts = len(list(takewhile(PATTERN_CHARACTERS.isdisjoint, pattern.parts)))
     # Inside a name, `**` means no more than `*`.
-    rest = [part if part == "**" else part.replace("**", "*") for part in pattern.parts[fixed:]]
+    parts = [part if part == "**" else part.replace("**", "*") for part in pattern.parts[fixed_parts:]]
     # A pattern that ends with `**` matches the files below; pathlib would name the folders alone.
-    inner = (*rest, "*") if rest[-1] == "**" else rest
-    top = Path(*pattern.parts[:fixed])
+    inner = (*parts, "*") if parts[-1] == "**" else parts
+    top = Path(*pattern.parts[:fixed_parts])
     for path in top.glob(str(Path(*inner))):
         hidden = any(part.startswith(".") for part in path.relative_to(top).parts)
         if not hidden and not os.path.isdir(path):
             yield path
 
 
-def _expand_folder(folder: str, suffixes: Sequence[str]) -> Expansion:
+def expand_folder(folder: str) -> Expansion:
     """Find a folder's files with a known suffix; a link that leads nowhere counts, as a file that cannot be read.
 
     Hidden files and folders are skipped, links to folders are not followed (they may form loops).
     """
     files: list[Path] = []
-    others: list[Path] = []
+    skipped: list[Path] = []
     failures: list[DocumentError] = []
-    for path in _walk(folder, failures):
-        readable = os.path.isfile(path) or not os.path.exists(path)
-        (files if readable and path.suffix.lower() in suffixes else others).append(path)
-    if not files and failures:
-        raise failures[0]
-    if not files:
-        cause = f"no documents in this folder (known suffixes: {', '.join(suffixes)})"
-        raise document_error(folder, cause, "name the files")
-    kinds = sorted({path.suffix.lower() or path.name for path in others})
-    named = ", ".join(kinds[:_MOST_KINDS]) + (", ..." if len(kinds) > _MOST_KINDS else "")
-    skipped = "file of another kind was" if len(others) == 1 else "files of other kinds were"
-    sentence = one_line(f"{len(others)} {skipped} skipped in the folder {folder} ({named})")
-    return Expansion(sorted(files), others=[sentence] if others else [], failures=failures)
-
-
-def _walk(folder: str, failures: list[DocumentError]) -> Iterator[Path]:
-    """Yield the files below a folder, and collect errors of folders that cannot be read."""
 
     def note(error: OSError) -> None:
         cause = f"the folder cannot be read: {error.strerror or error}"
@@ -111,91 +92,88 @@ def _walk(folder: str, failures: list[DocumentError]) -> Iterator[Path]:
 
     for parent, folders, names in os.walk(folder, onerror=note):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(parent, name) for name in names if not name.startswith((".", _LOCK_PREFIX)))
+        for path in (Path(parent, name) for name in names if not name.startswith((".", LOCK_PREFIX))):
+            readable = os.path.isfile(path) or not os.path.exists(path)
+            (files if readable and path.suffix.lower() in KNOWN_SUFFIXES else skipped).append(path)
+    if not files and failures:
+        raise failures[0]
+    if not files:
+        cause = f"no documents in this folder (known suffixes: {', '.join(KNOWN_SUFFIXES)})"
+        raise document_error(folder, cause, "name the files")
+    if not skipped:
+        return Expansion(sorted(files), failures=failures)
+    suffixes = sorted({path.suffix.lower() or path.name for path in skipped})
+    suffix_list = ", ".join(suffixes[:MOST_SUFFIXES]) + (", ..." if len(suffixes) > MOST_SUFFIXES else "")
+    subject = "file of another kind was" if len(skipped) == 1 else "files of other kinds were"
+    warning = one_line(f"{len(skipped)} {subject} skipped in the folder {folder} ({suffix_list})")
+    return Expansion(sorted(files), warnings=[warning], failures=failures)
 
 
-def read_documents(
-    sources: Sequence[str], *, strict: bool = False, stdin: BinaryIO | None = None, limits: Limits | None = None
-) -> list[Document]:
+def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Document]:
     """Read the documents that `sources` name, in that order, each file once however often it is named.
 
     A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern (`**` included) or `-` for
-    `stdin` (default: the process's standard input). A document is named by its path as the source spells it, standard
-    input `stdin`. A file of a folder or pattern that cannot be read is a Python warning, with `strict` an error.
+    standard input. A document is named by its path as the source spells it, standard input `stdin`. A file of a folder
+    or pattern that cannot be read is a Python warning, with `strict` an error.
     Raises DocumentError for the first source that cannot be read.
     """
-    collection = read_collection(sources, strict=strict, stdin=stdin, limits=limits)
+    collection = read_collection(sources, strict=strict)
     for skipped in collection.skipped:
         warnings.warn(skipped, stacklevel=2)
     return list(collection.documents)
 
 
 def read_collection(
-    sources: Sequence[str],
-    *,
-    strict: bool = False,
-    stdin: BinaryIO | None = None,
-    limits: Limits | None = None,
-    step: Callable[[str], None] = lambda _text: None,
+    sources: Sequence[str], *, strict: bool = False, step: Callable[[str], None] = lambda _text: None
 ) -> Collection:
-    """Read the documents of `read_documents` as one collection, which also tells what was skipped.
+    """Read the documents of `read_documents` as one collection. It also tells which files were skipped.
 
     step: shows how far a reader came, page by page
     """
-    limits = limits or Limits()
     documents: dict[str, Document] = {}
     skipped: list[str] = []
     failures: list[DocumentError] = []
-    for source in sources:
+    for source in dict.fromkeys(sources):
         if source == STANDARD_INPUT:
-            if STANDARD_INPUT not in documents:
-                data = read_standard_input(stdin or getattr(sys.stdin, "buffer", None), limits)
-                documents[STANDARD_INPUT] = read_document(data, "stdin", limits)
+            documents[source] = read_document(read_standard_input(), "stdin")
             continue
-        expansion = expand_source(source, KNOWN_SUFFIXES)
-        skipped += expansion.others
+        expansion = expand_source(source)
+        skipped += expansion.warnings
         failures += expansion.failures
         for path in expansion.files:
             real_path = os.path.normcase(os.path.realpath(path))
             try:
-                documents[real_path] = documents.get(real_path) or _read_file(path, limits, step)
+                documents[real_path] = documents.get(real_path) or read_file(path, step)
             except DocumentError as error:
                 if strict or expansion.named:
                     raise
                 failures.append(error)
     if failures and (strict or not documents):
-        more = f" (and {len(failures) - 1} more that cannot be read)" if len(failures) > 1 else ""
-        raise DocumentError(f"{failures[0]}{more}")
+        others = f" (and {len(failures) - 1} more that cannot be read)" if len(failures) > 1 else ""
+        raise DocumentError(f"{failures[0]}{others}")
     skipped += (f"skipped {failure}" for failure in failures)
     return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)))
 
 
-def read_standard_input(stream: BinaryIO | None, limits: Limits | None = None) -> bytes:
+def read_standard_input() -> bytes:
     """The document on standard input, a byte more than the limit where it is too large. Raises DocumentError for none."""
-    data = _read_at_most(stream, (limits or Limits()).max_bytes + 1) if stream else b""
+    # A program without a console has no standard input.
+    data = sys.stdin.buffer.read(LIMITS.max_bytes + 1) if sys.stdin else b""
     if not data:
         raise document_error("stdin", "standard input is empty", "pipe a document into it")
     return data
 
 
-def _read_file(path: Path, limits: Limits, step: Callable[[str], None]) -> Document:
+def read_file(path: Path, step: Callable[[str], None]) -> Document:
+    """Read a file. Raises DocumentError."""
     name = path.as_posix()
     try:
         with path.open("rb") as stream:
-            data = _read_at_most(stream, limits.max_bytes + 1)
+            data = stream.read(LIMITS.max_bytes + 1)
     except FileNotFoundError as error:
         raise document_error(name, "no such file or folder", "check the name") from error
     except PermissionError as error:
         raise document_error(name, "permission denied", "check the file's permissions") from error
     except OSError as error:
         raise document_error(name, f"cannot be read: {error.strerror or error}", "check the file") from error
-    return read_document(data, name, limits, step)
-
-
-def _read_at_most(stream: BinaryIO, size: int) -> bytes:
-    """Read up to `size` bytes; a pipe may return fewer at a time than asked for."""
-    chunks: list[bytes] = []
-    while size > 0 and (chunk := stream.read(min(size, 2**20))):
-        chunks.append(chunk)
-        size -= len(chunk)
-    return b"".join(chunks)
+    return read_document(data, name, step=step)

@@ -40,10 +40,8 @@ class Document:
     def pages_between(self, start: int, end: int) -> tuple[int, ...]:
         """Return the numbers of the pages that share at least one character with `[start, end)`, in order.
 
-        A range inside the separator of two pages touches none. Raises ValueError for a range outside the text.
+        A range inside the separator of two pages touches none.
         """
-        if not 0 <= start <= end <= len(self.text):
-            raise ValueError(f"[{start}, {end}) is not a range of a text of {len(self.text)} characters")
         if start == end:
             return ()
         first = bisect_right(self.pages, start, key=lambda page: page.end)
@@ -51,9 +49,9 @@ class Document:
         return tuple(page.number for page in self.pages[first:last] if page.start < page.end)
 
 
-def one_page_document(name: str, text: str, media_type: str, warnings: tuple[str, ...] = ()) -> Document:
+def one_page_document(name: str, text: str, media_type: str) -> Document:
     """Build a document of a format without pages: all its text is page 1."""
-    return Document(name, text, (Page(1, 0, len(text)),), media_type, warnings)
+    return Document(name, text, (Page(1, 0, len(text)),), media_type)
 
 
 def join_pages(texts: Iterable[str]) -> tuple[str, tuple[Page, ...]]:
@@ -63,8 +61,8 @@ def join_pages(texts: Iterable[str]) -> tuple[str, tuple[Page, ...]]:
     position = 0
     for number, text in enumerate(texts, start=1):
         if text and position:
-            parts.append("\n\n")
-            position += 2
+            parts.append(SEPARATOR)
+            position += len(SEPARATOR)
         pages.append(Page(number, position, position + len(text)))
         parts.append(text)
         position += len(text)
@@ -112,9 +110,11 @@ class Collection:
 
     @property
     def warnings(self) -> list[str]:
-        """What was skipped, then the warnings of all documents, each with its document's name."""
-        own = (f"{one_line(document.name)}: {warning}" for document in self.documents for warning in document.warnings)
-        return [*self.skipped, *own]
+        """The skipped files, then the warnings of all documents, each with its document's name."""
+        return [
+            *self.skipped,
+            *(f"{one_line(document.name)}: {warning}" for document in self.documents for warning in document.warnings),
+        ]
 
     @cached_property
     def starts(self) -> tuple[int, ...]:

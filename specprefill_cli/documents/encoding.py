@@ -6,88 +6,89 @@ import re
 from specprefill_cli.documents.reader import SourceFile
 
 # The UTF-32 marks come first: the little-endian one starts with the mark of UTF-16.
-_BOM_ENCODINGS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-
+BOM_ENCODINGS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 # The declaration of an XML or HTML file stands near its beginning.
-_DECLARATION_BYTES = 4096
-_DECLARATION = re.compile(
+DECLARATION_BYTES = 4096
+DECLARATION = re.compile(
     rb"""<(?:\?xml|meta)[^>]{0,400}?[\s;"'](?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE
 )
-
 # Python codecs that are no file encodings (some take quadratic time): never believed when a page declares them.
-_NOT_FILE_ENCODINGS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7"})
-
+NOT_FILE_ENCODINGS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7"})
 # Damaged UTF-8 is likelier than another encoding if it holds at least this many valid multi-byte characters for each
 # damaged place; text in another encoding holds next to none. Where the file declares UTF-8, fewer are enough.
-_VALID_PER_DAMAGE, _VALID_PER_DAMAGE_DECLARED = 4, 1
-
+VALID_PER_DAMAGE, VALID_PER_DAMAGE_DECLARED = 4, 1
 # The web's most common single-byte encoding: it wins when the guess cannot tell it from its neighbours.
-_COMMON_ENCODING = "cp1252"
-
+COMMON_ENCODING = "cp1252"
 # Encodings of Classic Mac OS, DOS and mainframes are hardly written today, but the guess prefers them for short texts
 # (mac_cyrillic for Cyrillic in cp1251, cp775 for German in cp1252).
-_EXTINCT_ENCODINGS = (
+EXTINCT_ENCODINGS = (
     "mac_cyrillic mac_greek mac_iceland mac_latin2 mac_roman mac_turkish cp437 cp775 cp850 cp852 cp857 cp858 cp860 cp861 "
     "cp863 cp865 cp037 cp273 cp500 cp1026 cp1140 hp_roman8"
 ).split()
 
 
-def declared_encoding(markup: bytes) -> str | None:
-    """Return the encoding that an XML declaration or an HTML `meta` element names, or None."""
-    match = _DECLARATION.search(markup[:_DECLARATION_BYTES])
-    return match[1].decode("ascii", "replace") if match else None
+def decode(file: SourceFile) -> str:
+    """Decode a file of text, and warn about doubtful characters. Raises DocumentError when no encoding fits.
 
-
-def decode(file: SourceFile, declared: str | None = None) -> str:
-    """Decode a file, and warn about doubtful characters.
-
-    Tried in this order: byte order mark, UTF-8, the encoding that the file itself declares, UTF-8 with a few damaged
-    places, a guess (the last two always with a warning). Raises DocumentError when nothing fits.
+    Tried in this order: byte order mark, UTF-8, UTF-8 with a few damaged places, a guess; the last two warn.
     """
-    data = file.data
-    for mark, encoding in _BOM_ENCODINGS:
-        if data.startswith(mark):
-            return _decode_with_replacement(file, encoding)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        pass
-    if declared is not None and (text := _decode_declared(data, declared)) is not None:
+    return decode_unicode(file) or decode_damaged(file, VALID_PER_DAMAGE) or decode_guessed(file)
+
+
+def decode_markup(file: SourceFile) -> str:
+    """As `decode`, for HTML and XML: before the last two comes the encoding that the file itself declares."""
+    text = decode_unicode(file)
+    if text:
         return text
-    if _is_damaged_utf8(data, declared):
-        return _decode_with_replacement(file, "utf-8")
-    guess = _guess_encoding(data)
-    if guess is None:
-        raise file.error("the character encoding is not recognised", "convert it first (for example: iconv -t utf-8)")
-    file.warnings.append(f"not UTF-8: read as {guess}, a guess; convert it to UTF-8 if characters look wrong")
-    return data.decode(guess, errors="replace")
+    match = DECLARATION.search(file.data[:DECLARATION_BYTES])
+    encoding = codec_name(match[1].decode("ascii", "replace")) if match else ""
+    # The WHATWG Encoding Standard reads Latin-1 as cp1252, and so do browsers.
+    encoding = COMMON_ENCODING if encoding == "iso8859-1" else encoding
+    if encoding and encoding not in NOT_FILE_ENCODINGS:
+        try:
+            return file.data.decode(encoding, errors="replace" if encoding == COMMON_ENCODING else "strict")
+        except (LookupError, ValueError):  # a codec that does not give text; bytes that are not in that encoding
+            pass
+    valid_per_damage = VALID_PER_DAMAGE_DECLARED if encoding == "utf-8" else VALID_PER_DAMAGE
+    return decode_damaged(file, valid_per_damage) or decode_guessed(file)
 
 
-def _is_damaged_utf8(data: bytes, declared: str | None) -> bool:
-    """Whether bytes that are not UTF-8 were meant to be: cut at the end, or with few damaged places."""
-    text = data.decode("utf-8", errors="replace")
-    damages = text.count("\ufffd") - data.count("\ufffd".encode())
-    valid = sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text)))
-    if damages == 1 and text.endswith("\ufffd") and valid:
-        return True
-    declares_utf8 = declared is not None and _codec_name(declared) == "utf-8"
-    return valid >= damages * (_VALID_PER_DAMAGE_DECLARED if declares_utf8 else _VALID_PER_DAMAGE)
-
-
-def _codec_name(encoding: str) -> str | None:
+def codec_name(encoding: str) -> str:
+    """Python's name of an encoding; empty for an unknown one."""
     try:
         return codecs.lookup(encoding).name.replace("_", "-")
-    except (LookupError, ValueError):  # an unknown name; a name with NUL
-        return None
+    except LookupError:
+        return ""
 
 
-def _decode_with_replacement(file: SourceFile, encoding: str) -> str:
+def decode_unicode(file: SourceFile) -> str:
+    """The text of a file with a byte order mark, or in UTF-8; empty for any other."""
+    for mark, encoding in BOM_ENCODINGS.items():
+        if file.data.startswith(mark):
+            return decode_with_replacement(file, encoding)
+    try:
+        return file.data.decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def decode_damaged(file: SourceFile, valid_per_damage: int) -> str:
+    """The text of UTF-8 that is cut at the end or has few damaged places; empty for any other."""
+    text = file.data.decode("utf-8", errors="replace")
+    damages = text.count("\ufffd") - file.data.count("\ufffd".encode())
+    valid = sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text)))
+    is_cut = damages == 1 and text.endswith("\ufffd") and valid
+    return decode_with_replacement(file, "utf-8") if is_cut or valid >= damages * valid_per_damage else ""
+
+
+def decode_with_replacement(file: SourceFile, encoding: str) -> str:
+    """The text of a file in an encoding, with U+FFFD and a warning where it is damaged."""
     try:
         return file.data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -96,28 +97,20 @@ def _decode_with_replacement(file: SourceFile, encoding: str) -> str:
         return file.data.decode(encoding, errors="replace")
 
 
-def _decode_declared(data: bytes, declared: str) -> str | None:
-    encoding = _codec_name(declared)
-    if encoding is None or encoding in _NOT_FILE_ENCODINGS:
-        return None
-    if encoding == "iso8859-1":
-        # The WHATWG Encoding Standard reads Latin-1 as cp1252, and so do browsers.
-        return data.decode(_COMMON_ENCODING, errors="replace")
-    try:
-        return data.decode(encoding)
-    except (LookupError, ValueError):  # a codec that does not give text; bytes that are not in that encoding
-        return None
-
-
-def _guess_encoding(data: bytes) -> str | None:
+def decode_guessed(file: SourceFile) -> str:
+    """The text in the encoding that fits best, with a warning. Raises DocumentError where none does."""
     from charset_normalizer import from_bytes
 
-    matches = from_bytes(data, cp_exclusion=_EXTINCT_ENCODINGS)
+    matches = from_bytes(file.data, cp_exclusion=EXTINCT_ENCODINGS)
     best = matches.best()
     if best is None:
-        return None
-    for match in matches:
-        as_good = match.chaos <= best.chaos and match.coherence >= best.coherence
-        if as_good and _COMMON_ENCODING in match.could_be_from_charset:
-            return _COMMON_ENCODING
-    return best.encoding
+        raise file.error("the character encoding is not recognised", "convert it first (for example: iconv -t utf-8)")
+    is_common = any(
+        match.chaos <= best.chaos
+        and match.coherence >= best.coherence
+        and COMMON_ENCODING in match.could_be_from_charset
+        for match in matches
+    )
+    encoding = COMMON_ENCODING if is_common else best.encoding
+    file.warnings.append(f"not UTF-8: read as {encoding}, a guess; convert it to UTF-8 if characters look wrong")
+    return file.data.decode(encoding, errors="replace")

@@ -5,8 +5,8 @@ from collections import Counter
 from enum import IntEnum
 from html.parser import HTMLParser
 
-from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
-from specprefill_cli.documents.encoding import declared_encoding, decode
+from specprefill_cli.documents.cleaning import clean_characters, clean_text
+from specprefill_cli.documents.encoding import decode_markup
 from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile, check_stop
 
 HIDDEN = ("script", "style", "noscript", "template", "title")
@@ -20,8 +20,8 @@ BLOCKS = frozenset(
 )
 
 
-class _Gap(IntEnum):
-    """What separates two pieces of text; where several meet, the strongest counts."""
+class Gap(IntEnum):
+    """The separator of two pieces of text; where several meet, the strongest counts."""
 
     NOTHING = 0
     SPACE = 1
@@ -30,98 +30,80 @@ class _Gap(IntEnum):
     ROW = 4
 
 
-class _Writer:
-    """Collects pieces of text, separated by the strongest gap between them."""
+class TextExtractor(HTMLParser):
+    """Collects the text that a browser would show, and keeps the first title apart.
 
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-        self.gap = _Gap.NOTHING
-        self.cells = 0
-
-    def separate(self, gap: _Gap) -> None:
-        if gap is _Gap.ROW:
-            self.cells = 0
-        elif gap is _Gap.CELL:
-            self.cells += 1
-        self.gap = max(self.gap, gap)
-
-    def write(self, text: str) -> None:
-        self.parts += [self.separator(), text]
-        self.gap, self.cells = _Gap.NOTHING, 0
-
-    def separator(self) -> str:
-        line_end = "\n" if self.parts else ""
-        if self.gap is _Gap.ROW:
-            # Empty cells before the first filled one keep their bars, so that columns stay aligned.
-            return line_end + "| " * (self.cells - 1)
-        if self.gap is _Gap.CELL:
-            return " " + "| " * self.cells if self.parts else ""
-        if self.gap is _Gap.LINE:
-            return line_end
-        return " " if self.gap is _Gap.SPACE and self.parts else ""
-
-
-class _Extractor(HTMLParser):
-    """Writes the text that a browser would show, and keeps the first title apart."""
+    open_tags: elements that are not closed yet, the innermost last; depths: how many of each
+    gap: the strongest one since the last piece of text; cells: table cells that began since
+    """
 
     def __init__(self, stop: threading.Event) -> None:
         super().__init__()
         self.stop = stop
-        self.writer = _Writer()
-        self.title = ""
-        self.title_ended = False
-        self.open: list[str] = []
+        self.pieces: list[str] = []
+        self.gap, self.cells = Gap.NOTHING, 0
+        self.title, self.title_ended = "", False
+        self.open_tags: list[str] = []
         self.depths: Counter[str] = Counter()
 
-    def inside(self, tags: tuple[str, ...]) -> bool:
+    def is_inside(self, tags: tuple[str, ...]) -> bool:
         return any(self.depths[tag] for tag in tags)
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         check_stop(self.stop)
-        if tag not in HIDDEN and not self.inside(HIDDEN):
-            self.writer.separate(_Gap.CELL if tag in CELLS else _gap_after(tag))
+        self.separate(tag, Gap.CELL if tag in CELLS else Gap.NOTHING)
         if tag not in ("br", "hr"):
-            self.open.append(tag)
+            self.open_tags.append(tag)
             self.depths[tag] += 1
 
     def handle_endtag(self, tag: str) -> None:
         """Close the innermost element of this name, and those in it that were never closed."""
         while self.depths[tag]:
-            closed = self.open.pop()
+            closed = self.open_tags.pop()
             self.depths[closed] -= 1
             self.title_ended |= closed == "title"
-            if closed not in HIDDEN and not self.inside(HIDDEN):
-                self.writer.separate(_gap_after(closed))
+            self.separate(closed)
             if closed == tag:
                 return
 
     def handle_data(self, data: str) -> None:
         check_stop(self.stop)
-        if self.inside(HIDDEN):
+        if self.is_inside(HIDDEN):
             if self.depths["title"] and not self.title_ended:
                 self.title += data
-        elif self.inside(PREFORMATTED):
-            self.writer.write(data)
+        elif self.is_inside(PREFORMATTED):
+            self.write(data)
         else:
-            self.write_words(data)
+            if data[:1].isspace():
+                self.gap = max(self.gap, Gap.SPACE)
+            if words := data.split():
+                self.write(" ".join(words))
+                self.gap = Gap.SPACE if data[-1].isspace() else Gap.NOTHING
 
     def unknown_decl(self, data: str) -> None:
         if data.startswith("CDATA["):
             self.handle_data(data.removeprefix("CDATA["))
 
-    def write_words(self, text: str) -> None:
-        if text[:1].isspace():
-            self.writer.separate(_Gap.SPACE)
-        if words := text.split():
-            self.writer.write(" ".join(words))
-            if text[-1].isspace():
-                self.writer.separate(_Gap.SPACE)
+    def separate(self, tag: str, gap: Gap = Gap.NOTHING) -> None:
+        """Note the gap where an element begins or ends."""
+        if tag in HIDDEN or self.is_inside(HIDDEN):
+            return
+        if tag in ROWS:
+            gap = Gap.ROW
+        elif tag in BLOCKS:
+            gap = Gap.LINE
+        self.cells = 0 if gap is Gap.ROW else self.cells + (gap is Gap.CELL)
+        self.gap = max(self.gap, gap)
 
-
-def _gap_after(tag: str) -> _Gap:
-    if tag in ROWS:
-        return _Gap.ROW
-    return _Gap.LINE if tag in BLOCKS else _Gap.NOTHING
+    def write(self, text: str) -> None:
+        separator = ""
+        if self.gap is Gap.ROW:
+            # Empty cells before the first filled one keep their bars, so that columns stay aligned.
+            separator = ("\n" if self.pieces else "") + "| " * (self.cells - 1)
+        elif self.pieces:
+            separator = {Gap.CELL: " " + "| " * self.cells, Gap.LINE: "\n", Gap.SPACE: " "}.get(self.gap, "")
+        self.pieces += [separator, text]
+        self.gap, self.cells = Gap.NOTHING, 0
 
 
 def visible_text(markup: str, stop: threading.Event) -> tuple[str, str]:
@@ -129,16 +111,15 @@ def visible_text(markup: str, stop: threading.Event) -> tuple[str, str]:
 
     Raises Abandoned once `stop` is set, and AssertionError for declarations that the parser rejects.
     """
-    extractor = _Extractor(stop)
+    extractor = TextExtractor(stop)
     extractor.feed(markup)
     extractor.close()
-    text = collapse_blank_lines(clean_characters("".join(extractor.writer.parts)))
-    return clean_characters(" ".join(extractor.title.split())), text
+    return clean_characters(" ".join(extractor.title.split())), clean_text("".join(extractor.pieces))
 
 
 def pages(file: SourceFile) -> Pages:
     """Yield the title, then the visible text."""
-    parts = visible_text(decode(file, declared_encoding(file.data)), file.stop)
+    parts = visible_text(decode_markup(file), file.stop)
     yield "\n\n".join(filter(None, parts))
 
 

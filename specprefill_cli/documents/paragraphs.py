@@ -1,14 +1,8 @@
 """PDF lines -> paragraphs.
 
-A line break in a PDF is where the paper ended, not where the thought did. The heuristic sees the text alone:
-
-1. A blank line always stays.
-2. List items, numbered headings and table rows (half of the words hold a digit, or dot leaders) stay on lines of their
-   own.
-3. A word divided by a hyphen at the line end is joined (see `divided_word`).
-4. A full line (at least 75 % of the page's usual line length) is joined with the next one, unless it ends a sentence and
-   the next line looks like a heading: short, capitalised, without a full stop.
-5. After every other line the break stays.
+The heuristic sees the text alone. It joins a word that a hyphen divides at the line end, and joins a full line (at least
+75 % of the page's usual line length) with the next one, unless it ends a sentence and the next line looks like a heading:
+short, capitalised, without a full stop. All other breaks stay: blank lines, list items, numbered headings, table rows.
 
 Only breaks become spaces and only dividing hyphens vanish: a wrong guess costs a line break, never text. Pages with short
 lines only (slides, forms, verse) stay as they are.
@@ -18,6 +12,8 @@ import re
 import unicodedata
 from itertools import pairwise
 
+from specprefill_cli.documents.sentences import CLOSERS
+
 # Fraction of the usual line length from which a line counts as full: ragged-right text rarely falls below it.
 FULL_LINE = 0.75
 # The usual line length is this quantile of a page's lines: one overlong line must not make all others short.
@@ -25,23 +21,22 @@ USUAL_QUANTILE = 0.9
 # Below this many columns nothing is joined; the narrow columns of journals have 40 to 50.
 NARROWEST_COLUMN = 35
 
-_HYPHENS = "-\u2010"
-_CLOSERS = "\"'\u201d\u2019\u00bb)]"
-_SENTENCE_ENDS = (".", "!", "?", ":", ";", "\u2026", "\u3002")
-_BLOCK_START = re.compile(
+HYPHENS = "-\u2010"
+SENTENCE_ENDS = (".", "!", "?", ":", ";", "\u2026", "\u3002")
+BLOCK_START = re.compile(
     r"[-*+\u2022\u2023\u25aa\u25cf\u25e6\u2013\u2014]\s"  # bullets
     r"|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5})\)\s"  # (1) 1) a) iv)
     r"|\d{1,3}\.\s"  # 1.
     r"|\d{1,3}(?:\.\d{1,3})+\.?\s"  # 2.1
 )
-_DIGIT = re.compile(r"\d")
-_DOT_LEADERS = ("....", ". . . .")
+DIGIT = re.compile(r"\d")
+DOT_LEADERS = ("....", ". . . .")
 
 
 def join_lines(text: str) -> str:
-    """Join the lines of each paragraph in the text of one page, whose characters are clean."""
+    """Join the lines of each paragraph in the cleaned text of one page."""
     lines = [line.strip() for line in text.split("\n")]
-    widths = [_columns(line) for line in lines]
+    widths = [columns(line) for line in lines]
     filled = sorted(filter(None, widths))
     usual = filled[int(USUAL_QUANTILE * (len(filled) - 1))] if filled else 0
     full = [usual >= NARROWEST_COLUMN and width >= FULL_LINE * usual for width in widths]
@@ -49,7 +44,7 @@ def join_lines(text: str) -> str:
     for index, (line, following) in enumerate(pairwise(lines)):
         if divided_word(line, following) == "drop":
             parts[-1] = parts[-1][:-1]
-        parts += [_separator(line, following, full[index], full[index + 1]), following]
+        parts += [separator(line, following, full[index], full[index + 1]), following]
     return "".join(parts)
 
 
@@ -59,18 +54,18 @@ def divided_word(line: str, following: str) -> str | None:
     `docu-` + `ment` drops it. It is part of the word before a capital or digit (`Anglo-` + `Saxon`, `COVID-` + `19`),
     after a digit, and in a word that has another one (`state-of-the-` + `art`).
     """
-    if _BLOCK_START.match(following) or len(line) < 2 or not following or line[-1] not in _HYPHENS:
+    if BLOCK_START.match(following) or len(line) < 2 or not following or line[-1] not in HYPHENS:
         return None
     if not line[-2].isalnum() or not following[0].isalnum():
         return None
     word = line.rsplit(None, 1)[-1][:-1]
-    compound = any(hyphen in word for hyphen in _HYPHENS)
+    compound = any(hyphen in word for hyphen in HYPHENS)
     return "drop" if line[-2].isalpha() and following[0].islower() and not compound else "keep"
 
 
-def _separator(line: str, following: str, line_is_full: bool, following_is_full: bool) -> str:
-    """Return what stands between two lines: a line break, a space, or nothing."""
-    if not line or not following or _BLOCK_START.match(following):
+def separator(line: str, following: str, line_is_full: bool, following_is_full: bool) -> str:
+    """Return the separator of two lines: a line break, a space, or nothing."""
+    if not line or not following or BLOCK_START.match(following):
         return "\n"
     if divided_word(line, following):
         return ""
@@ -82,7 +77,7 @@ def _separator(line: str, following: str, line_is_full: bool, following_is_full:
     return "" if _is_wide(line[-1]) and _is_wide(following[0]) else " "
 
 
-def _columns(line: str) -> int:
+def columns(line: str) -> int:
     """Width in columns: Chinese, Japanese and Korean characters take two."""
     return len(line) if line.isascii() else len(line) + sum(map(_is_wide, line))
 
@@ -93,9 +88,9 @@ def _is_wide(character: str) -> bool:
 
 def _is_table_row(line: str) -> bool:
     words = line.split()
-    numbers = sum(_DIGIT.search(word) is not None for word in words)
-    return (len(words) > 1 and 2 * numbers >= len(words)) or any(leaders in line for leaders in _DOT_LEADERS)
+    numbers = sum(DIGIT.search(word) is not None for word in words)
+    return (len(words) > 1 and 2 * numbers >= len(words)) or any(leaders in line for leaders in DOT_LEADERS)
 
 
 def _ends_sentence(line: str) -> bool:
-    return line.rstrip(_CLOSERS).endswith(_SENTENCE_ENDS)
+    return line.rstrip(CLOSERS).endswith(SENTENCE_ENDS)

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
+from specprefill_cli.documents.cleaning import clean_characters, clean_text
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.paragraphs import join_lines
 from specprefill_cli.documents.reader import Abandoned, FormatReader, Pages, SourceFile, check_stop
 from specprefill_cli.errors import first_line
 
 if TYPE_CHECKING:
-    from pypdf import PageObject, PdfReader
+    from pypdf import PdfReader
 
-# Keeps logging from showing what no other handler takes.
-SILENCE = logging.NullHandler()
-_OCR = "run OCR first, for example ocrmypdf"
-_REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
-# In the group, tokens of a content stream that are well-formed: strings, brackets, names, numbers, operators. Outside it
-# unbalanced strings, inline images and comments. Nothing here backtracks over more than one token.
-_TOKENS = re.compile(
-    rb"(\((?:[^\\()]++|\\.|\([^\\()]*+\))*+\)|<[\s0-9A-Fa-f]*+>|[\[\]]"
-    rb"|/[^\s()<>\[\]{}/%]*|[-+.\d]+|(?!BI\b)[A-Za-z'\"][\w*]*)"
-    rb"|\((?:[^\\)]++|\\.)*+|BI\b.*?(?:\bEI\b|\Z)|%[^\r\n]*",
-    re.DOTALL,
-)
-# How the tokens begin that an array may hold, or that end it.
-_ARRAY_TOKENS = b"(</+-.0123456789]"
+OCR = "run OCR first, for example ocrmypdf"
+REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
+
+
+class Complaints(logging.Handler):
+    """Collects pypdf's log by thread: pypdf repairs damage, and only its log says that a page may have lost text."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.of_thread = threading.local()
+
+    def collect(self) -> list[str]:
+        """The list of all that pypdf logs from now on in this thread. Nothing of it reaches the terminal."""
+        logger = logging.getLogger("pypdf")
+        logger.propagate = False
+        logger.addHandler(self)
+        self.of_thread.messages = []
+        return self.of_thread.messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        getattr(self.of_thread, "messages", []).append(record.getMessage())
+
+
+COMPLAINTS = Complaints()
 
 
 def pages(file: SourceFile) -> Pages:
@@ -41,52 +49,20 @@ def pages(file: SourceFile) -> Pages:
     Raises DocumentError: password needed, damaged as a whole, too many pages, no text on any page.
     """
     failures: dict[int, str] = {}
-    with pypdf_complaints() as complaints:
-        reader = open_pdf(file)
-        for number in range(1, file.page_count + 1):
-            text = ""
-            for extract in (extract_text, extract_damaged_text):
-                try:
-                    text = extract(reader.pages[number - 1], file)
-                    break
-                except Abandoned:
-                    raise
-                except Exception as error:
-                    # pypdf fails with more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookups, recursion.
-                    failures.setdefault(number, first_line(error))
-            yield collapse_blank_lines(join_lines(clean_characters(text))).strip()
+    complaints = COMPLAINTS.collect()
+    reader = open_pdf(file)
+    for number in range(1, file.page_count + 1):
+        text = ""
+        try:
+            page = reader.pages[number - 1]
+            text = page.extract_text(visitor_operand_before=lambda *_: check_stop(file.stop))
+        except Abandoned:
+            raise
+        except Exception as error:
+            # pypdf fails with more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookups, recursion.
+            failures[number] = first_line(error)
+        yield clean_text(join_lines(clean_characters(text))).strip()
     add_warnings(file, failures, complaints)
-
-
-def extract_text(page: PageObject, file: SourceFile) -> str:
-    """Return the text of a page. Raises Abandoned once nobody waits for it."""
-    return page.extract_text(visitor_operand_before=lambda *_: check_stop(file.stop))
-
-
-def extract_damaged_text(page: PageObject, file: SourceFile) -> str:
-    """Return the text of a page on which pypdf fails at the first malformed token: without these tokens."""
-    from pypdf.generic import DecodedStreamObject, NameObject
-
-    contents = page.get_contents()
-    repaired = DecodedStreamObject()
-    repaired.set_data(well_formed(contents.get_data()) if contents is not None else b"")
-    page[NameObject("/Contents")] = repaired
-    return extract_text(page, file)
-
-
-def well_formed(contents: bytes) -> bytes:
-    """Keep the well-formed tokens of a content stream, but no images, dictionaries, or operators inside arrays."""
-    kept = bytearray()
-    in_array = False
-    for match in _TOKENS.finditer(contents):
-        token = match[1]
-        if token == b"TJ" and in_array:  # of an array that was never closed
-            token = b"] TJ"
-        elif token is None or (token[:1] not in _ARRAY_TOKENS if in_array else token == b"]"):
-            continue
-        in_array = token == b"[" or (in_array and not token.startswith(b"]"))
-        kept += token + b" "
-    return bytes(kept)
 
 
 def open_pdf(file: SourceFile) -> PdfReader:
@@ -95,19 +71,16 @@ def open_pdf(file: SourceFile) -> PdfReader:
     Raises DocumentError: encrypted, damaged, more pages than the limits allow, or a package is missing.
     """
     from pypdf import PdfReader
-    from pypdf.errors import DependencyError
 
     try:
         reader = PdfReader(BytesIO(file.data))
         # Many PDFs are encrypted with an empty password, only to restrict printing: those open for everyone.
         locked = reader.is_encrypted and not reader.decrypt("")
         file.page_count = 0 if locked else len(reader.pages)
-    except DependencyError as error:
-        raise file.error(f"reading this PDF needs a package that is not installed ({error})", "install it") from error
     except Exception as error:
         truncated = b"%%EOF" not in file.data[-2048:]
         cause = "truncated (its end is missing)" if truncated else f"damaged ({first_line(error)})"
-        raise file.error(f"the PDF is {cause}", f"fetch it again, or {_REPAIR}") from error
+        raise file.error(f"the PDF is {cause}", f"fetch it again, or {REPAIR}") from error
     if locked:
         remedy = "remove the password first (for example: qpdf --password=... --decrypt)"
         raise file.error("the PDF is encrypted", remedy)
@@ -115,36 +88,6 @@ def open_pdf(file: SourceFile) -> PdfReader:
         cause = f"{file.page_count:,} pages, the limit is {file.limits.max_pages:,}"
         raise file.error(cause, "split it (for example: qpdf --split-pages=1000)")
     return reader
-
-
-class Collector(logging.Handler):
-    """Collects the warnings of the thread that made it."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.thread = threading.get_ident()
-        self.complaints: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self.thread:
-            self.complaints.append(record.getMessage())
-
-
-@contextmanager
-def pypdf_complaints() -> Iterator[list[str]]:
-    """Yield the list of pypdf's complaints in this thread; its log never reaches the terminal again.
-
-    pypdf repairs damage and says so in its log only: a page may lose text without an exception. A parser that is out of
-    time may end while the next file is read.
-    """
-    logger, collector = logging.getLogger("pypdf"), Collector()
-    logger.propagate = False
-    logger.addHandler(SILENCE)
-    logger.addHandler(collector)
-    try:
-        yield collector.complaints
-    finally:
-        logger.removeHandler(collector)
 
 
 def add_warnings(file: SourceFile, failures: Mapping[int, str], complaints: Sequence[str]) -> None:
@@ -156,20 +99,15 @@ def add_warnings(file: SourceFile, failures: Mapping[int, str], complaints: Sequ
         raise file.error("the PDF has no pages", "fetch it again")
     empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in failures]
     no_text = f"{page_ranges(empty)} {'holds' if len(empty) == 1 else 'hold'} no text (scanned?)"
-    unreadable = [number for number in failures if not file.texts[number - 1]]
-    repaired = [number for number in failures if file.texts[number - 1]]
-    failed = f"{page_ranges(unreadable)} could not be read ({failures[unreadable[0]]})" if unreadable else ""
+    failed = f"{page_ranges(failures)} could not be read ({next(iter(failures.values()))})" if failures else ""
     if not any(file.texts):
-        raise (
-            file.error(f"no text can be read from the PDF: {failed}", _REPAIR) if failed else file.error(no_text, _OCR)
-        )
+        if failed:
+            raise file.error(f"no text can be read from the PDF: {failed}", REPAIR)
+        raise file.error(no_text, OCR)
     if empty:
-        file.warnings.append(f"{no_text}; {_OCR}")
-    if unreadable:
+        file.warnings.append(f"{no_text}; {OCR}")
+    if failed:
         file.warnings.append(failed)
-    if repaired:
-        reason = failures[repaired[0]]
-        file.warnings.append(f"{page_ranges(repaired)} had to be repaired, text may be missing or wrong ({reason})")
     if complaints:
         problems = "problem" if len(complaints) == 1 else "problems"
         file.warnings.append(

@@ -1,4 +1,4 @@
-"""What a reader of one file format is, what it is given, and the limits that it must keep: size, and time.
+"""The interface of a reader of one file format, its input, and the limits of size and time that it keeps.
 
 A reader runs in a daemon thread: `signal.alarm` exists neither on Windows nor outside the main thread, and a child process
 starts slowly. Python cannot kill a thread, so a late reader is asked to stop through an event.
@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines
+from specprefill_cli.documents.cleaning import clean_text
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.errors import DocumentError, document_error
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Abandoned(Exception):
-    """Raised inside a parser whose caller has stopped waiting."""
+    """Raised inside a parser after its caller has stopped waiting."""
 
 
 def check_stop(stop: threading.Event) -> None:
@@ -28,10 +28,9 @@ def check_stop(stop: threading.Event) -> None:
 
 
 def run_with_deadline(work: Callable[[], T], stop: threading.Event, seconds: float) -> T:
-    """Return the result of `work()`, or raise what it raises.
+    """Return the result of `work()`, or raise what it raises; TimeoutError after `seconds` of wall-clock time.
 
     `stop` is set when nobody waits any more (deadline, Ctrl-C); long work calls `check_stop` now and then.
-    Raises TimeoutError after `seconds` of wall-clock time.
     """
     outcome: Future[T] = Future()
 
@@ -62,6 +61,9 @@ class Limits:
     max_unpacked_bytes: int = 512 * 2**20  # size of an office file when unpacked, in bytes
     max_xml_bytes: int = 200 * 2**20  # XML in an office file, in bytes: its trees take several times as much memory
     max_entries: int = 20_000  # parts of an office file
+
+
+LIMITS = Limits()
 
 
 @dataclass
@@ -100,7 +102,7 @@ class SourceFile:
 
     def add_page(self, text: str) -> None:
         """Add the text of the next page. Raises DocumentError beyond the limits, Abandoned once `stop` is set."""
-        self.check(len(text))
+        self.check_room(len(text))
         if len(self.texts) == self.limits.max_pages:
             raise self.error(f"more than the limit of {self.limits.max_pages:,} pages", "split it")
         self.texts.append(text)
@@ -108,23 +110,23 @@ class SourceFile:
         if self.page_count:
             self.step(f"reading {self.name}: page {len(self.texts):,} of {self.page_count:,}")
 
-    def check(self, more: int) -> None:
-        """Raise Abandoned once `stop` is set, DocumentError for `more` characters than the limits leave."""
+    def check_room(self, characters: int) -> None:
+        """Raise Abandoned once `stop` is set, DocumentError for more characters on a page than the limits leave."""
         check_stop(self.stop)
-        if self.characters + more > self.limits.max_characters:
+        if self.characters + characters > self.limits.max_characters:
             reached = f" (reached on page {len(self.texts) + 1})" if self.texts else ""
             cause = f"more than the limit of {self.limits.max_characters:,} characters of text{reached}"
             raise self.error(cause, "split it into smaller files")
 
     def page_text(self, lines: Iterable[str]) -> str:
-        """Join the lines of a page, cleaned. Raises what `check` raises, before a long string is repeated many times."""
-        kept = []
+        """Join the lines of a page, cleaned. Raises as `check_room`, before a long string is repeated many times."""
+        page_lines = []
         characters = 0
         for line in lines:
             characters += len(line) + 1
-            self.check(characters)
-            kept.append(line.rstrip())
-        return collapse_blank_lines(clean_characters("\n".join(kept))).strip("\n")
+            self.check_room(characters)
+            page_lines.append(line.rstrip())
+        return clean_text("\n".join(page_lines)).strip("\n")
 
 
 Pages = Generator[str, None, None]

@@ -4,20 +4,16 @@ import codecs
 import re
 from collections.abc import Callable
 from contextlib import closing
-from io import BytesIO
 from pathlib import PurePath
-from zipfile import BadZipFile, ZipFile
 
-from specprefill_cli.documents import docx, epub, html, pdf, pptx, text, xlsx
+from specprefill_cli.documents import html, office, pdf, text, xlsx
 from specprefill_cli.documents.document import Document, join_pages
-from specprefill_cli.documents.reader import FormatReader, Limits, SourceFile, run_with_deadline
+from specprefill_cli.documents.encoding import BOM_ENCODINGS
+from specprefill_cli.documents.reader import LIMITS, FormatReader, Limits, SourceFile, run_with_deadline
 from specprefill_cli.errors import DocumentError, document_error, first_line, one_line
 
 # The PDF standard lets up to 1024 bytes of other data stand before the header.
 HEADER_BYTES = 1024
-
-TEXT_BOMS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
-
 # Only signatures that no plain text starts with; most other binary files hold NUL bytes.
 BINARY_SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "a PNG image"),
@@ -28,15 +24,18 @@ BINARY_SIGNATURES = (
     (b"%!PS", "a PostScript file"),
 )
 ZIP_SIGNATURE = b"PK\x03\x04"
-# Where the parts of an office format lie in its archive, and the suffix of the format.
-OFFICE_FOLDERS = {"word/": ".docx", "ppt/": ".pptx", "xl/": ".xlsx", "META-INF/container.xml": ".epub"}
-# The archive's first entries name the format even where its end, with the list of entries, is lost.
-ARCHIVE_HEADER_BYTES = 4096
-
-_HTML_START = re.compile(rb"\s*(?:<\?xml[^>]{0,200}>\s*)?(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+html|html)\b", re.I)
-OFFICE_READERS = (docx.READER, pptx.READER, xlsx.READER, epub.READER)
+# The first entries of an archive, and the list of entries at its end, name the format; a damaged file may lack the list.
+ARCHIVE_START_BYTES, ARCHIVE_END_BYTES = 4096, 2**16
+OFFICE_ENTRIES = (
+    (b"META-INF/container.xml", office.EPUB),
+    (b"application/epub+zip", office.EPUB),
+    (b"word/", office.DOCX),
+    (b"ppt/", office.PPTX),
+    (b"xl/", xlsx.READER),
+)
+HTML_START = re.compile(rb"\s*(?:<\?xml[^>]{0,200}>\s*)?(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+html|html)\b", re.I)
+OFFICE_READERS = (office.DOCX, office.PPTX, xlsx.READER, office.EPUB)
 READERS = (pdf.READER, text.MARKDOWN, html.READER, text.TEXT, text.CSV, *OFFICE_READERS)
-
 KNOWN_SUFFIXES: tuple[str, ...] = tuple(suffix for reader in READERS for suffix in reader.suffixes)
 
 
@@ -51,7 +50,7 @@ def is_pdf(data: bytes) -> bool:
 
 def is_html(data: bytes) -> bool:
     """Whether `data` starts like an HTML page (doctype or html element)."""
-    return _HTML_START.match(data[:HEADER_BYTES].removeprefix(codecs.BOM_UTF8)) is not None
+    return HTML_START.match(data[:HEADER_BYTES].removeprefix(codecs.BOM_UTF8)) is not None
 
 
 def binary_format(data: bytes) -> str | None:
@@ -60,31 +59,25 @@ def binary_format(data: bytes) -> str | None:
         if data.startswith(signature):
             return kind
     if data.startswith(ZIP_SIGNATURE):
-        return "an OpenDocument file" if b"vnd.oasis.opendocument" in data[:ARCHIVE_HEADER_BYTES] else "a ZIP archive"
-    if b"\x00" in data and not data.startswith(TEXT_BOMS):
+        is_open_document = b"vnd.oasis.opendocument" in data[:ARCHIVE_START_BYTES]
+        return "an OpenDocument file" if is_open_document else "a ZIP archive"
+    if b"\x00" in data and not data.startswith(tuple(BOM_ENCODINGS)):
         return "binary data (it holds NUL bytes)"
     return None
 
 
-def office_suffix(data: bytes) -> str | None:
-    """Return the suffix of the office format that `data` is in; None for anything else."""
+def office_reader(data: bytes) -> FormatReader | None:
+    """The reader of the office format that `data` is in; None for anything else."""
     if not data.startswith(ZIP_SIGNATURE):
         return None
-    header = data[:ARCHIVE_HEADER_BYTES].decode("latin-1")
-    if "application/epub+zip" in header:
-        return ".epub"
-    try:
-        with ZipFile(BytesIO(data)) as archive:
-            names = archive.namelist()
-    except (BadZipFile, ValueError, NotImplementedError):
-        return next((suffix for folder, suffix in OFFICE_FOLDERS.items() if folder in header), None)
-    return next(
-        (OFFICE_FOLDERS[folder] for folder in OFFICE_FOLDERS for name in names if name.startswith(folder)), None
-    )
+    entries = data[:ARCHIVE_START_BYTES] + data[-ARCHIVE_END_BYTES:]
+    # The first one counts: a presentation may hold a Word document.
+    readers = {entries.find(name): reader for name, reader in OFFICE_ENTRIES if name in entries}
+    return readers[min(readers)] if readers else None
 
 
 def read_document(
-    data: bytes, name: str, limits: Limits | None = None, step: Callable[[str], None] = lambda _text: None
+    data: bytes, name: str, limits: Limits = LIMITS, step: Callable[[str], None] = lambda _text: None
 ) -> Document:
     """Read a document with the reader that its content asks for, or else the suffix of `name`.
 
@@ -92,7 +85,6 @@ def read_document(
 
     Raises DocumentError, and nothing else, for a file that is empty, too large, binary, damaged, or slow to read.
     """
-    limits = limits or Limits()
     if not data:
         raise document_error(name, "the file is empty", "give a file with text in it")
     if len(data) > limits.max_bytes:
@@ -117,7 +109,7 @@ def read_document(
 
 
 def read_pages(reader: FormatReader, file: SourceFile) -> None:
-    """Read the pages into `file`, which also tells how far a reader came that is out of time."""
+    """Read the pages into `file`."""
     with closing(reader.pages(file)) as texts:
         for page_text in texts:
             file.add_page(page_text)
@@ -125,9 +117,9 @@ def read_pages(reader: FormatReader, file: SourceFile) -> None:
 
 def choose_reader(data: bytes, name: str) -> FormatReader:
     """Choose the reader for `data`; a suffix never overrules the content. Raises DocumentError when there is none."""
-    office = office_suffix(data)
-    if office:
-        return next(reader for reader in OFFICE_READERS if office in reader.suffixes)
+    reader = office_reader(data)
+    if reader is not None:
+        return reader
     if is_pdf(data):
         return pdf.READER
     suffix = PurePath(name).suffix.lower()

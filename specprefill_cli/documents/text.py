@@ -5,8 +5,7 @@ from collections import Counter
 from io import StringIO
 from itertools import islice
 
-from specprefill_cli.documents.archives import row_text
-from specprefill_cli.documents.cleaning import clean_characters, collapse_blank_lines, normalise_line_ends
+from specprefill_cli.documents.cleaning import clean_text, normalise_line_ends, row_text
 from specprefill_cli.documents.encoding import decode
 from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 
@@ -18,7 +17,7 @@ SAMPLE_ROWS = 50
 
 def text_pages(file: SourceFile) -> Pages:
     """Keep line breaks: in a text file they may be code, verse or a list."""
-    yield collapse_blank_lines(clean_characters(decode(file)))
+    yield clean_text(decode(file))
 
 
 def markdown_pages(file: SourceFile) -> Pages:

@@ -10,8 +10,10 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
-from specprefill_cli.documents.archives import checked_archive, office_module, row_text
+from specprefill_cli.documents.cleaning import row_text
+from specprefill_cli.documents.office import open_archive
 from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
+from specprefill_cli.installation import install_command
 
 if TYPE_CHECKING:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
@@ -28,22 +30,26 @@ DIGITS = 15
 
 def pages(file: SourceFile) -> Pages:
     """Yield, for each sheet, its name and its rows as they were last calculated, without empty ones."""
-    excel = office_module(file, "openpyxl", "workbooks")
-    # It warns about parts that it would not write back, which is no loss here. `catch_warnings` is not thread-safe.
+    try:
+        import openpyxl
+    except ImportError as error:
+        remedy = f"install it with {install_command('office')}"
+        raise file.error("reading workbooks needs another package", remedy) from error
+    # It warns about parts that it would not write back. Nothing is written here. `catch_warnings` is not thread-safe.
     warnings.filterwarnings("ignore", module=r"openpyxl\.")
-    stream = checked_archive(file)
-    if has_uncalculated(stream):
+    with open_archive(file) as archive:
+        uncalculated = has_uncalculated(archive)
+    if uncalculated:
         file.warnings.append("formulas without a stored value are skipped; open the file, save it, and read it again")
-    workbook = excel.load_workbook(stream, read_only=True, data_only=True)
+    workbook = openpyxl.load_workbook(BytesIO(file.data), read_only=True, data_only=True)
     for sheet in workbook.worksheets:
         yield file.page_text(sheet_lines(sheet))
 
 
-def has_uncalculated(stream: BytesIO) -> bool:
-    """Whether a sheet holds formulas whose value was never stored, as files written by programs may."""
-    with ZipFile(stream) as archive:
-        sheets = [entry for entry in archive.namelist() if re.fullmatch(r"xl/worksheets/[^/]+\.xml", entry)]
-        return any(UNCALCULATED.search(archive.read(sheet)) for sheet in sheets)
+def has_uncalculated(archive: ZipFile) -> bool:
+    """Whether a sheet holds formulas without a stored value, as files written by programs may."""
+    sheets = [entry for entry in archive.namelist() if re.fullmatch(r"xl/worksheets/[^/]+\.xml", entry)]
+    return any(UNCALCULATED.search(archive.read(sheet)) for sheet in sheets)
 
 
 def sheet_lines(sheet: ReadOnlyWorksheet) -> Iterator[str]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from specprefill_cli.draft_kv.checkpoints import KV_ERROR, SIGNALS
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.selection import fate_spans, rank
+from specprefill_cli.prefill.selection import fate_spans, rank_chunks
 from specprefill_cli.record import Fate, GateVerdict
 from specprefill_cli.settings import OFF, Settings
 
@@ -183,13 +183,13 @@ def fates_by_risk(
     if accept_risk is not None:
         count = min(count, chunks_to_recompute(risks, accept_risk))
     fates = torch.full((len(risks),), ACCEPT)
-    fates[rank(risks)[:count]] = RECOMPUTE
+    fates[rank_chunks(risks)[:count]] = RECOMPUTE
     return fates
 
 
 def chunks_to_recompute(risks: Tensor, limit: float) -> int:
     """How many of the riskiest chunks must be recomputed until the others' risk is at most `limit`."""
-    remaining = risks.sum() - risks[rank(risks)].cumsum(0)
+    remaining = risks.sum() - risks[rank_chunks(risks)].cumsum(0)
     remaining[-1:] = 0
     return 0 if risks.sum() <= limit else int((remaining > limit).sum()) + 1
 
@@ -199,7 +199,7 @@ def drop_down_to(fates: Tensor, risks: Tensor, limit: float) -> Tensor:
     accepted = (fates == ACCEPT).nonzero()[:, 0]
     count = chunks_to_recompute(risks[accepted], limit)
     dropped = fates.clone()
-    dropped[accepted[rank(risks[accepted])[:count]]] = DROP
+    dropped[accepted[rank_chunks(risks[accepted])[:count]]] = DROP
     return dropped
 
 

@@ -224,7 +224,7 @@ def draft_request(request: PrefillRequest, kv_map: KvMap) -> PrefillRequest:
     The map needs states of all tokens, so that the draft starts cold.
     """
     last_layer, window = max(kv_map.draft_layers, default=0), calibrated_window(request)
-    return replace(request.cold(), last_draft_layer=last_layer, draft_window=window)
+    return replace(request.without_caches(), last_draft_layer=last_layer, draft_window=window)
 
 
 def calibrated_window(request: PrefillRequest) -> int | None:

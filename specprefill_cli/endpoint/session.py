@@ -35,7 +35,7 @@ from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, load_template
 from specprefill_cli.record import Record, Verdict
-from specprefill_cli.settings import Settings, prompt_folder
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.engine_rows import Reader
@@ -70,7 +70,7 @@ def open_endpoint(settings: Settings) -> EndpointSession:
     package openai is missing.
     """
     ref = parse_endpoint(settings.target or "")
-    client, messages = open_client(ref), load_template(settings.prompt or Pair.prompt, [prompt_folder(settings)])
+    client, messages = open_client(ref), load_template(settings.prompt or Pair.prompt)
     chooser = open_chooser(settings, ref.name)
     return EndpointSession(
         pair=chooser.pair, template=chooser.template, settings=settings, client=client, messages=messages

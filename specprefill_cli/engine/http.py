@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -158,7 +157,7 @@ def document_of(name: str) -> dict[str, str]:
         return {"path": os.path.expanduser(name)}
     from specprefill_cli.documents.collect import read_standard_input
 
-    return {"base64": base64.b64encode(read_standard_input(sys.stdin.buffer)).decode("ascii"), "name": "stdin"}
+    return {"base64": base64.b64encode(read_standard_input()).decode("ascii"), "name": "stdin"}
 
 
 def server_sent(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:

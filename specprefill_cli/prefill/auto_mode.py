@@ -1,8 +1,8 @@
-"""The mode of a prompt: what `--mode auto` takes, what modes need, and whether a prompt fits the pair."""
+"""The mode that `--mode auto` takes, and whether a prompt fits the pair."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.loading import LoadedModel
@@ -14,10 +14,10 @@ from specprefill_cli.settings import AUTO
 
 # Expected speedup over `full` from which `auto` takes another mode.
 SMALLEST_SPEEDUP = 1.2
-# What helps against a prompt that does not fit, and where its documents are not the reason.
+# Remedies for a prompt that does not fit, and for one with a question that does not.
 SHORTEN = "give fewer or shorter documents, or a pair with a longer context"
 SHORTEN_QUESTION = "ask a shorter question, or use a pair with a longer context"
-# What follows a prompt, and the option that limits it.
+# The text behind a prompt, and the option that limits it.
 ANSWER, LOOK_AHEAD = ("answer", "--max-new-tokens"), ("look-ahead", "--look-ahead")
 
 
@@ -38,66 +38,54 @@ def choose_mode(mode: str, request: PrefillRequest) -> tuple[str, str | None]:
 
 
 def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
-    """The mode in which this prompt costs least, and the reason in words; what earlier questions left costs nothing.
+    """The mode in which this prompt costs least, and the reason in words; cached tokens cost nothing.
 
-    Before it comes a mode that is preferred for what calibration found.
+    A mode that calibration prefers comes first, where it promises enough.
     """
-    preferred = preferred_mode(request)
-    if preferred is not None:
-        return preferred
+    target, length = request.pair.target, request.prompt.length
+    for name, evidence in preferences(request):
+        speedup = expected_speedup(name, request) or 0.0
+        if speedup >= SMALLEST_SPEEDUP and fits(request, name):
+            return name, f"auto: {name} promises {speedup:.1f}x at {length:,} tokens and calibrated {evidence}"
     full_cost = MODES[BASELINE].cost(request) or 0.0
     best, best_speedup, obstacle = BASELINE, 0.0, None
     for name in automatic_modes()[1:]:
-        blocked = MODES[name].obstacle(request)
-        cost = MODES[name].cost(request) if blocked is None else None
+        reason = MODES[name].obstacle(request)
+        cost = MODES[name].cost(request) if reason is None else None
         if cost and full_cost / cost > best_speedup:
             best, best_speedup = name, full_cost / cost
-        obstacle = obstacle or blocked
+        obstacle = obstacle or reason
     if not fits_target(request):
-        return too_long_for_full(request, best)
+        able = best if MODES[best].any_length else next(name for name in MODES if MODES[name].any_length)
+        prompt = f"{length:,} tokens with {request.max_new_tokens:,} of answer"
+        return able, f"auto: {prompt} do not fit {target.name}'s context of {target.context:,}"
     if best == BASELINE:
         return BASELINE, f"auto: {obstacle or 'no other mode is available'}"
-    situation = f"at {request.prompt.length:,} tokens{cached_for(request, (BASELINE, best))}"
+    cold = request.without_caches()
+    cached = [name for name in (BASELINE, best) if (MODES[name].cost(request) or 0.0) < (MODES[name].cost(cold) or 0.0)]
+    situation = f"at {length:,} tokens" + (
+        f" with the document's KV cached for {' and '.join(cached)}" if cached else ""
+    )
     if best_speedup >= SMALLEST_SPEEDUP:
         return best, f"auto: {best} promises {best_speedup:.1f}x {situation}"
     return BASELINE, f"auto: {best} promises only {best_speedup:.1f}x {situation} ({SMALLEST_SPEEDUP}x is worth it)"
 
 
-def preferred_mode(request: PrefillRequest) -> tuple[str, str] | None:
-    """A mode that is preferred with these settings and promises enough, and the reason; None where there is none."""
-    for name, evidence in preferences(request):
-        try:
-            check_fits(request, name)
-        except PromptTooLong:
-            continue
-        speedup = expected_speedup(name, request) or 0.0
-        if speedup >= SMALLEST_SPEEDUP:
-            promise = f"{name} promises {speedup:.1f}x at {request.prompt.length:,} tokens"
-            return name, f"auto: {promise} and calibrated {evidence}"
-    return None
-
-
 def preferences(request: PrefillRequest) -> Iterator[tuple[str, str]]:
-    """The modes that are preferred for a request and can prefill it, each with the evidence."""
+    """The modes that calibration prefers for a request and that can prefill it, each with the evidence."""
     for name, mode in MODES.usable():
         evidence = mode.preference(request)
         if evidence is not None and mode.obstacle(request) is None:
             yield name, evidence
 
 
-def too_long_for_full(request: PrefillRequest, best: str) -> tuple[str, str]:
-    """The mode for a prompt beyond the target's context, and the reason; best: the cheapest one."""
-    able = best if MODES[best].any_length else next(name for name in MODES if MODES[name].any_length)
-    target = request.pair.target
-    prompt = f"{request.prompt.length:,} tokens with {request.max_new_tokens:,} of answer"
-    return able, f"auto: {prompt} do not fit {target.name}'s context of {target.context:,}"
-
-
-def cached_for(request: PrefillRequest, modes: Sequence[str]) -> str:
-    """The modes that find the document's KV in a cache, in words; empty where none does."""
-    cold = request.cold()
-    cheaper = [name for name in modes if (MODES[name].cost(request) or 0.0) < (MODES[name].cost(cold) or 0.0)]
-    return f" with the document's KV cached for {' and '.join(cheaper)}" if cheaper else ""
+def fits(request: PrefillRequest, mode: str) -> bool:
+    """Whether `check_fits` raises nothing."""
+    try:
+        check_fits(request, mode)
+    except PromptTooLong:
+        return False
+    return True
 
 
 def expected_speedup(mode: str, request: PrefillRequest) -> float | None:
@@ -114,7 +102,7 @@ def fits_target(request: PrefillRequest) -> bool:
 
 
 def check_fits(request: PrefillRequest, mode: str) -> None:
-    """Raises PromptTooLong when prompt and answer exceed what the mode takes of the target's context, or the draft's."""
+    """Raises PromptTooLong when the mode cannot fit prompt and answer into the contexts of target and draft."""
     any_length = MODES[mode].any_length
     advice = SHORTEN if any_length else f"use --mode select, or {SHORTEN}"
     tokens = request.prompt.length
@@ -145,20 +133,25 @@ def check_draft_fits(request: PrefillRequest, in_windows: bool = True, advice: s
 
 
 def check_context(
-    model: LoadedModel | ModelOutline, prompt_tokens: int, tokens: int, more: int, content: tuple[str, str], advice: str
+    model: LoadedModel | ModelOutline,
+    prompt_tokens: int,
+    tokens: int,
+    reserve: int,
+    content: tuple[str, str],
+    advice: str,
 ) -> None:
-    """Raises PromptTooLong where tokens of a prompt, and `more` behind them, exceed a model's context.
+    """Raises PromptTooLong where tokens of a prompt, and `reserve` behind them, exceed a model's context.
 
     tokens: those that must fit at once; fewer than the prompt's where its document is read in windows
-    content: what follows the prompt, and the option that limits it
+    content: the text behind the prompt, and the option that limits it
     """
-    if tokens + more <= model.context:
+    if tokens + reserve <= model.context:
         return
     name, option = content
     subject = "the prompt has" if tokens == prompt_tokens else "with one chunk of its document, the prompt has"
     if tokens <= model.context:
         advice = f"lower {option}, or {advice}"
     raise PromptTooLong(
-        f"{subject} {tokens:,} tokens and with {more:,} tokens of {name} does not fit "
+        f"{subject} {tokens:,} tokens and with {reserve:,} tokens of {name} does not fit "
         f"{model.name}'s context of {model.context:,}; {advice}"
     )

@@ -1,4 +1,4 @@
-"""Okapi BM25 of a question over passages of a document, by English stems: what words alone say about where the answer is."""
+"""Okapi BM25 of a question over passages of a document, by English stems."""
 
 from __future__ import annotations
 
@@ -19,18 +19,13 @@ if TYPE_CHECKING:
 # Scripts without spaces between words: each of their characters counts as a word.
 UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
-# Different words whose stems are kept.
+K1, B = 1.2, 0.75
+# Stems that are kept, of different words.
 KEPT_STEMS = 2**16
 
 
 def bm25(
-    question: str,
-    text: str,
-    starts: np.ndarray,
-    end: int,
-    k1: float = 1.2,
-    b: float = 0.75,
-    normalise: Callable[[str], str] = str.lower,
+    question: str, text: str, starts: np.ndarray, end: int, normalise: Callable[[str], str] = str.lower
 ) -> np.ndarray:
     """Okapi BM25 (Robertson and Zaragoza 2009) of passages of a text for a question: [n].
 
@@ -38,12 +33,12 @@ def bm25(
         A word belongs to the passage that it begins in
     normalise: the form in which words are compared; empty for words that do not count in a question
     """
-    index = index_of(text, starts, end, normalise)
-    norm = k1 * (1 - b + b * index.lengths / max(index.lengths.mean(), 1e-9))
+    index = word_index(text, starts, end, normalise)
+    norm = K1 * (1 - B + B * index.lengths / max(index.lengths.mean(), 1e-9))
     scores = np.zeros(len(starts))
     for word in sorted({normalise(word) for word in WORD.findall(question)} - {""}):
         frequency = index.frequency(word)
-        scores += rarity(frequency) * frequency * (k1 + 1) / (frequency + norm)
+        scores += rarity(frequency) * frequency * (K1 + 1) / (frequency + norm)
     return scores
 
 
@@ -51,12 +46,6 @@ def rarity(frequency: np.ndarray) -> float:
     """The inverse document frequency of a word that stands so often in each passage [n]."""
     containing = np.count_nonzero(frequency)
     return float(np.log1p((len(frequency) - containing + 0.5) / (containing + 0.5)))
-
-
-def index_of(text: str, starts: np.ndarray, end: int, normalise: Callable[[str], str]) -> WordIndex:
-    """The words of a text's passages, kept for the next question about it; arguments as in `bm25`."""
-    first = np.ascontiguousarray(starts, dtype=np.int64)
-    return INDEXES.find_or((text, first.tobytes(), end, normalise), lambda: word_index(text, first, end, normalise))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,32 +73,37 @@ INDEXES: ByteCache[WordIndex] = ByteCache(
 )
 
 
-def word_index(text: str, first: np.ndarray, end: int, normalise: Callable[[str], str]) -> WordIndex:
-    """The index of a text, the same for every question about it; arguments as in `bm25`, first: int64."""
-    # The same words come again and again.
-    normalised = cache(normalise)
-    numbers: dict[str, int] = {}
-    places, words = [], []
-    for match in WORD.finditer(text, int(first[0]), end):
-        places.append(match.start())
-        words.append(numbers.setdefault(normalised(match.group()), len(numbers)))
-    occurrences = np.array(words, dtype=np.int64)
-    passages = np.searchsorted(first, np.array(places, dtype=np.int64), side="right") - 1
-    return WordIndex(
-        lengths=np.bincount(passages, minlength=len(first)).astype(float),
-        passages=passages[np.argsort(occurrences, kind="stable")],
-        numbers=numbers,
-        edges=np.concatenate([[0], np.bincount(occurrences, minlength=len(numbers)).cumsum()]),
-    )
+def word_index(text: str, starts: np.ndarray, end: int, normalise: Callable[[str], str]) -> WordIndex:
+    """The words of a text's passages, kept for the next question about it; arguments as in `bm25`."""
+    starts = np.ascontiguousarray(starts, dtype=np.int64)
+
+    def build() -> WordIndex:
+        # The same words come again and again.
+        normalised = cache(normalise)
+        numbers: dict[str, int] = {}
+        places, words = [], []
+        for match in WORD.finditer(text, int(starts[0]), end):
+            places.append(match.start())
+            words.append(numbers.setdefault(normalised(match.group()), len(numbers)))
+        occurrences = np.array(words, dtype=np.int64)
+        passages = np.searchsorted(starts, np.array(places, dtype=np.int64), side="right") - 1
+        return WordIndex(
+            lengths=np.bincount(passages, minlength=len(starts)).astype(float),
+            passages=passages[np.argsort(occurrences, kind="stable")],
+            numbers=numbers,
+            edges=np.concatenate([[0], np.bincount(occurrences, minlength=len(numbers)).cumsum()]),
+        )
+
+    return INDEXES.find_or((text, starts.tobytes(), end, normalise), build)
 
 
 def word_scores(question: str, text: str, starts: np.ndarray, end: int) -> np.ndarray:
-    """BM25 [n] of a text's passages, which begin at characters `starts` [n], by the stems of the question's content words.
+    """Score passages [n] of a text, from characters `starts` [n] on, with BM25 on the stems of the question's content words.
 
-    By all its words, as they are, where it has no content word.
+    A question without content words is compared by all its words, as they are.
     """
-    telling = any(map(content_stem, WORD.findall(question)))
-    return bm25(question, text, starts, end, normalise=content_stem if telling else str.lower)
+    has_content = any(map(content_stem, WORD.findall(question)))
+    return bm25(question, text, starts, end, normalise=content_stem if has_content else str.lower)
 
 
 def coverage(question: str, text: str, starts: np.ndarray, end: int) -> float:
@@ -117,15 +111,15 @@ def coverage(question: str, text: str, starts: np.ndarray, end: int) -> float:
 
     The share of the question's content words, weighted by their rarity, that stand in one passage and its two neighbours.
     """
-    index = index_of(text, starts, end, content_stem)
-    total, held = 0.0, np.zeros(len(starts))
+    index = word_index(text, starts, end, content_stem)
+    total, covered = 0.0, np.zeros(len(starts))
     for word in sorted(set(map(content_stem, WORD.findall(question))) - {""}):
         frequency = index.frequency(word)
         weight = rarity(frequency)
         padded = np.pad(frequency, 1)
-        held += weight * ((padded[:-2] + frequency + padded[2:]) > 0)
+        covered += weight * ((padded[:-2] + frequency + padded[2:]) > 0)
         total += weight
-    return float(held.max(initial=0.0) / total) if total else 0.0
+    return float(covered.max(initial=0.0) / total) if total else 0.0
 
 
 @lru_cache(KEPT_STEMS)

@@ -1,4 +1,4 @@
-"""What calibration stores about a pair: in which folder, reading it, and whether it belongs to the models at hand."""
+"""Calibration files of a pair: their folders, reading them, and checking that they belong to the loaded models."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ REMEDY = "specprefill calibrate, or delete it"
 
 @dataclass
 class CalibratedPair(LoadedPair):
-    """A loaded pair with what calibration found out about it.
+    """A loaded pair with its calibration.
 
     scoring_heads: the draft's heads that point at answers; target_calibration: the target's own values of `auto`
-    mode_data: what modes keep about the pair, by a name of their own
+    mode_data: data of modes about the pair, by a name that the mode chooses
     """
 
     scoring_heads: ScoringHeads | None = None
@@ -51,7 +51,7 @@ def read_description(
 ) -> Content | None:
     """Read a calibration file with `parse`; None where there is no file.
 
-    content: what the file holds, for messages; remedy: the command that makes it
+    content: of the file, for messages; remedy: the command that makes it
 
     Raises SpecprefillError for a damaged file.
     """
@@ -79,7 +79,7 @@ def check_identity(
 
 
 def calibration_folder(pair: Pair) -> Path:
-    """The folder of what is calibrated for a pair: confidence, positions, draft KV. It need not exist."""
+    """The folder of a pair's calibrations: confidence, positions, draft KV. It need not exist."""
     if ModelRef(pair.draft).kind is Kind.BUNDLED:
         if ModelRef(pair.target).kind is Kind.BUNDLED:
             return BUNDLED_FOLDER
@@ -102,20 +102,20 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
 
     digest = hashlib.sha256()
     for name, parameter in sorted(getattr(model, UNPACKED, dict(model.named_parameters())).items()):
-        flat = whole_weight(model, name, parameter).detach().flatten()
+        flat = gather_weight(model, name, parameter).detach().flatten()
         sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).to(torch.float16).float().cpu()
         digest.update(name.encode() + sample.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def whole_weight(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:
+def gather_weight(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:
     """A whole weight, even if it is divided among ranks (all of which must call this) or offloaded by accelerate."""
     if hasattr(parameter, "full_tensor"):
         return parameter.full_tensor()
     if parameter.is_meta:
-        owner, _, own_name = name.rpartition(".")
-        hook: Any = model.get_submodule(owner)._hf_hook
-        return hook.weights_map[own_name]
+        module, _, weight = name.rpartition(".")
+        hook: Any = model.get_submodule(module)._hf_hook
+        return hook.weights_map[weight]
     return parameter
 
 
@@ -125,7 +125,7 @@ class TargetCalibration:
 
     target: fingerprint of the weights that it was found on; None: it holds for all weights of the pair
     positions: `compact`, or `original` while these fit the context
-    auto_mass, auto_tokens: what `--keep auto` keeps, in place of the scoring heads' own
+    auto_mass, auto_tokens: budget of `--keep auto`, in place of that of the scoring heads
     evidence: figures of the calibration
     """
 

@@ -1,4 +1,4 @@
-"""Fates of document spans, the plan that gives every span one, and where the target computes what is kept."""
+"""Fates of document spans, the plan of a prompt's fates, and the positions of kept tokens."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CompactPositions:
     """Kept tokens with their gaps shortened evenly; order and distances inside a span are the original ones.
 
     tokens: [K] indices in the prompt, ascending; positions: [K] where the target computes them, ascending
-    end: position of the answer's first token; factor: what each gap was multiplied by, 0 to 1
+    end: position of the answer's first token; factor: of each gap, 0 to 1
     """
 
     tokens: Tensor

@@ -35,11 +35,10 @@ def attention_importance(
     For each captured query, layer and head: softmax in float32 over all keys of the prompt that the query may see, BOS
     and instruction included; average pooling over neighbouring tokens of the prompt; then the document's part. Maximum
     over layers and heads; mean over queries. A softmax over the document's keys alone would inflate every head that
-    rests on BOS. Scores of one key-value head are in memory at a time, for as many queries as `query_slices` allows.
+    rests on BOS.
 
     positions: [Q] of the captured queries; those of decoded tokens lie behind the prompt
-    share: the heads that this rank holds, where ranks share the draft: a softmax belongs to one head, so that only the
-        maximum over heads needs the others
+    share: the heads that this rank holds, where ranks share the draft
 
     Raises SpecprefillError when a score is NaN or infinite.
     """
@@ -111,7 +110,7 @@ def pool(probabilities: Tensor) -> Tensor:
 
 
 def usable_layers(windows: Sequence[int | None], prompt_tokens: int) -> list[int]:
-    """Layers whose attention reaches the whole document: sliding-window layers see only their window."""
+    """Return the layers that see the whole document: sliding-window layers see only their window."""
     return [layer for layer, window in enumerate(windows) if window is None or window >= prompt_tokens]
 
 

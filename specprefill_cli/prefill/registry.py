@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Plugin:
-    """A mode or scorer of another package: its name, what it is loaded from, and why that failed, if it did."""
+    """A mode or scorer of another package: its name, its entry point, and why loading failed, if it did."""
 
     name: str
     source: str
@@ -45,14 +45,14 @@ class Registry(Mapping[str, Item], Generic[Item]):
         self.loaded: dict[str, Item] = {}
 
     @cached_property
-    def entries(self) -> dict[str, EntryPoint]:
-        """Built-in entry points, then those of other packages, without those that claim the name of a built-in."""
-        return self.builtin | {entry.name: entry for entry in self.installed if entry.name not in self.builtin}
-
-    @cached_property
     def installed(self) -> list[EntryPoint]:
         """All entry points of other packages, by name."""
         return sorted(entry_points(group=self.group), key=lambda entry: entry.name)
+
+    @cached_property
+    def entries(self) -> dict[str, EntryPoint]:
+        """Built-in entry points, then those of other packages."""
+        return {**self.builtin, **{entry.name: entry for entry in self.installed}, **self.builtin}
 
     def __getitem__(self, name: str) -> Item:
         """The mode or scorer. Raises KeyError for an unknown name, SpecprefillError for a plugin that cannot be loaded."""
@@ -85,20 +85,18 @@ class Registry(Mapping[str, Item], Generic[Item]):
                 yield name, self[name]
 
     def plugins(self) -> list[Plugin]:
-        """All plugins of this kind, loaded once to see whether they work."""
-        plugins = []
-        for entry in self.installed:
-            error = (
-                f"'{entry.name}' is the name of a built-in {self.kind}; rename it"
-                if entry.name in self.builtin
-                else None
-            )
-            try:
-                self[entry.name]
-            except SpecprefillError as failure:
-                error = str(failure)
-            plugins.append(Plugin(entry.name, entry.value, error))
-        return plugins
+        """All plugins, loaded once to see whether they work."""
+        return [Plugin(entry.name, entry.value, self.fault(entry.name)) for entry in self.installed]
+
+    def fault(self, name: str) -> str | None:
+        """Why a plugin cannot be used, or None."""
+        if name in self.builtin:
+            return f"'{name}' is the name of a built-in {self.kind}; rename it"
+        try:
+            self[name]
+        except SpecprefillError as error:
+            return str(error)
+        return None
 
 
 MODES: Registry[Mode] = Registry(
@@ -115,9 +113,9 @@ SCORERS: Registry[Scorer] = Registry(
     "scorer",
     "specprefill.scorers",
     {
-        "question": "specprefill_cli.prefill.scorers.question:QuestionScorer",
+        "question": "specprefill_cli.prefill.scorers.attention:QuestionScorer",
         "heads": "specprefill_cli.prefill.scorers.heads:HeadsScorer",
-        "paper": "specprefill_cli.prefill.scorers.question:PaperScorer",
+        "paper": "specprefill_cli.prefill.scorers.attention:PaperScorer",
         "blend": "specprefill_cli.prefill.scorers.blend:BlendScorer",
         "embedding": "specprefill_cli.prefill.scorers.embedding:EmbeddingScorer",
         "lexical": "specprefill_cli.prefill.scorers.lexical:LexicalScorer",
@@ -129,7 +127,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {"mode": MODES, "scorer": SCORERS}
 
 
 def check_name(setting: str, value: str, label: str) -> None:
-    """Raises UsageError, which begins with `label`, for a mode or scorer that is not registered."""
+    """Raises UsageError for a mode or scorer that is not registered. The message begins with `label`."""
     if setting in REGISTRIES:
         check_choice(value, (AUTO, *REGISTRIES[setting]), label)
 

@@ -1,4 +1,4 @@
-"""What a mode is given: one prompt, the pair that reads it, and every setting of prefill with `auto` resolved."""
+"""The input of a mode: one prompt, the pair that reads it, and every setting of prefill with `auto` resolved."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ class PrefillRequest:
     """One prompt to prefill: in the target's tokens, and in the draft's (the same object where they share a tokenizer).
 
     document_text, question: the texts behind the tokens, for scorers that need no model
-    scorer: a registered name; keep: share of the prompt's tokens that the target computes, None for `auto`
-    look_ahead: tokens that the draft decodes before scoring; chunk_size: document tokens selected together
-    prefill_chunk: tokens of one forward pass
+    keep: share of the prompt's tokens that the target computes, None for `auto`
+    chunk_size: document tokens selected together; prefill_chunk: tokens of one forward pass
     draft_window: tokens that the draft sees back while it reads the document; None: all of them
     draft_gap: positions left free between document and suffix of the draft's prompt, where that is a window
-    settings: as they were asked for, for options that one mode alone has
+    settings: unresolved, for options of a single mode
     positions: where the target computes kept tokens: `original` or `compact`
-    max_new_tokens: the longest answer, for which the target's context must have room behind the prompt
     keep_draft_state: whether decoding will need the draft's cache of the prompt
     last_draft_layer: layer up to which the draft must run whatever the scorer needs, because the mode reads its input
     draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold, keep nothing
@@ -95,13 +93,10 @@ class PrefillRequest:
             return None
         return LocalWindow(self.draft_window, self.draft_prompt.document[1])
 
-    def cold(self) -> PrefillRequest:
-        """The request without what earlier questions left: everything is computed."""
+    def without_caches(self) -> PrefillRequest:
+        """The request of a cold start."""
         return replace(self, draft_prefixes=None, target_prefixes=None)
 
     def portable(self) -> PrefillRequest:
-        """The request without what belongs to this process: another rank fills in its own pair and clock.
-
-        Its caches arrive there empty.
-        """
+        """The request for another rank: it fills in its pair and clock, and gets empty caches."""
         return replace(self, pair=None, clock=None)  # type: ignore[arg-type]

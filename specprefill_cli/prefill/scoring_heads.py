@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState, layer_keys
-from specprefill_cli.models.head_division import HeadShare
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.pairs import HEADS_FILE
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import check_identity, read_description, weights_fingerprint
-from specprefill_cli.prefill.importance import check_finite, group_scores, pool, query_slices
+from specprefill_cli.prefill.importance import group_scores, pool, query_slices
 
 REMEDY = "specprefill calibrate --heads QUESTIONS.jsonl"
 Scored = TypeVar("Scored", Tensor, np.ndarray)
@@ -37,11 +36,12 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringHeads:
-    """The scoring heads of one draft, and what identifies the draft.
+    """The scoring heads and the identity of one draft.
 
     lexical: weight of BM25, against 1 for the heads
-    auto_mass: share of the importance that `--keep auto` holds with these heads, and auto_tokens: the document tokens whose
-    importance it is a share of, those of a typical document that it was tuned on; None: all
+    auto_mass: share of the importance that `--keep auto` holds with these heads
+    auto_tokens: document tokens of a typical document that it was tuned on; it is a share of so many tokens' importance;
+        None: of all
     window: tokens that the draft must see back while it reads, for these heads to work as well; None: all of them
     default: whether they found the passage better than the scorers that need no calibration on held-out rows
     evidence: figures of the search
@@ -61,7 +61,7 @@ class ScoringHeads:
 
 
 def draft_identity(draft: LoadedModel) -> dict[str, Any]:
-    """What a file of heads says about its draft."""
+    """Return the values that identify a draft in a file of heads."""
     text = draft.model.config.get_text_config()
     return {
         "weights": weights_fingerprint(draft.model),
@@ -87,35 +87,12 @@ def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
     return heads
 
 
-def head_importance(
-    state: PrefillState,
-    capture: QueryCapture,
-    document: tuple[int, int],
-    heads: tuple[Head, ...],
-    share: HeadShare | None = None,
-) -> Tensor:
-    """Importance [n] of the document's tokens, float32 on the CPU: the weighted attention of the chosen heads.
-
-    Pooled over neighbouring tokens, mean over the captured queries; share: as in `attention_importance`
-    """
-    total = torch.zeros(document[1] - document[0])
-    own = [head for head in heads if share is None or head.head in share.queries]
-    first = 0 if share is None else share.queries.start
-    for layer in sorted({head.layer for head in own}):
-        chosen = sorted((head for head in own if head.layer == layer), key=lambda head: head.head)
-        numbers = [head.head - first for head in chosen]
-        attention = layer_attention(state, capture, layer, numbers, document)
-        weights = torch.tensor([head.weight for head in chosen])
-        total += (weights[:, None] * attention).sum(0)
-    return check_finite(total if share is None else share.ranks.summed(total))
-
-
 def blend(importance: Scored, lexical: Scored, weight: float) -> Scored:
     """Importance [n] as a mixture of two distributions over the document: 1 part the heads', `weight` parts BM25's."""
-    return normalised(importance) + weight * normalised(lexical)
+    return normalise(importance) + weight * normalise(lexical)
 
 
-def normalised(scores: Scored) -> Scored:
+def normalise(scores: Scored) -> Scored:
     """Non-negative scores [n] divided by their sum."""
     return scores / max(float(scores.sum()), 1e-12)
 

@@ -1,4 +1,4 @@
-"""From token importance to selected chunks: chunk means, budgets, ranks and spans; and a warning of spread evidence."""
+"""From token importance to selected chunks and spans."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from specprefill_cli.record import Fate
 
 # Tokens of a sentence that a chunk is widened by at most, and characters around a chunk in which its sentences are looked for.
 LONGEST_REST, SENTENCE_REACH = 48, 400
-# What `--keep auto` is assumed to keep before scoring: three in four questions about short documents keep less.
+# Keep ratio that `--keep auto` is assumed to reach, before scoring: three in four questions about short documents keep less.
 ASSUMED_KEEP = 0.25
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
 AUTO_CONTEXT_SHARE = 0.25
 # Fewer chunks are judged as so many: the neighbours of the best chunk are important because it is.
 FEWEST_CHUNKS = 10
+# The range of document tokens [start, end) that is kept for a chunk's.
+Widen = Callable[[int, int], tuple[int, int]]
 SPREAD = "the evidence is spread over the whole document; raise --keep"
 
 
@@ -49,13 +51,13 @@ def chunk_scores(importance: Tensor, chunk_size: int) -> Tensor:
     return sums / sizes
 
 
-def with_neighbours(scores: Tensor, weight: float) -> Tensor:
+def add_neighbours(scores: Tensor, weight: float) -> Tensor:
     """Each chunk's score [n] plus `weight` times those of its two neighbours."""
     padded = F.pad(scores, (1, 1))
     return scores + weight * (padded[:-2] + padded[2:])
 
 
-def rank(scores: Tensor) -> Tensor:
+def rank_chunks(scores: Tensor) -> Tensor:
     """Chunk indices from the most to the least important; equal scores in document order."""
     return torch.sort(scores, descending=True, stable=True).indices
 
@@ -77,15 +79,10 @@ def document_floor(keep: float, document_tokens: int) -> float:
     return keep * document_tokens / 2
 
 
-def chunks_for_mass(scores: Tensor, share: float, most: int | None = None) -> int:
-    """Size of the smallest set of chunks that holds `share` of the summed scores of the `most` best ones, or of all."""
-    ordered = scores[rank(scores)[:most]].cumsum(0)
+def chunks_for_mass(scores: Tensor, share: float, best: int | None = None) -> int:
+    """Size of the smallest set of chunks that holds `share` of the summed scores of the `best` chunks, or of all."""
+    ordered = scores[rank_chunks(scores)[:best]].cumsum(0)
     return min(int((ordered < share * ordered[-1]).sum()) + 1, len(ordered))
-
-
-def own_tokens(start: int, end: int) -> tuple[int, int]:
-    """The range of tokens that is kept for a chunk's where no sentences are completed."""
-    return start, end
 
 
 def select(
@@ -98,35 +95,32 @@ def select(
     auto_budget: AutoBudget | None = None,
     neighbours: float = 0.0,
     limit: int | None = None,
-    widen: Callable[[int, int], tuple[int, int]] = own_tokens,
+    widen: Widen | None = None,
 ) -> Selection:
     """Keep the most important chunks of a document.
 
     importance: [n] scores of the document's tokens; keep: share of all prompt tokens, or None for `auto_budget`
     neighbours: weight of a chunk's two neighbours in its rank; limit: document tokens kept at most
-    widen: the range of tokens [start, end) that is kept for a chunk's
     """
     start, end = document
     if end == start:
         return Selection(plan=Plan(prompt_tokens, document, ()))
-    scores = with_neighbours(chunk_scores(importance, chunk_size), neighbours)
+    scores = add_neighbours(chunk_scores(importance, chunk_size), neighbours)
     if keep is None:
         budget = auto_budget or AutoBudget()
-        most = None if budget.tokens is None else math.ceil(budget.tokens / chunk_size)
-        count = chunks_for_mass(scores, budget.share, most)
+        best = None if budget.tokens is None else math.ceil(budget.tokens / chunk_size)
+        count = chunks_for_mass(scores, budget.share, best)
     else:
         count = chunk_budget(keep, prompt_tokens, end - start, chunk_size)
     if limit is not None:
         count = min(count, max(1, limit // chunk_size))
-    kept, chunks = widened_tokens(rank(scores), count * chunk_size, end - start, chunk_size, widen)
-    spans = fate_spans(kept.long(), (Fate.DROP, Fate.RECOMPUTE), None, 1, document)
-    plan = Plan(prompt_tokens, document, spans)
-    warning = selection_warning(plan, importance, keep)
-    return Selection(plan=plan, chunks=chunks, warnings=(warning,) if warning else ())
+    kept, chunks = keep_chunks(rank_chunks(scores), count * chunk_size, end - start, chunk_size, widen)
+    plan = Plan(prompt_tokens, document, fate_spans(kept.long(), (Fate.DROP, Fate.RECOMPUTE), None, 1, document))
+    return Selection(plan=plan, chunks=chunks, warnings=selection_warnings(plan, importance, keep))
 
 
-def widened_tokens(
-    ranked: Tensor, budget: int, tokens: int, chunk_size: int, widen: Callable[[int, int], tuple[int, int]]
+def keep_chunks(
+    ranked: Tensor, budget: int, tokens: int, chunk_size: int, widen: Widen | None = None
 ) -> tuple[Tensor, Tensor]:
     """Which document tokens [tokens] are kept (bool), and the chunks [k] that they are kept for, in document order.
 
@@ -134,8 +128,8 @@ def widened_tokens(
     """
     kept, taken, room = torch.zeros(tokens, dtype=torch.bool), [], budget
     for chunk in ranked.tolist():
-        own = chunk * chunk_size, min((chunk + 1) * chunk_size, tokens)
-        for low, high in (widen(*own), own):
+        bounds = chunk * chunk_size, min((chunk + 1) * chunk_size, tokens)
+        for low, high in (widen(*bounds), bounds) if widen else (bounds,):
             added = high - low - int(kept[low:high].sum())
             if added <= room:
                 kept[low:high] = True
@@ -147,15 +141,15 @@ def widened_tokens(
     return kept, torch.tensor(sorted(taken), dtype=torch.long)
 
 
-def whole_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> tuple[int, int]:
+def complete_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> tuple[int, int]:
     """The range of document tokens [start, end), with the rest of the sentences that its two ends cut.
 
     An end stays where more than `LONGEST_REST` tokens are missing. offsets: [n, 2] characters of the document's tokens in `text`
     """
     low, high = int(offsets[start, 0]), int(offsets[end - 1, 1])
     # Tokens begin or end with the blank between sentences.
-    own = text[low:high]
-    low, high = low + len(own) - len(own.lstrip()), high - (len(own) - len(own.rstrip()))
+    chunk = text[low:high]
+    low, high = low + len(chunk) - len(chunk.lstrip()), high - (len(chunk) - len(chunk.rstrip()))
     sentences = list(sentence_ranges(text, max(0, low - SENTENCE_REACH), min(len(text), high + SENTENCE_REACH)))
     first = max((begin for begin, _ in sentences if begin <= low), default=low)
     last = min((stop for _, stop in sentences if stop >= high), default=high)
@@ -164,22 +158,19 @@ def whole_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> tup
     return begin if start - begin <= LONGEST_REST else start, stop if stop - end <= LONGEST_REST else end
 
 
-def selection_warning(plan: Plan, importance: Tensor, keep: float | None) -> str | None:
-    """Why a selection is not what was asked for, or None."""
+def selection_warnings(plan: Plan, importance: Tensor, keep: float | None) -> tuple[str, ...]:
+    """Warn where a selection does not follow the settings: at most one warning."""
     if not importance.any():
-        return "every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full"
-    if keep is None:
-        return None
+        return ("every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full",)
     start, end = plan.document
     outside = plan.prompt_tokens - (end - start)
-    starved = keep * plan.prompt_tokens - outside < document_floor(keep, end - start)
-    if starved and plan.kept_ratio > keep:
-        kept = plan.kept_tokens - outside
-        return (
-            f"keep {keep:g} could not be held: question and instruction alone are {outside / plan.prompt_tokens:.2f} of "
-            f"the prompt; kept {plan.kept_ratio:.2f}, {kept:,} of {end - start:,} document tokens"
-        )
-    return None
+    starved = keep is not None and keep * plan.prompt_tokens - outside < document_floor(keep, end - start)
+    if keep is None or not starved or plan.kept_ratio <= keep:
+        return ()
+    return (
+        f"keep {keep:g} could not be held: question and instruction alone are {outside / plan.prompt_tokens:.2f} of the "
+        f"prompt; kept {plan.kept_ratio:.2f}, {plan.kept_tokens - outside:,} of {end - start:,} document tokens",
+    )
 
 
 def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) -> Selection:
@@ -187,35 +178,31 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
 
     capped: keep no more than the target's context has room for
     """
-    room, length = request.answer_room, request.prompt.length
+    keep, room, length = request.keep, request.answer_room, request.prompt.length
     limit = room - (length - request.document_tokens) if capped and length > room else None
-    if limit is not None and request.keep is None:
+    if limit is not None and keep is None:
         limit = min(limit, int(AUTO_CONTEXT_SHARE * room))
     selection = select(
         scores.importance,
-        keep=request.keep,
+        keep=keep,
         chunk_size=request.chunk_size,
-        prompt_tokens=request.prompt.length,
+        prompt_tokens=length,
         document=request.prompt.document,
         auto_budget=scores.auto_budget,
         neighbours=scores.neighbours,
         limit=limit,
-        widen=partial(whole_sentences, request.document_text, request.prompt.offsets)
+        widen=partial(complete_sentences, request.document_text, request.prompt.offsets)
         if scores.whole_sentences
-        else own_tokens,
+        else None,
     )
-    if limit is None or request.keep is None or request.keep * length <= room:
+    if limit is None or keep is None or keep * length <= room:
         return selection
-    return replace(selection, warnings=(*selection.warnings, cap_warning(request, selection.plan)))
-
-
-def cap_warning(request: PrefillRequest, plan: Plan) -> str:
-    """What a keep ratio asked for, and what the target's context has room for."""
-    target = request.pair.target
-    return (
-        f"keep {request.keep:g} of {plan.prompt_tokens:,} tokens does not fit {target.name}'s context of {target.context:,} "
-        f"with {request.max_new_tokens:,} tokens of answer; kept {plan.kept_tokens:,}, {plan.kept_ratio:.3f}"
+    target, plan = request.pair.target, selection.plan
+    warning = (
+        f"keep {keep:g} of {length:,} tokens does not fit {target.name}'s context of {target.context:,} with "
+        f"{request.max_new_tokens:,} tokens of answer; kept {plan.kept_tokens:,}, {plan.kept_ratio:.3f}"
     )
+    return replace(selection, warnings=(*selection.warnings, warning))
 
 
 def expected_tokens(request: PrefillRequest) -> int:
@@ -251,7 +238,7 @@ def fate_spans(
     )
 
 
-def spread(scores: Tensor, kept: int) -> float | None:
+def spread_ratio(scores: Tensor, kept: int) -> float | None:
     """How important the chunks that come next in rank are beside the `kept` best ones: 0 (not at all) to 1 (as much).
 
     scores: [chunks], not negative. The mean of the next `kept` ones over that of the best; None where a selection drops
@@ -266,11 +253,11 @@ def spread(scores: Tensor, kept: int) -> float | None:
 
 
 def spread_warnings(request: PrefillRequest, scores: Scores, selection: Selection) -> tuple[str, ...]:
-    """A warning where dropped chunks are nearly as important as kept ones, for scorers whose limit is known."""
+    """Warn where dropped chunks are nearly as important as kept ones, for scorers with a known limit."""
     if scores.spread_limit is None or not len(selection.chunks):
         return ()
-    ranked = with_neighbours(chunk_scores(scores.importance, request.chunk_size), scores.neighbours)
-    share = spread(ranked, len(selection.chunks))
+    ranked = add_neighbours(chunk_scores(scores.importance, request.chunk_size), scores.neighbours)
+    share = spread_ratio(ranked, len(selection.chunks))
     if share is None or share <= scores.spread_limit:
         return ()
     fits = request.prompt.length <= request.answer_room

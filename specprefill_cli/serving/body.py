@@ -22,7 +22,7 @@ from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.collect import expand_source
 from specprefill_cli.documents.document import KEPT_BYTES, Collection, Document, one_page_document
-from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
+from specprefill_cli.documents.registry import read_document
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import DocumentError
 from specprefill_cli.serving.guard import BODY_SECONDS, ApiError
@@ -188,7 +188,7 @@ def stamps_of(paths: Sequence[str]) -> tuple[tuple[str, int, int, int], ...]:
     """The files that paths stand for, with what changes when one of them does. Raises DocumentError where there are none."""
     stamps = []
     for path in paths:
-        for file in expand_source(path, KNOWN_SUFFIXES).files:
+        for file in expand_source(path).files:
             # A file that is not there has no stamp, and reading it says so.
             with suppress(OSError):
                 status = file.stat()

@@ -9,7 +9,7 @@ from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prefill.scorers.base import shared_scores
 from specprefill_cli.prefill.scoring_heads import load_heads
-from specprefill_cli.prefill.selection import chunk_scores, rank, with_neighbours
+from specprefill_cli.prefill.selection import add_neighbours, chunk_scores, rank_chunks
 from specprefill_cli.settings import Settings
 
 
@@ -33,5 +33,5 @@ class DraftChoice:
         collection = Collection((one_page_document("row", text, "text/plain"),))
         request = self.session.request(collection, question, self.settings)
         scores = shared_scores(request)
-        chunks = with_neighbours(chunk_scores(scores.importance, request.chunk_size), scores.neighbours)
-        return rank(chunks)[:most].tolist()
+        chunks = add_neighbours(chunk_scores(scores.importance, request.chunk_size), scores.neighbours)
+        return rank_chunks(chunks)[:most].tolist()

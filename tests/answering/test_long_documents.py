@@ -23,7 +23,7 @@ from tests.cli.test_compare import text_of
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 60
 MANUAL = (packaged_folder("sample_docs") / "kestrel-pump-manual.md").read_text(encoding="utf-8")
 NEEDLE = "The secret code of the north tower is 7315. "
-SETTINGS = Settings(mode="select", scorer="question", keep=0.1, max_new_tokens=4)
+SETTINGS = Settings(mode="select", scorer="heads", keep=0.1, max_new_tokens=4)
 
 
 def collection(text=TEXT):

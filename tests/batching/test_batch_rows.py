@@ -48,7 +48,7 @@ def jsonl(*rows):
 
 def test_rows_override_settings_that_load_nothing():
     assert {"mode", "keep", "seed", "proposer"} <= set(OVERRIDES)
-    assert not {"pair", "draft", "target", "devices", "dtype", "offline", "prompt", "prompt_folder"} & set(OVERRIDES)
+    assert not {"pair", "draft", "target", "devices", "dtype", "offline", "prompt"} & set(OVERRIDES)
     row = parse_line(b'{"question": "Who?", "mode": "draft-kv", "recompute": 0.3}', 1, True)
     assert (row.overrides, row.ignored) == ({"mode": "draft-kv", "recompute": 0.3}, ())
 

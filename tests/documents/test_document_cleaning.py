@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from specprefill_cli.documents.cleaning import (
     clean_characters,
-    collapse_blank_lines,
-    normalise_line_ends,
+    clean_text,
     normalise_nfc,
     replace_surrogates,
 )
@@ -48,8 +47,8 @@ def test_characters_are_cleaned(raw: str, clean: str) -> None:
 @example("\ud83d\u200b\ude00")
 @example("\r\x00\n")
 def test_cleaning_is_idempotent_and_keeps_every_letter(raw: str) -> None:
-    clean = collapse_blank_lines(clean_characters(raw))
-    assert collapse_blank_lines(clean_characters(clean)) == clean
+    clean = clean_text(raw)
+    assert clean_text(clean) == clean
     assert letters(clean) == letters(replace_surrogates(raw))
     clean.encode("utf-8")  # no surrogate is left
     assert not set(clean) & set("\r\x00\u00ad\u200b\u2060\ufeff\ufb01")
@@ -62,11 +61,11 @@ def test_normalising_in_pieces_equals_normalising_at_once(text: str) -> None:
     assert normalise_nfc(long_line) == unicodedata.normalize("NFC", long_line)
 
 
-def test_runs_of_blank_lines_are_cut_to_two() -> None:
-    assert collapse_blank_lines("a\n\n\nb") == "a\n\n\nb"
-    assert collapse_blank_lines("a\n \n\nb") == "a\n \n\nb"
-    assert collapse_blank_lines("a\n\n \n\t\n\n\nb") == "a\n\n\nb"
-    assert normalise_line_ends("a\r\n\rb") == "a\n\nb"
+@pytest.mark.parametrize(
+    ("raw", "clean"), [("a\n\n\nb", "a\n\n\nb"), ("a\n \n\nb", "a\n \n\nb"), ("a\n\n \n\t\n\n\nb", "a\n\n\nb")]
+)
+def test_runs_of_blank_lines_are_cut_to_two(raw: str, clean: str) -> None:
+    assert clean_text(raw) == clean
 
 
 @pytest.mark.parametrize("hostile", ["\n", " ", "\n ", "\u00ad \t", "a\u0301\u0323", "\u0301\u0323", "-\n"])
@@ -74,7 +73,7 @@ def test_time_is_linear(hostile: str) -> None:
     def seconds(length: int) -> float:
         text = hostile * (length // len(hostile))
         start = time.process_time()
-        collapse_blank_lines(clean_characters(text))
+        clean_text(text)
         return time.process_time() - start
 
     short, long = (min(seconds(length) for _ in range(5)) for length in (25_000, 200_000))

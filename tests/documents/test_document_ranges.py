@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specprefill_cli.documents import Document, page_ranges
-from specprefill_cli.documents.document import join_pages, one_page_document
+from specprefill_cli.documents.document import join_pages
 
 page_texts = st.lists(st.text("ab\n", max_size=5), min_size=1, max_size=8)
 
@@ -28,12 +28,6 @@ def test_pages_between_equals_a_search_of_all_pages(texts: list[str], data: st.D
     end = data.draw(st.integers(start, len(text)))
     touched = tuple(page.number for page in pages if set(range(page.start, page.end)) & set(range(start, end)))
     assert document.pages_between(start, end) == touched
-
-
-@pytest.mark.parametrize(("start", "end"), [(-1, 2), (2, 1), (0, 6)])
-def test_ranges_outside_the_text_are_refused(start: int, end: int) -> None:
-    with pytest.raises(ValueError, match="is not a range"):
-        one_page_document("d", "hello", "text/plain").pages_between(start, end)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,14 @@ from typing import Any
 import docx
 import openpyxl
 import pptx
+import pytest
 from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 from fpdf import FPDF
 from fpdf.enums import EncryptionMethod
 from PIL import Image
+
+from specprefill_cli.documents import DocumentError, Limits, read_document
 
 ROWS = [["", "2019", "2020"], ["mass", None, 7]]
 
@@ -37,6 +40,19 @@ def pdf(
             file.set_font("helvetica", size=12)
             file.multi_cell(0, 6, text)
     return bytes(file.output())
+
+
+def refusal(data: bytes, name: str, limits: Limits | None = None) -> str:
+    """The message of the error with which a document is refused."""
+    with pytest.raises(DocumentError) as caught:
+        read_document(data, name, limits or Limits())
+    assert caught.value.exit_code == 1
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+def page_texts(document) -> list[str]:
+    return [document.text[page.start : page.end] for page in document.pages]
 
 
 def saved(document) -> bytes:

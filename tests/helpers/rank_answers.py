@@ -107,11 +107,12 @@ def other_architectures(ranks, folder):
             # Four processes take long on two cores.
             continue
         models = {"draft": str(path / "draft"), "target": str(path / "target"), "prompt": "tiny"}
-        scorer = "lexical" if path.name == "mistral" else "question"
+        # Of the scorers that read the draft's attention, `heads` alone takes documents beyond its context.
+        scorer = {"mistral": "lexical", "short draft": "heads"}.get(path.name, "question")
         base = Settings(**models, tensor_parallel=ranks, scorer=scorer, keep=0.4, max_new_tokens=4, accept_risk="off")
         session = open_session(base, draft=True)
         cases = {"full": {"speculate": 2, "proposer": "draft"}, "select": {"speculate": 2}}
-        if scorer == "question":
+        if scorer != "lexical":
             cases |= {"heads": {"mode": "select", "scorer": "heads"}, "draft-kv": {}, "hybrid": {}}
             results[f"{path.name} draft operations"] = draft_operations(session, replace(base, mode="select"))
         if path.name == "short draft":

@@ -2,15 +2,15 @@
 
 import pytest
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.prefill.disk_cache import DiskCache
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
+from tests.prefill.helpers import collection_of
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 60
-COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+COLLECTION = collection_of(TEXT)
 SETTINGS = Settings(keep=0.3, max_new_tokens=1)
 
 
@@ -19,15 +19,15 @@ def session(tiny_session):
     return tiny_session.with_cache(DocumentCache())
 
 
-def asked(session, mode):
-    """The session after a question in a mode."""
+def ask_before(session, mode):
+    """Ask a question in a mode, and return the session."""
     session.ask(COLLECTION, "When does the gate open?", SETTINGS.varied(mode=mode)).finished()
     return session
 
 
 def choice(session, text=TEXT):
     """The mode that `auto` takes for the next question, its reason, and the cost of each mode."""
-    collection = Collection((one_page_document("doc", text, "text/plain"),))
+    collection = collection_of(text)
     request = session.request(collection, "What do tickets cost?", SETTINGS)
     return *automatic_mode(request), {name: MODES[name].cost(request) for name in ("full", "select")}
 
@@ -40,7 +40,7 @@ def test_a_cold_question_takes_select(session):
 
 def test_after_full_the_next_question_takes_full_and_says_why(session):
     _, _, cold = choice(session)
-    mode, reason, warm = choice(asked(session, "full"))
+    mode, reason, warm = choice(ask_before(session, "full"))
     assert mode == "full"
     assert "with the document's KV cached for full (" in reason
     assert warm["full"] < cold["full"] / 5
@@ -49,7 +49,7 @@ def test_after_full_the_next_question_takes_full_and_says_why(session):
 
 def test_after_select_the_next_question_promises_more(session):
     _, _, cold = choice(session)
-    mode, reason, warm = choice(asked(session, "select"))
+    mode, reason, warm = choice(ask_before(session, "select"))
     assert mode == "select"
     assert reason.endswith("with the document's KV cached for select")
     assert warm["select"] < cold["select"]
@@ -57,7 +57,7 @@ def test_after_select_the_next_question_promises_more(session):
 
 
 def test_with_all_caches_warm_auto_answers_as_cheaply_as_it_can(session):
-    mode, reason, warm = choice(asked(asked(session, "select"), "full"))
+    mode, reason, warm = choice(ask_before(ask_before(session, "select"), "full"))
     assert mode == min(warm, key=warm.get) == "full"
     assert "cached for full and select" in reason
     stream = session.ask(COLLECTION, "What do tickets cost?", SETTINGS.varied(mode="auto"))
@@ -66,20 +66,20 @@ def test_with_all_caches_warm_auto_answers_as_cheaply_as_it_can(session):
 
 def test_another_document_is_cold(session):
     _, _, cold = choice(session)
-    assert choice(asked(session, "full"), TEXT.replace("nine", "ten"))[2] == pytest.approx(cold, rel=0.01)
+    assert choice(ask_before(session, "full"), TEXT.replace("nine", "ten"))[2] == pytest.approx(cold, rel=0.01)
 
 
 def test_layers_or_windows_that_are_missing_are_not_cached(session):
-    asked(session, "select")
+    ask_before(session, "select")
     request = session.request(COLLECTION, "Who?", SETTINGS.varied(mode="select", scorer="question"))
-    assert MODES["select"].cost(request) == MODES["select"].cost(request.cold())
+    assert MODES["select"].cost(request) == MODES["select"].cost(request.without_caches())
     request = session.request(COLLECTION, "Who?", SETTINGS.varied(mode="select", draft_window="off"))
-    assert MODES["select"].cost(request) == MODES["select"].cost(request.cold())
+    assert MODES["select"].cost(request) == MODES["select"].cost(request.without_caches())
 
 
 def test_a_state_on_disk_counts_as_cached(tiny_session, tmp_path):
     def fresh():
         return tiny_session.with_cache(DocumentCache(draft=PrefixCache(DiskCache(tmp_path, 2**30, print))))
 
-    asked(fresh(), "select")
+    ask_before(fresh(), "select")
     assert choice(fresh())[1].endswith("cached for select")

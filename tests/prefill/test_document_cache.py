@@ -53,14 +53,14 @@ def test_both_models_have_room_for_the_same_documents(tiny_session):
     sizes = cache.draft.capacity_bytes, cache.target.capacity_bytes
     assert sum(sizes) == GIBIBYTE // 2
     assert sizes[0] / token_bytes(pair.draft) == pytest.approx(sizes[1] / token_bytes(pair.target), rel=1e-6)
-    alone = SimpleNamespace(draft=None, target=pair.target)
-    assert document_cache(1, alone).target.capacity_bytes == GIBIBYTE
+    without_draft = SimpleNamespace(draft=None, target=pair.target)
+    assert document_cache(1, without_draft).target.capacity_bytes == GIBIBYTE
 
 
-def reused(session, *asked):
-    """What each question about a document found in the cache."""
+def ask_in_turn(session, *documents):
+    """Ask about documents by number; what each question reused."""
     settings = Settings(mode="full", max_new_tokens=1)
-    return [session.ask(DOCUMENTS[number], "When?", settings).finished().reused for number in asked]
+    return [session.ask(DOCUMENTS[number], "When?", settings).finished().reused for number in documents]
 
 
 def test_the_limit_evicts_the_least_recently_used_document(random_session):
@@ -70,14 +70,14 @@ def test_the_limit_evicts_the_least_recently_used_document(random_session):
     share = token_bytes(pair.target) / (token_bytes(pair.draft) + token_bytes(pair.target))
     cache = document_cache(2.5 * document / share / GIBIBYTE, pair)
     session = random_session.with_cache(cache)
-    found = [TOKENS, TARGET_PREFIX]
-    assert reused(session, 0, 1, 0, 1, 2, 1, 0) == [[], [], found, found, [], found, [TOKENS]]
+    cached = [TOKENS, TARGET_PREFIX]
+    assert ask_in_turn(session, 0, 1, 0, 1, 2, 1, 0) == [[], [], cached, cached, [], cached, [TOKENS]]
     assert cache.target.prefixes.bytes <= cache.target.capacity_bytes
 
 
 def test_zero_keeps_no_state(random_session):
     session = random_session.with_cache(document_cache(0, random_session.pair))
-    assert reused(session, 0, 0) == [[], [TOKENS]]
+    assert ask_in_turn(session, 0, 0) == [[], [TOKENS]]
     assert not session.cache.target.prefixes
 
 
@@ -85,9 +85,9 @@ def test_other_ranks_have_the_same_limit(random_session):
     session = random_session.with_cache(document_cache(0.25, random_session.pair))
     list(session.ask(DOCUMENTS[0], "When?", Settings(mode="full", max_new_tokens=1)))
     assert session.cache.target.prefixes
-    for own in (session.cache.draft, session.cache.target):
-        received = pickle.loads(pickle.dumps(own))
-        assert (received.name, received.capacity_bytes, len(received.prefixes)) == (own.name, own.capacity_bytes, 0)
+    for cache in (session.cache.draft, session.cache.target):
+        received = pickle.loads(pickle.dumps(cache))
+        assert (received.name, received.capacity_bytes, len(received.prefixes)) == (cache.name, cache.capacity_bytes, 0)
 
 
 def test_a_draft_that_ranks_share_is_not_stored_on_disk(random_session, monkeypatch, tmp_path):

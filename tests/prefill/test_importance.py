@@ -9,25 +9,16 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv.checkpoints import SlotKv
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study.controls import fresh
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.prefill import importance as importance_module
 from specprefill_cli.prefill.bm25 import bm25
 from specprefill_cli.prefill.importance import attention_importance, transfer
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, WINDOW
-
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 6
-
-
-def request_for(session, text=TEXT, question="When does the gate open?", **settings):
-    collection = Collection((one_page_document("doc", text, "text/plain"),))
-    return session.request(collection, question, Settings(**settings))
+from tests.prefill.helpers import request_for
 
 
 @torch.no_grad()
@@ -89,15 +80,6 @@ def test_heads_that_attend_mostly_to_bos_count_little():
     assert importance[20 - 10] < 0.01 * importance.max()
 
 
-def test_masks_are_of_the_suffix_alone(random_session, monkeypatch):
-    request, masks = request_for(random_session), []
-    monkeypatch.setattr(importance_module, "copied_to", lambda mask, device: masks.append(mask) or mask.to(device))
-    SCORERS["question"].score(request)
-    prompt = request.draft_prompt
-    assert masks
-    assert all(mask.shape[1] <= prompt.length - prompt.document[1] for mask in masks)
-
-
 @pytest.mark.parametrize("random_pair", ["mistral"], indirect=True)
 def test_rejects_a_draft_with_only_short_window_layers(random_session):
     request = request_for(random_session)
@@ -106,11 +88,12 @@ def test_rejects_a_draft_with_only_short_window_layers(random_session):
         SCORERS["question"].score(request)
 
 
-def test_rejects_scores_that_are_not_finite(random_session):
+@pytest.mark.parametrize("name", ["question", "heads"])
+def test_rejects_scores_that_are_not_finite(random_session, name):
     with torch.no_grad():
-        random_session.pair.draft.model.model.layers[1].self_attn.k_proj.weight[0, 0] = float("nan")
+        random_session.pair.draft.model.model.layers[0].self_attn.q_proj.weight.fill_(float("nan"))
     with pytest.raises(SpecprefillError, match="not finite"):
-        SCORERS["question"].score(request_for(random_session))
+        SCORERS[name].score(request_for(random_session))
 
 
 @pytest.mark.parametrize("name", sorted(SCORERS))
@@ -119,11 +102,6 @@ def test_scores_are_deterministic_with_one_per_document_token(random_session, na
     first, second = (SCORERS[name].score(request).importance for _ in range(2))
     assert torch.equal(first, second)
     assert first.shape == (request.prompt.document[1] - request.prompt.document[0],)
-
-
-@pytest.mark.parametrize("name", ["paper", "random"])
-def test_paper_and_random_scorers_use_no_neighbour_weight(random_session, name):
-    assert SCORERS[name].score(request_for(random_session)).neighbours == 0
 
 
 def test_lexical_scores_favour_the_passage_with_rare_question_words(random_session):

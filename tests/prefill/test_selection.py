@@ -14,12 +14,12 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.fates import full_plan
 from specprefill_cli.prefill.scorers.base import AutoBudget
 from specprefill_cli.prefill.selection import (
+    add_neighbours,
     chunk_budget,
     chunk_scores,
     chunks_for_mass,
+    complete_sentences,
     select,
-    whole_sentences,
-    with_neighbours,
 )
 from specprefill_cli.record import Fate
 
@@ -122,7 +122,7 @@ def test_empty_document_keeps_only_prefix_and_suffix():
 
 def test_chunks_gain_score_from_their_neighbours():
     scores = torch.tensor([0.0, 4.0, 1.0, 0.0, 2.0])
-    assert with_neighbours(scores, 0.5).tolist() == [2.0, 4.5, 3.0, 1.5, 2.0]
+    assert add_neighbours(scores, 0.5).tolist() == [2.0, 4.5, 3.0, 1.5, 2.0]
     importance = scores.repeat_interleave(2)
     plain, lifted = (
         select(importance, keep=0.45, chunk_size=2, prompt_tokens=10, document=(0, 10), neighbours=weight).chunks
@@ -142,41 +142,33 @@ def test_chunk_size_far_beyond_the_document_keeps_everything():
     assert selection.plan.kept_tokens == 220
 
 
-class TestWholeSentences:
-    TEXT = "The lease began in May. The deposit is nine hundred pounds and is returned within ten days. Pets may stay."
-    OFFSETS = np.array([match.span() for match in re.finditer(r"\S+ ?", TEXT)])
+SENTENCES = "The lease began in May. The deposit is nine hundred pounds and is returned within ten days. Pets may stay."
 
-    def kept(self, start, end, text=TEXT, offsets=OFFSETS):
-        low, high = whole_sentences(text, offsets, start, end)
-        return text[offsets[low, 0] : offsets[high - 1, 1]].strip()
 
-    def test_both_cut_sentences_are_completed(self):
-        assert self.kept(8, 11) == "The deposit is nine hundred pounds and is returned within ten days."
-        assert self.kept(3, 7).startswith("The lease")
-        assert self.kept(3, 7).endswith("ten days.")
+@pytest.mark.parametrize("blank", [r"\S+ ?", r" ?\S+"], ids=["before", "behind"])
+@pytest.mark.parametrize(
+    ("tokens", "completed"),
+    [((8, 11), (5, 17)), ((3, 7), (0, 17)), ((5, 17), (5, 17)), ((6, 16), (5, 17)), ((0, 20), (0, 20))],
+)
+def test_cut_sentences_are_completed_wherever_tokens_have_their_blanks(blank, tokens, completed):
+    offsets = np.array([match.span() for match in re.finditer(blank, SENTENCES)])
+    assert complete_sentences(SENTENCES, offsets, *tokens) == completed
 
-    def test_a_range_that_cuts_no_sentence_stays(self):
-        assert whole_sentences(self.TEXT, self.OFFSETS, 5, 17) == (5, 17)
-        assert whole_sentences(self.TEXT, self.OFFSETS, 0, len(self.OFFSETS)) == (0, len(self.OFFSETS))
 
-    def test_blanks_belong_to_the_tokens_before_or_behind(self):
-        offsets = np.array([match.span() for match in re.finditer(r" ?\S+", self.TEXT)])
-        assert whole_sentences(self.TEXT, offsets, 5, 17) == (5, 17)
-        assert whole_sentences(self.TEXT, offsets, 6, 16) == (5, 17)
+def test_an_end_far_from_its_sentence_stays():
+    text = "Start " + "a " * 900 + "end."
+    offsets = np.array([match.span() for match in re.finditer(r"\S+ ?", text)])
+    assert complete_sentences(text, offsets, 450, 482) == (450, 482)
 
-    def test_an_end_far_from_its_sentence_stays(self):
-        text = "Start " + "a " * 900 + "end."
-        offsets = np.array([match.span() for match in re.finditer(r"\S+ ?", text)])
-        assert whole_sentences(text, offsets, 450, 482) == (450, 482)
 
-    def test_widened_chunks_share_the_budget_of_chunks(self):
-        importance = torch.zeros(320)
-        importance[64:96], importance[192:224] = 2.0, 1.0
+def test_widened_chunks_share_the_budget_of_chunks():
+    importance = torch.zeros(320)
+    importance[64:96], importance[192:224] = 2.0, 1.0
 
-        def select_two(**widen):
-            selection = select(importance, keep=0.2, chunk_size=32, prompt_tokens=320, document=(0, 320), **widen)
-            return [(span.start, span.end) for span in selection.plan.spans if span.fate == Fate.RECOMPUTE]
+    def select_two(**widen):
+        selection = select(importance, keep=0.2, chunk_size=32, prompt_tokens=320, document=(0, 320), **widen)
+        return [(span.start, span.end) for span in selection.plan.spans if span.fate == Fate.RECOMPUTE]
 
-        assert select_two() == [(64, 96), (192, 224)]
-        # The first widened chunk leaves no room for a whole second one.
-        assert select_two(widen=lambda start, end: (start - 10, end + 10)) == [(54, 106)]
+    assert select_two() == [(64, 96), (192, 224)]
+    # The first widened chunk leaves no room for a whole second one.
+    assert select_two(widen=lambda start, end: (start - 10, end + 10)) == [(54, 106)]

@@ -5,12 +5,12 @@ import random
 import pytest
 import torch
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prefill.modes.select import SelectMode
 from specprefill_cli.prefill.scorers.base import Scores
-from specprefill_cli.prefill.selection import SPREAD, select_scored, spread, spread_warnings
+from specprefill_cli.prefill.selection import SPREAD, select_scored, spread_ratio, spread_warnings
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
+from tests.prefill.helpers import collection_of
 
 PROSE = "\n".join(
     path.read_text(encoding="utf-8") for path in sorted((packaged_folder("sample_docs") / "sources").glob("*.md"))
@@ -25,7 +25,7 @@ def planted(facts, seed):
     sentences = list(SENTENCES)
     for fact in facts:
         sentences.insert(generator.randrange(len(sentences)), fact)
-    return Collection((one_page_document("doc", ". ".join(sentences), "text/plain"),))
+    return collection_of(". ".join(sentences))
 
 
 def warnings(session, collection, question, **settings):
@@ -50,7 +50,7 @@ def test_planted_counts_and_lists_warn(tiny_session, animal):
 
 
 def test_a_document_beyond_the_context_is_not_sent_to_full(tiny_session):
-    collection = Collection((one_page_document("doc", PROSE * (70_000 // len(PROSE) + 1), "text/plain"),))
+    collection = collection_of(PROSE * (70_000 // len(PROSE) + 1))
     request = tiny_session.request(collection, "How many?", Settings(mode="select", keep=0.1, max_new_tokens=16))
     assert request.prompt.length > request.target.context
     scores = Scores(importance=torch.ones(request.document_tokens), spread_limit=0.57)
@@ -67,8 +67,8 @@ def test_scorers_without_a_known_limit_do_not_warn(tiny_session):
 def test_spread_of_one_peak_and_of_equal_scores():
     peak = torch.full((100,), 0.01)
     peak[40] = 5.0
-    assert spread(peak, 10) < 0.05
-    assert spread(torch.ones(100), 10) == 1.0
-    assert spread(peak, 2) == spread(peak, 10)
-    assert spread(torch.ones(100), 60) is None
-    assert spread(torch.zeros(100), 10) is None
+    assert spread_ratio(peak, 10) < 0.05
+    assert spread_ratio(torch.ones(100), 10) == 1.0
+    assert spread_ratio(peak, 2) == spread_ratio(peak, 10)
+    assert spread_ratio(torch.ones(100), 60) is None
+    assert spread_ratio(torch.zeros(100), 10) is None

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from specprefill_cli.answering.resolve import resolve_positions
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.outline import load_outline
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.prefill.calibration import TargetCalibration, load_target_calibration, weights_fingerprint
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.settings import AUTO, Settings
+from tests.prefill.helpers import collection_of
 
-COLLECTION = Collection((one_page_document("doc", "The gate opens at nine. " * 20, "text/plain"),))
+COLLECTION = collection_of("The gate opens at nine. " * 20)
 
 
 def write(folder, **values):
@@ -42,7 +42,7 @@ def test_a_damaged_file_is_one_line(random_pair, tmp_path, values):
 
 
 @pytest.mark.parametrize(
-    ("asked", "calibrated", "taken"),
+    ("setting", "calibrated", "resolved"),
     [
         (AUTO, "compact", "compact"),
         (AUTO, "original", "original"),
@@ -50,12 +50,12 @@ def test_a_damaged_file_is_one_line(random_pair, tmp_path, values):
         ("original", "compact", "original"),
     ],
 )
-def test_positions_are_the_calibrated_ones_unless_asked_for(random_pair, asked, calibrated, taken):
+def test_positions_are_the_calibrated_ones_unless_asked_for(random_pair, setting, calibrated, resolved):
     random_pair.target_calibration = TargetCalibration(positions=calibrated)
-    settings = Settings(positions=asked)
-    assert resolve_positions(settings, random_pair, 100) == taken
+    settings = Settings(positions=setting)
+    assert resolve_positions(settings, random_pair, 100) == resolved
     beyond = resolve_positions(settings, random_pair, random_pair.target.context)
-    assert beyond == ("compact" if asked == AUTO else asked)
+    assert beyond == ("compact" if setting == AUTO else setting)
 
 
 def test_its_mass_replaces_that_of_the_heads(random_session):

@@ -3,21 +3,18 @@
 import pytest
 import torch
 
-from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cache import state_bytes
 from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TOKENS, DocumentCache, PrefixCache
-from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.scorers import windows
 from specprefill_cli.settings import Settings
-from tests.prefill.test_windows import request_for, with_context
+from tests.prefill.helpers import collection_of
+from tests.prefill.test_windows import with_context
 
 # No two windows are alike.
 TEXT = " ".join(
     f"Gate {number} opens at nine. The keeper of house {2 * number} lives by the mill." for number in range(90)
 )
-COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+COLLECTION = collection_of(TEXT)
 SETTINGS = Settings(mode="select", scorer="heads", keep=0.1, max_new_tokens=4)
 QUESTIONS = ("When does it open?", "What do tickets cost, and where does the keeper live?", "Who?")
 
@@ -30,32 +27,14 @@ def disk(folder, capacity=2**30):
     return DiskCache(folder, capacity, pytest.fail)
 
 
-@pytest.mark.parametrize("scorer", ["heads", "question", "paper"])
-def test_one_window_gives_what_the_whole_document_gives(random_session, scorer):
-    request = request_for(random_session, TEXT, scorer=scorer)
-    used, tokens = SCORERS[scorer], request.document_tokens
-    importance, _ = windows.read_in_windows(used, request, windows.divide(tokens, tokens, tokens))
-    parts = used.scores(request, importance)
-    torch.testing.assert_close(parts.importance, used.score(request).importance, rtol=0.01, atol=1e-8)
-
-
-def test_attention_that_memory_cannot_hold_is_refused(random_session, monkeypatch):
-    request = request_for(with_context(random_session, 400), TEXT, scorer="question")
-    monkeypatch.setattr(windows, "free_memory", lambda _device: 1_000)
-    with pytest.raises(SpecprefillError, match="use --scorer heads or lexical"):
-        SCORERS["question"].score(request)
-
-
-@pytest.mark.parametrize("scorer", ["heads", "question"])
 @pytest.mark.parametrize("place", ["memory", "disk"])
-def test_later_questions_find_the_windows_and_get_the_same_answers(random_session, tmp_path, scorer, place):
+def test_later_questions_find_the_windows_and_get_the_same_answers(random_session, tmp_path, place):
     cold = with_context(random_session, 400)
-    settings = SETTINGS.varied(scorer=scorer)
     shared = cached(cold)
     for number, question in enumerate(QUESTIONS):
         if place == "disk":
             shared = cached(cold, disk(tmp_path))
-        first, second = (session.ask(COLLECTION, question, settings) for session in (cold, shared))
+        first, second = (session.ask(COLLECTION, question, SETTINGS) for session in (cold, shared))
         importances = first.prefilled.importance, second.prefilled.importance
         torch.testing.assert_close(*importances, rtol=1e-3, atol=1e-6)
         assert first.finished().answer == (answer := second.finished()).answer
@@ -77,12 +56,12 @@ def test_a_document_larger_than_the_memory_does_not_evict_its_own_windows(random
 
 
 def test_a_document_larger_than_the_disk_limit_keeps_its_first_windows(random_session, tmp_path):
-    whole = cached(with_context(random_session, 400), disk(tmp_path / "whole"))
-    whole.ask(COLLECTION, "When?", SETTINGS).finished()
-    files = sorted((tmp_path / "whole").glob(f"*{SUFFIX}"))
+    roomy = cached(with_context(random_session, 400), disk(tmp_path / "roomy"))
+    roomy.ask(COLLECTION, "When?", SETTINGS).finished()
+    files = sorted((tmp_path / "roomy").glob(f"*{SUFFIX}"))
     limit = sum(path.stat().st_size for path in files) // 2
     for number in range(2):
-        session = cached(whole, disk(tmp_path / "half", limit))
+        session = cached(roomy, disk(tmp_path / "half", limit))
         answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
         assert (DRAFT_PREFIX in answer.reused) == bool(number)
         assert 0 < len(list((tmp_path / "half").glob(f"*{SUFFIX}"))) < len(files)

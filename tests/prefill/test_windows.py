@@ -9,26 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.fates import shorten_gaps
 from specprefill_cli.prefill.modes.select import sparse_prefill
 from specprefill_cli.prefill.registry import MODES, SCORERS
-from specprefill_cli.prefill.scorers.windows import divide, one_softmax, read_in_windows
+from specprefill_cli.prefill.scorers import heads as heads_module
+from specprefill_cli.prefill.scorers.windows import CoreScores, divide_document, normalise_cores
+from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
-from specprefill_cli.settings import Settings
+from tests.prefill import helpers
 
 MANUAL = (packaged_folder("sample_docs") / "kestrel-pump-manual.md").read_text(encoding="utf-8")
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 60
 
 
 def request_for(session, text=TEXT, question="When does the gate open?", **settings):
-    collection = Collection((one_page_document("doc", text, "text/plain"),))
-    return session.request(collection, question, Settings(**{"max_new_tokens": 16} | settings))
+    return helpers.request_for(session, text, question, **{"max_new_tokens": 16} | settings)
 
 
 def with_context(session, draft, target=None):
@@ -45,9 +45,9 @@ def rank_correlation(first, second):
 
 
 @given(st.integers(1, 200_000), st.integers(33, 20_000), st.integers(0, 20_000))
-def test_cores_divide_the_document_and_windows_fit(tokens, size, more):
-    room = size + more
-    windows = divide(tokens, size, room)
+def test_cores_divide_the_document_and_windows_fit(tokens, size, spare):
+    room = size + spare
+    windows = divide_document(tokens, size, room)
     assert [0, *(window.core[1] for window in windows)] == [*(window.core[0] for window in windows), tokens]
     for window in windows:
         assert window.start <= window.core[0] < window.core[1] <= window.end <= tokens
@@ -60,48 +60,62 @@ def test_cores_divide_the_document_and_windows_fit(tokens, size, more):
 def test_windows_are_prompts_with_the_same_question(tiny_session):
     request = request_for(tiny_session)
     prompt = request.draft_prompt
-    for window in divide(request.document_tokens, 500, 2_000):
-        part = window.prompt(prompt)
+    for window in divide_document(request.document_tokens, 500, 2_000):
+        part = window.cut_prompt(prompt)
         assert torch.equal(part.tokens[slice(*part.question)], prompt.tokens[slice(*prompt.question)])
         first = prompt.document[0]
         held = prompt.tokens[first + window.start : first + window.end]
         assert torch.equal(part.tokens[slice(*part.document)], held)
-        core, shared = window.parts(part)
-        assert len(core) + len(shared) <= part.length
-        assert torch.equal(part.tokens[core], prompt.tokens[first + window.core[0] : first + window.core[1]])
-        assert len(shared) == prompt.length - request.document_tokens
+        core = prompt.tokens[first + window.core[0] : first + window.core[1]]
+        assert torch.equal(part.tokens[window.core_slice(part)], core)
 
 
 def test_normalisers_of_windows_are_those_of_one_softmax():
-    scores = torch.randn(3, 2, 5, 40, generator=torch.Generator().manual_seed(1))
-    parts = torch.arange(30), torch.arange(30, 40)
-    masses = [torch.stack([window[..., keys].logsumexp(-1) for keys in parts]) for window in scores]
-    masses[1] = masses[1][..., :4]
-    cores = scores[..., :30].exp().sum((0, -1))
-    shared = scores[..., 30:].exp().sum(-1).mean(0)
-    torch.testing.assert_close(one_softmax(masses), (cores + shared).log()[:, :4])
+    """Three windows of one head with one query; the last ten keys, which all of them hold, count once."""
+    scores = torch.randn(3, 1, 1, 40, generator=torch.Generator().manual_seed(1))
+    largest = scores.amax(-1)
+    windows = [
+        CoreScores(
+            weights=(window[..., :30] - peak[..., None]).exp(),
+            largest=peak,
+            masses=torch.stack([window[..., :30].logsumexp(-1), window[..., 30:].logsumexp(-1)]),
+        )
+        for window, peak in zip(scores, largest, strict=True)
+    ]
+    cores = scores[..., :30].exp().flatten()
+    expected = 0.5 * cores / (cores.sum() + scores[..., 30:].exp().sum() / 3)
+    torch.testing.assert_close(normalise_cores(windows, torch.tensor([0.5])), expected)
 
 
-@pytest.mark.parametrize(("scorer", "smallest"), [("heads", 0.94), ("question", 0.85)])
-def test_a_document_that_fits_ranks_alike_in_one_window_and_in_four(tiny_session, scorer, smallest):
+def test_a_document_that_fits_ranks_alike_in_one_window_and_in_four(tiny_session, monkeypatch):
     place = MANUAL.index("40 metres")
     correlations = []
     for question in ("How long may the cable to the motor be?", "What wire connects the supply?"):
-        request = request_for(tiny_session, MANUAL, question, scorer=scorer, keep=0.2)
-        used, tokens = SCORERS[scorer], request.document_tokens
-        windows = divide(tokens, tokens // 4 + 300, tokens)
+        request = request_for(tiny_session, MANUAL, question, scorer="heads", keep=0.2)
+        tokens = request.document_tokens
+        windows = divide_document(tokens, tokens // 4 + 300, tokens)
         assert len(windows) == 4
-        whole = used.score(request)
-        parts = used.scores(request, read_in_windows(used, request, windows)[0])
-        correlations.append(rank_correlation(whole.importance, parts.importance))
+        undivided = SCORERS["heads"].score(request)
+        with monkeypatch.context() as patch:
+            patch.setattr(heads_module, "windows_of", lambda _request, windows=windows: windows)
+            divided = SCORERS["heads"].score(request)
+        correlations.append(rank_correlation(undivided.importance, divided.importance))
         if question.startswith("How long"):
             token = int(np.searchsorted(request.prompt.offsets[:, 0], place))
             chunk = token // request.chunk_size
-            assert all(chunk in select_scored(request, scores).chunks for scores in (whole, parts))
-    assert np.mean(correlations) >= smallest
+            assert all(chunk in select_scored(request, scores).chunks for scores in (undivided, divided))
+    assert np.mean(correlations) >= 0.94
 
 
-@pytest.mark.parametrize("scorer", sorted(SCORERS))
+@pytest.mark.parametrize("scorer", ["question", "paper"])
+def test_scorers_that_need_all_attention_at_once_refuse_documents_beyond_the_context(random_session, scorer):
+    request = request_for(with_context(random_session, 400), scorer=scorer)
+    assert "too short for the prompt" in SCORERS[scorer].obstacle(request)
+    with pytest.raises(PromptTooLong, match="use another --scorer"):
+        check_fits(request, "select")
+
+
+@pytest.mark.parametrize("scorer", sorted({*SCORERS} - {"question", "paper"}))
 def test_every_scorer_takes_documents_of_any_length(random_session, scorer):
     session = with_context(random_session, 400)
     request = request_for(session, scorer=scorer)
@@ -117,16 +131,17 @@ def test_every_scorer_takes_documents_of_any_length(random_session, scorer):
 def test_windows_work_with_two_tokenizers(two_tokenizers):
     target, draft = two_tokenizers
     draft.context = 900
-    pair = CalibratedPair(None, target, draft)
+    heads = ScoringHeads(heads=(Head(1, 0, 1.0),), auto_mass=0.7, default=False, evidence={}, **draft_identity(draft))
+    pair = CalibratedPair(None, target, draft, scoring_heads=heads)
     session = Session(pair=pair, template=parse_template(packaged_folder("prompts") / "tiny.toml"))
-    request = request_for(session, scorer="question", mode="select")
+    request = request_for(session, scorer="heads", mode="select")
     assert request.draft_prompt.length > 3 * draft.context
-    assert SCORERS["question"].score(request).importance.shape == (request.document_tokens,)
+    assert SCORERS["heads"].score(request).importance.shape == (request.document_tokens,)
 
 
 def test_scoring_in_windows_costs_as_much_per_token_however_long_the_document(random_session):
     session = with_context(random_session, 800)
-    costs = [SCORERS["question"].cost(request_for(session, TEXT * times)) / times for times in (4, 8)]
+    costs = [SCORERS["heads"].cost(request_for(session, TEXT * times)) / times for times in (4, 8)]
     assert costs[0] == pytest.approx(costs[1], rel=0.1)
 
 
@@ -165,21 +180,18 @@ def test_select_computes_kept_tokens_at_compact_positions(random_session):
     assert result.compact.factor < 0.5
 
 
-def test_original_positions_where_they_fit(random_session):
-    result = MODES["select"].prefill(request_for(random_session, scorer="lexical", keep=0.1))
-    assert result.compact is None
-    assert result.answer_position == result.plan.prompt_tokens
-
-
-def test_compact_positions_where_the_original_ones_fit(random_session):
-    result = MODES["select"].prefill(request_for(random_session, scorer="lexical", keep=0.1, positions="compact"))
-    assert result.answer_position == 2 * result.plan.kept_tokens < result.plan.prompt_tokens
-    assert 0 < result.compact.factor < 0.2
-
-
-def test_compact_positions_of_a_document_kept_whole_are_the_original_ones(random_session):
-    result = MODES["select"].prefill(request_for(random_session, scorer="lexical", keep=1.0, positions="compact"))
-    assert torch.equal(result.compact.positions, torch.arange(result.plan.prompt_tokens))
+@pytest.mark.parametrize(("positions", "keep"), [("auto", 0.1), ("compact", 0.1), ("compact", 1.0)])
+def test_positions_where_the_original_ones_fit(random_session, positions, keep):
+    request = request_for(random_session, scorer="lexical", keep=keep, positions=positions)
+    result = MODES["select"].prefill(request)
+    assert (result.compact is None) == (positions == "auto")
+    if keep == 1:
+        assert torch.equal(result.compact.positions, torch.arange(result.plan.prompt_tokens))
+    elif positions == "compact":
+        assert result.answer_position == 2 * result.plan.kept_tokens < result.plan.prompt_tokens
+        assert 0 < result.compact.factor < 0.2
+    else:
+        assert result.answer_position == result.plan.prompt_tokens
 
 
 def test_keep_is_capped_by_the_targets_context_with_a_warning(random_session):
@@ -219,6 +231,6 @@ def test_a_question_that_leaves_no_room_is_refused(random_session):
 
 
 def test_a_draft_with_a_shorter_context_reads_in_windows_while_the_target_computes_original_positions(random_session):
-    result = MODES["select"].prefill(request_for(with_context(random_session, 600, 4_096), keep=0.1, scorer="question"))
+    result = MODES["select"].prefill(request_for(with_context(random_session, 600, 4_096), keep=0.1, scorer="heads"))
     assert result.compact is None
     assert chunk_scores(result.importance, 32).count_nonzero() > 1

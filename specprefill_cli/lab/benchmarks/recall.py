@@ -125,7 +125,7 @@ def tally(
     fresh = item.collection.text not in counts.documents
     counts.documents.add(item.collection.text)
     if warm:
-        scorer.score(request.cold())
+        scorer.score(request.without_caches())
     scores, seconds = timed(scorer, request)
     kept = {}
     for keep in keeps:

@@ -35,7 +35,7 @@ from specprefill_cli.models.placement import (
 from specprefill_cli.models.refs import BUNDLED
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prompting import load_template
-from specprefill_cli.settings import Settings, prompt_folder
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +118,7 @@ def open_shapes(text: str, settings: Settings, ranks: Ranks) -> Session:
         raise SpecprefillError(
             f"--shapes {text}: does not fit its devices; use smaller shapes, or --dtype bfloat16"
         ) from error
-    template = load_template(settings.prompt or "tiny", [prompt_folder(settings)])
+    template = load_template(settings.prompt or "tiny")
     pair = CalibratedPair(Pair(text, names["draft"], names["target"], "tiny"), target, draft, ranks)
     return Session(pair=pair, template=template)
 

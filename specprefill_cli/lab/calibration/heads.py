@@ -21,19 +21,18 @@ from specprefill_cli.models.cache import PrefillState, new_state
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.scorers.attention import QuestionScorer
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
-from specprefill_cli.prefill.scorers.question import QuestionScorer
 from specprefill_cli.prefill.scoring_heads import (
     Head,
     ScoringHeads,
     blend,
     draft_identity,
-    head_importance,
     layer_attention,
 )
-from specprefill_cli.prefill.selection import chunk_scores, with_neighbours
+from specprefill_cli.prefill.selection import add_neighbours, chunk_scores
 from specprefill_cli.settings import Settings
 
 FEWEST_QUESTIONS = 20
@@ -151,8 +150,9 @@ def windowed_scores(request: PrefillRequest, heads: Sequence[Head], window: int)
     """Chunk scores [chunks] of the heads when the draft reads with a window."""
     narrow = replace(request, prompt=request.draft_prompt, draft_window=window)
     state, capture = read_prompt(narrow, max(head.layer for head in heads))
-    importance = head_importance(state, capture, narrow.prompt.document, tuple(heads))
-    return scores_for_selection(importance, request.chunk_size)
+    document = narrow.prompt.document
+    weighted = (head.weight * layer_attention(state, capture, head.layer, [head.head], document)[0] for head in heads)
+    return scores_for_selection(torch.stack(list(weighted)).sum(0), request.chunk_size)
 
 
 def read_prompt(request: PrefillRequest, last_layer: int) -> tuple[PrefillState, QueryCapture]:
@@ -165,7 +165,7 @@ def read_prompt(request: PrefillRequest, last_layer: int) -> tuple[PrefillState,
 
 def scores_for_selection(importance: Tensor, chunk_size: int) -> np.ndarray:
     """Chunk scores [chunks] as selection compares them: importance [n] by chunk, blended with the neighbours'."""
-    return with_neighbours(chunk_scores(importance, chunk_size), NEIGHBOURS).numpy()
+    return add_neighbours(chunk_scores(importance, chunk_size), NEIGHBOURS).numpy()
 
 
 @torch.inference_mode()

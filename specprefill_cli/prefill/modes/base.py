@@ -1,4 +1,4 @@
-"""What every mode declares, and what it returns."""
+"""The interface of modes, and their result."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from specprefill_cli.record import GateVerdict
 class PrefillResult:
     """The target after prefill.
 
-    logits: [V] of the last prompt token; state: the target's cache; plan: the fate of every document span
-    importance: [n] of the document's tokens, where they were scored
+    logits: [V] of the last prompt token; importance: [n] of the document's tokens, where they were scored
     neighbours: weight of a chunk's two neighbours in its rank
     draft_state: the draft's cache of the whole prompt, where the draft ran and decoding needs it
     draft_window: tokens that the draft saw back while it read the document; None: all of them, or no draft ran
@@ -56,7 +55,7 @@ class Mode(ABC):
     """A way to prefill a prompt, registered by `name` in `prefill/registry.py` or by a plugin.
 
     uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
-    fallback_scorer: what `--scorer auto` takes where the draft has no calibrated heads
+    fallback_scorer: choice of `--scorer auto` where the draft has no calibrated heads
     any_length: whether it takes prompts longer than the target's context
     automatic: whether `--mode auto` may take it where `cost` promises a gain over `full`; others need a `preference`
     """
@@ -73,10 +72,7 @@ class Mode(ABC):
         """Prefill the target. Raises SpecprefillError where the pair does not allow this mode."""
 
     def cost(self, request: PrefillRequest) -> float | None:
-        """Expected operations of the whole prefill, fixed costs of passes included; None where they are unknown.
-
-        What the request's caches hold already costs nothing.
-        """
+        """Expected operations of the prefill, fixed costs of passes included, cached tokens free; None: unknown."""
         return None
 
     def obstacle(self, request: PrefillRequest) -> str | None:
@@ -84,7 +80,7 @@ class Mode(ABC):
         return None
 
     def new_cache_tokens(self, request: PrefillRequest) -> int:
-        """Prompt tokens whose keys and values the target's cache will hold and no earlier question left."""
+        """Count the prompt tokens that the target's cache will hold and no earlier question left there."""
         return request.prompt.length
 
     def preferred_on(self, pair: CalibratedPair) -> bool:

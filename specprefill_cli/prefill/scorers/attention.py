@@ -1,10 +1,9 @@
-"""Scoring by the draft's attention: one run of the draft, from which a scorer picks its queries and its reduction."""
+"""Scorers `question` and `paper`, and their base: the attention of a few queries in one run of the draft."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,41 +17,36 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import AutoBudget, Scorer, Scores
-from specprefill_cli.prefill.scorers.windows import Window, read_in_windows, windows_of
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, Scorer, Scores
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
 
-# Tokens that a draft whose window was not calibrated sees back: attention would be most of its work in long documents.
+# Tokens that a draft without a calibrated window sees back: attention would be most of its work in long documents.
 DEFAULT_WINDOW = 4_096
 
 
 class AttentionScorer(Scorer):
     """Runs the draft over the prompt and scores document tokens by the attention of a few queries.
 
-    A subclass says which tokens of the prompt are queries, how many decoded ones join them, and how attention becomes
-    importance. neighbours, spread_limit: as in `Scores`; pools_prompt: whether pooling mixes in what surrounds the document
-
-    A document beyond the draft's context is read in windows (`read_in_windows`).
+    A subclass says which tokens of the prompt are queries, and how many decoded ones join them.
+    neighbours, spread_limit: as in `Scores`
     """
 
     uses_draft = True
     looks_ahead = True
-    any_length = True
     neighbours = 0.0
     spread_limit: float | None = None
-    pools_prompt = True
 
     @abstractmethod
     def query_tokens(self, prompt: Prompt) -> Tensor:
-        """Indices [Q], ascending, of the suffix's tokens whose queries score the document."""
+        """Return the indices [Q], ascending, of the tokens in the suffix that query the document."""
 
     def decoded_queries(self, look_ahead: int) -> int:
         """How many look-ahead tokens add a query; fewer do where the draft ends its answer first."""
         return look_ahead if self.looks_ahead else 0
 
     def layers(self, request: PrefillRequest) -> Sequence[int]:
-        """Draft layers, ascending, whose attention is used. Raises SpecprefillError where there is none."""
+        """Return the draft layers, ascending, that score. Raises SpecprefillError where there is none."""
         draft, length = request.draft, request.draft_reach
         layers = usable_layers(window_layers(draft.config), length)
         if not layers:
@@ -68,58 +62,36 @@ class AttentionScorer(Scorer):
             return layer_count(request.draft.model) - 1
         return max(request.last_draft_layer, *self.layers(request))
 
-    def reduce(
-        self,
-        request: PrefillRequest,
-        state: PrefillState,
-        capture: QueryCapture,
-        layers: Sequence[int],
-    ) -> Tensor:
-        """Importance [n] of the draft's document tokens, float32 on the CPU. Override `reduce_heads` too: windows call it."""
+    def score_document(self, request: PrefillRequest) -> tuple[Tensor, PrefillState | None, bool]:
+        """Read the prompt and score the document.
+
+        Returns the importance [n] of the draft's document tokens, float32 on the CPU; the draft's cache of the prompt and
+        the look-ahead tokens, None where the document was divided; and whether an earlier question left the document's KV.
+        """
         prompt = request.draft_prompt
-        positions = self.query_slots(prompt, capture, layers)
-        share = request.draft_share
-        return attention_importance(state, capture, positions, prompt.length, prompt.document, layers, share)
-
-    def used_heads(self, request: PrefillRequest, layers: Sequence[int]) -> dict[int, Sequence[int]]:
-        """The attention heads of each layer that score, ascending, numbered among those that this rank holds."""
-        return dict.fromkeys(layers, range(len(request.draft_share.queries)))
-
-    def reduce_heads(self, request: PrefillRequest, layers: Sequence[int], attention: Tensor) -> Tensor:
-        """Importance [n] from the attention [heads, Q, n] of `used_heads`, layer by layer, pooled."""
-        return request.draft_share.ranks.maximum(attention.amax(0)).mean(0)
-
-    def query_slots(self, prompt: Prompt, capture: QueryCapture, layers: Sequence[int]) -> Tensor:
-        """Slots [Q] of the captured queries: those of decoded tokens lie behind the prompt."""
-        queries = self.query_tokens(prompt)
-        decoded = capture.layer(layers[0]).shape[1] - len(queries)
-        return torch.cat([queries, torch.arange(prompt.length, prompt.length + decoded)])
+        state, capture, cached = self.prefill(request)
+        with request.clock.phase("scoring"):
+            layers, queries = self.layers(request), self.query_tokens(prompt)
+            decoded = capture.layer(layers[0]).shape[1] - len(queries)
+            positions = torch.cat([queries, torch.arange(prompt.length, prompt.length + decoded)])
+            importance = attention_importance(
+                state, capture, positions, prompt.length, prompt.document, layers, request.draft_share
+            )
+        return importance, state, cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         """Last changes to the importance [n], now of the target's document tokens."""
         return importance
 
     def auto_budget(self, request: PrefillRequest) -> AutoBudget:
-        """What `--keep auto` keeps."""
+        """The budget of `--keep auto`."""
         return AutoBudget()
 
     def score(self, request: PrefillRequest) -> Scores:
         """Score with one run of the draft. Raises SpecprefillError as `layers`, and for scores that are not finite."""
-        windows = self.windows(request)
-        if windows:
-            importance, cached = read_in_windows(self, request, windows)
-            return replace(self.scores(request, importance), reused=(DRAFT_PREFIX,) if cached else ())
-        state, capture, cached = self.prefill(request)
-        with request.clock.phase("scoring"):
-            importance = self.reduce(request, state, capture, self.layers(request))
-        rollback(state, request.draft_prompt.length)
-        # Decoding needs keys and values of every layer.
-        usable = request.keep_draft_state and self.last_layer(request) == layer_count(request.draft.model) - 1
-        scores = self.scores(request, importance)
-        return replace(scores, draft_state=state if usable else None, reused=(DRAFT_PREFIX,) if cached else ())
-
-    def scores(self, request: PrefillRequest, importance: Tensor) -> Scores:
-        """What a scorer returns, from the importance [n] of the draft's document tokens."""
+        importance, state, cached = self.score_document(request)
+        if state is not None:
+            rollback(state, request.draft_prompt.length)
         with request.clock.phase("scoring"):
             if request.draft_prompt is not request.prompt:
                 importance = transfer(importance, request.draft_prompt.offsets, request.prompt.offsets)
@@ -129,15 +101,16 @@ class AttentionScorer(Scorer):
             auto_budget=self.auto_budget(request),
             neighbours=self.neighbours,
             spread_limit=self.spread_limit,
+            # Decoding needs keys and values of every layer.
+            draft_state=state
+            if request.keep_draft_state and self.last_layer(request) == layer_count(request.draft.model) - 1
+            else None,
+            reused=(DRAFT_PREFIX,) if cached else (),
         )
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
         """For `auto`, `DEFAULT_WINDOW`."""
         return DEFAULT_WINDOW if setting == AUTO else super().window(pair, setting)
-
-    def windows(self, request: PrefillRequest) -> tuple[Window, ...]:
-        """The windows in which the document must be read; none where it fits the draft's context."""
-        return windows_of(request, self.decoded_queries(request.look_ahead))
 
     def prefill(self, request: PrefillRequest) -> tuple[PrefillState, QueryCapture, bool]:
         """Read the prompt and look ahead: the draft's state, the queries, and whether a cache held the document."""
@@ -160,22 +133,14 @@ class AttentionScorer(Scorer):
     ) -> Tensor | None:
         """Run the draft over the tokens that the state lacks; logits [V] of the last one where the whole draft ran."""
         model, prompt, local = request.draft.model, request.draft_prompt, request.local_window
-        positions = torch.arange(prompt.length)
+        tokens, positions = prompt.tokens, torch.arange(prompt.length)
         if request.draft_gap:
             # A pass of its own: attention to a local window is fastest over positions without a gap.
             end = prompt.document[1]
-            read_keys(
-                model,
-                prompt.tokens[state.length : end],
-                positions[state.length : end],
-                request.prefill_chunk,
-                last_layer,
-                capture,
-                state,
-                local,
-            )
+            part = slice(state.length, end)
+            read_keys(model, tokens[part], positions[part], request.prefill_chunk, last_layer, capture, state, local)
             positions[end:] += request.draft_gap
-        tokens, positions = prompt.tokens[state.length :], positions[state.length :]
+        tokens, positions = tokens[state.length :], positions[state.length :]
         if self.looks_ahead:
             logits, _ = prefill(model, tokens, positions, request.prefill_chunk, capture, state, local)
             return logits
@@ -187,15 +152,10 @@ class AttentionScorer(Scorer):
 
         with_overhead: operations that the target computes in that time, where the speed of both was measured
         """
-        windows = self.windows(request)
-        if windows:
-            # Windows are of about the same size.
-            first = windows[0].request(request)
-            return len(windows) * self.cost(first, with_overhead)
         draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
         cost = cost_of(draft)
         cached = cached_tokens(request.draft_prefixes, draft, prompt, last_layer + 1, request.draft_window)
-        # What stands behind the document sees everything.
+        # The suffix sees everything.
         local = None if cached else request.local_window
         overhead = cost.overhead_flops() if with_overhead else 0.0
         if self.looks_ahead:
@@ -208,15 +168,37 @@ class AttentionScorer(Scorer):
         return time * flops * request.pair.ranks.size / request.pair.draft_ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
-        """Layers that see too little, or a question that leaves no room for the document."""
-        draft, prompt = request.draft, request.draft_prompt
-        outside = prompt.length - (prompt.document[1] - prompt.document[0])
-        if outside + request.chunk_size + (request.look_ahead if self.looks_ahead else 0) > draft.context:
-            return f"the draft's context of {draft.context:,} tokens is too short for the question"
-        windows = self.windows(request)
-        reach = windows[0].request(request).draft_reach if windows else request.draft_reach
+        """A context that is too short for the prompt, or layers that see too little of it."""
+        draft, reach = request.draft, request.draft_reach
+        if reach + self.decoded_queries(request.look_ahead) > draft.context:
+            return f"the draft's context of {draft.context:,} tokens is too short for the prompt"
         if not usable_layers(window_layers(draft.config), reach):
             return f"every layer of the draft sees less than the {reach:,} tokens"
+        return None
+
+
+class QuestionScorer(AttentionScorer):
+    """The question's own tokens, without the chat template's suffix, and every look-ahead token are queries."""
+
+    name = "question"
+    neighbours = NEIGHBOURS
+
+    def query_tokens(self, prompt: Prompt) -> Tensor:
+        return torch.arange(*prompt.question)
+
+
+class PaperScorer(AttentionScorer):
+    """As published (arXiv 2502.02789): queries are the last prompt token and `look_ahead` - 1 decoded tokens; no window."""
+
+    name = "paper"
+
+    def query_tokens(self, prompt: Prompt) -> Tensor:
+        return torch.tensor([prompt.length - 1])
+
+    def decoded_queries(self, look_ahead: int) -> int:
+        return max(0, look_ahead - 1)
+
+    def window(self, pair: CalibratedPair, setting: str | int) -> None:
         return None
 
 
@@ -228,9 +210,7 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: PrefillState, cap
         token = request.pair.draft_ranks.agree(int(logits.argmax()))
         if token in draft.stop_tokens:
             break
-        position = request.draft_prompt.length + step
-        capture.positions = torch.tensor([position])
+        capture.positions = torch.tensor([request.draft_prompt.length + step])
         # Behind the last token only its queries are needed.
         last_layer = None if step + 1 < steps else layer_count(draft.model) - 1
-        place = torch.tensor([position + request.draft_gap])
-        logits = run(draft.model, torch.tensor([token]), place, state, capture, last_layer)
+        logits = run(draft.model, torch.tensor([token]), capture.positions, state, capture, last_layer)

@@ -1,4 +1,4 @@
-"""What every scorer declares, and what it returns."""
+"""The interface of scorers, and their result."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NEIGHBOURS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class AutoBudget:
-    """What `--keep auto` keeps: the fewest chunks that hold a share of the importance's mass.
+    """The budget of `--keep auto`: the fewest chunks that hold a share of the importance's mass.
 
-    share: of the mass of the best chunks with so many document tokens, or of all chunks where `tokens` is None. The mass of
-    unimportant text grows with the document, what answers a question does not: a share that was tuned on documents of some
-    length is one of so many tokens in longer ones too.
+    share: of the mass of the best chunks with so many document tokens, or of all chunks where `tokens` is None. Unimportant
+    text grows with the document, the evidence for an answer does not. So a share that was tuned on documents of some length
+    counts the best chunks of that length in longer ones too.
     """
 
     share: float = 0.6
@@ -34,10 +34,9 @@ class AutoBudget:
 class Scores:
     """Importance [n] of the target's document tokens.
 
-    auto_budget: what `--keep auto` keeps of them
     neighbours: weight of a chunk's two neighbours in its rank
     whole_sentences: whether a kept chunk brings the rest of the sentences that it cuts, within the same budget of tokens
-    spread_limit: `spread` of chunks above which the evidence is spread over the document; None where it is unknown
+    spread_limit: `spread_ratio` of chunks above which the evidence is spread over the document; None where it is unknown
     draft_state: the draft's cache of the whole prompt, where the scorer ran the draft and decoding needs it
     reused: work of earlier questions that it rests on, in words
     """
@@ -87,13 +86,13 @@ def shared_scores(request: PrefillRequest, on_every_rank: bool = False) -> Score
     """
     ranks, scorer = request.pair.ranks, SCORERS[request.scorer]
     on_every_rank |= scorer.uses_draft and request.pair.draft_ranks.size > 1
-    own: list[Scores] = []
+    local_scores: list[Scores] = []
 
     def score() -> Scores:
-        own.append(scorer.score(request))
-        return replace(own[0], draft_state=None)
+        local_scores.append(scorer.score(request))
+        return replace(local_scores[0], draft_state=None)
 
     if on_every_rank and not ranks.leads:
         score()
-    agreed = ranks.from_leader(score)
-    return replace(agreed, draft_state=own[0].draft_state) if own else agreed
+    scores = ranks.from_leader(score)
+    return replace(scores, draft_state=local_scores[0].draft_state) if local_scores else scores

@@ -1,6 +1,6 @@
 """Scorer `heads`: only the draft's attention heads that calibration found to point at answers, mixed with BM25.
 
-The draft runs no layer above them, and does not look ahead.
+The draft runs no layer above them, and does not look ahead. It reads a document beyond its context in windows.
 """
 
 from __future__ import annotations
@@ -13,25 +13,31 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.query_capture import QueryCapture
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.importance import usable_layers
+from specprefill_cli.prefill.importance import check_finite, pool, usable_layers
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import AttentionScorer
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
-from specprefill_cli.prefill.scoring_heads import REMEDY, Head, ScoringHeads, blend, head_importance
+from specprefill_cli.prefill.scorers.windows import (
+    CoreScores,
+    cached_windows,
+    normalise_cores,
+    score_core,
+    windows_of,
+)
+from specprefill_cli.prefill.scoring_heads import REMEDY, ScoringHeads, blend
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
 
 
 class HeadsScorer(AttentionScorer):
-    """Queries are the question's tokens and the prompt's last token, which predicts the answer's first."""
+    """Queries are the question's tokens and the prompt's last token, the one that predicts the answer's first."""
 
     name = "heads"
     looks_ahead = False
+    any_length = True
     neighbours = NEIGHBOURS
-    pools_prompt = False
     spread_limit = 0.58
 
     def query_tokens(self, prompt: Prompt) -> Tensor:
@@ -41,7 +47,7 @@ class HeadsScorer(AttentionScorer):
         """Layers of the scoring heads. Raises SpecprefillError where none are known, or none sees the whole prompt."""
         draft, length = request.draft, request.draft_reach
         usable = usable_layers(window_layers(draft.config), length)
-        layers = sorted({head.layer for head in known_heads(request).heads if head.layer in usable})
+        layers = sorted({head.layer for head in required_heads(request).heads if head.layer in usable})
         if not layers:
             raise SpecprefillError(
                 f"--scorer heads: the layers of draft {draft.name} that hold its scoring heads attend to a window shorter "
@@ -49,37 +55,45 @@ class HeadsScorer(AttentionScorer):
             )
         return layers
 
-    def reduce(
-        self,
-        request: PrefillRequest,
-        state: PrefillState,
-        capture: QueryCapture,
-        layers: Sequence[int],
-    ) -> Tensor:
-        heads = chosen_heads(request, layers)
-        return head_importance(state, capture, request.draft_prompt.document, heads, request.draft_share)
-
-    def used_heads(self, request: PrefillRequest, layers: Sequence[int]) -> dict[int, Sequence[int]]:
-        first, heads = request.draft_share.queries.start, own_heads(request, layers)
-        return {layer: [head.head - first for head in heads if head.layer == layer] for layer in layers}
-
-    def reduce_heads(self, request: PrefillRequest, layers: Sequence[int], attention: Tensor) -> Tensor:
-        weights = torch.tensor([head.weight for head in own_heads(request, layers)])
-        return request.draft_share.ranks.summed((weights[:, None] * attention.mean(1)).sum(0))
+    def score_document(self, request: PrefillRequest) -> tuple[Tensor, PrefillState | None, bool]:
+        windows = windows_of(request)
+        # The first window lies farthest from the question: the layers that reach it there reach it in all.
+        first = windows[0].cut_request(request)
+        layers = {layer: heads for layer in self.layers(first) if (heads := local_heads(request, layer))}
+        requests = cached_windows(request, windows, self.last_layer(first) + 1)
+        scores: list[list[CoreScores]] = []
+        any_cached = False
+        for window, part in zip(windows, requests, strict=True):
+            state, capture, cached = self.prefill(part)
+            any_cached |= cached
+            with request.clock.phase("scoring"):
+                prompt = part.draft_prompt
+                cores = (
+                    score_core(state, capture, layer, list(heads), prompt, window.core_slice(prompt))
+                    for layer, heads in layers.items()
+                )
+                # Many windows would fill the memory of the draft's device.
+                scores.append([core if len(windows) == 1 else core.cpu() for core in cores])
+        with request.clock.phase("scoring"):
+            importance = torch.zeros(len(request.draft_prompt.offsets))
+            for heads, *cores_of_layer in zip(layers.values(), *scores, strict=True):
+                importance += normalise_cores(cores_of_layer, torch.tensor(list(heads.values())))
+            importance = check_finite(pool(request.draft_share.ranks.summed(importance)[None])[0])
+        return importance, state if len(windows) == 1 else None, any_cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
-        weight = known_heads(request).lexical
+        weight = required_heads(request).lexical
         return blend(importance, lexical_importance(request), weight) if weight else importance
 
     def auto_budget(self, request: PrefillRequest) -> AutoBudget:
-        own = request.pair.target_calibration
-        if own is not None and own.auto_mass is not None:
-            return AutoBudget(share=own.auto_mass, tokens=own.auto_tokens)
+        calibration = request.pair.target_calibration
+        if calibration is not None and calibration.auto_mass is not None:
+            return AutoBudget(share=calibration.auto_mass, tokens=calibration.auto_tokens)
         return self.general_budget(request)
 
     def general_budget(self, request: PrefillRequest) -> AutoBudget:
-        """What `--keep auto` keeps where the target has no calibration of its own."""
-        heads = known_heads(request)
+        """The budget of `--keep auto` where the target has no calibration of its own."""
+        heads = required_heads(request)
         return AutoBudget(share=heads.auto_mass, tokens=heads.auto_tokens)
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
@@ -88,19 +102,27 @@ class HeadsScorer(AttentionScorer):
             return pair.scoring_heads.window
         return super().window(pair, setting)
 
+    def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
+        """As `AttentionScorer.cost`, for windows of about the same size."""
+        windows = windows_of(request)
+        return len(windows) * super().cost(windows[0].cut_request(request), with_overhead)
 
-def chosen_heads(request: PrefillRequest, layers: Sequence[int]) -> tuple[Head, ...]:
-    """The scoring heads in some layers, by layer and number."""
-    heads = (head for head in known_heads(request).heads if head.layer in layers)
-    return tuple(sorted(heads, key=lambda head: (head.layer, head.head)))
+    def obstacle(self, request: PrefillRequest) -> str | None:
+        """A question that leaves no room for the document, or layers that see too little."""
+        context, prompt = request.draft.context, request.draft_prompt
+        if prompt.length - len(prompt.offsets) + request.chunk_size > context:
+            return f"the draft's context of {context:,} tokens is too short for the question"
+        return super().obstacle(windows_of(request)[0].cut_request(request))
 
 
-def own_heads(request: PrefillRequest, layers: Sequence[int]) -> list[Head]:
-    """As `chosen_heads`, of those that this rank holds."""
-    return [head for head in chosen_heads(request, layers) if head.head in request.draft_share.queries]
+def local_heads(request: PrefillRequest, layer: int) -> dict[int, float]:
+    """Weights of the scoring heads of a layer that this rank holds, by their number among the rank's heads, ascending."""
+    share = request.draft_share.queries
+    weights = {head.head: head.weight for head in required_heads(request).heads if head.layer == layer}
+    return {head - share.start: weights[head] for head in sorted(weights) if head in share}
 
 
-def known_heads(request: PrefillRequest) -> ScoringHeads:
+def required_heads(request: PrefillRequest) -> ScoringHeads:
     """The pair's scoring heads. Raises SpecprefillError where there are none."""
     heads = request.pair.scoring_heads
     if heads is None:

@@ -1,40 +1,29 @@
-"""Documents that the draft cannot read at once: each window is a prompt of its own, and one softmax covers all of them.
+"""Windows: the parts of a document that the draft reads at a time, and one softmax over all of them.
 
-The attention of each window is held until the normalisers of all are known.
+A document that fits the draft's context is one window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
-from specprefill_cli.models.cache import HEADROOM, PrefillState, copied_to, layer_count, layer_keys
-from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.memory_plan import cache_bytes, free_memory
+from specprefill_cli.models.cache import HEADROOM, PrefillState, layer_count
+from specprefill_cli.models.memory_plan import cache_bytes
 from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.prefill.importance import check_finite, group_scores, pool, query_slices
-from specprefill_cli.prefill.prefix_cache import PrefixCache
+from specprefill_cli.prefill.importance import group_scores, query_slices
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prompting import Prompt
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.scorers.attention import AttentionScorer
 
 # Tokens that neighbouring windows share, at most: half of them give the tokens at an edge something to look back at.
 OVERLAP = 512
 # Share of the draft's context that a window takes; the rest is for the distance between it and the question.
 CONTEXT_SHARE = 0.5
-# Part of the free main memory that the attention of all windows may take until their common softmax is known.
-HELD_SHARE = 0.5
-# float16 would lose what unimportant tokens get: all of it where another token of the window gets nearly everything.
-HELD_DTYPE = torch.bfloat16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +31,7 @@ class Window:
     """Document tokens [start, end) that are read together; the importance of those in `core` is taken from here.
 
     Cores divide the document. gap: positions left free before the suffix, so that the question stands as far behind a
-    token as in the whole prompt, or as the draft's context allows: attention depends on that distance
+    token as in the undivided prompt, or as the draft's context allows: attention depends on that distance
     """
 
     start: int
@@ -50,31 +39,32 @@ class Window:
     core: tuple[int, int]
     gap: int
 
-    def prompt(self, whole: Prompt) -> Prompt:
-        """The prompt that holds only this part of the document."""
-        first, last = whole.document
-        cut = last - first - (self.end - self.start)
-        tokens = (whole.tokens[:first], whole.tokens[first + self.start : first + self.end], whole.tokens[last:])
+    def cut_prompt(self, prompt: Prompt) -> Prompt:
+        """The prompt with only this part of the document."""
+        first, last = prompt.document
+        removed = last - first - (self.end - self.start)
+        tokens = (prompt.tokens[:first], prompt.tokens[first + self.start : first + self.end], prompt.tokens[last:])
         return Prompt(
             tokens=torch.cat(tokens),
-            document=(first, last - cut),
-            question=(whole.question[0] - cut, whole.question[1] - cut),
-            offsets=whole.offsets[self.start : self.end],
+            document=(first, last - removed),
+            question=(prompt.question[0] - removed, prompt.question[1] - removed),
+            offsets=prompt.offsets[self.start : self.end],
         )
 
-    def request(self, whole: PrefillRequest) -> PrefillRequest:
-        """The request to score this window. Its KV does not depend on the question, nor on the gap before it."""
-        prompt = self.prompt(whole.draft_prompt)
-        return replace(whole, draft_prompt=prompt, draft_gap=self.gap, keep_draft_state=False)
+    def core_slice(self, prompt: Prompt) -> slice:
+        """The core's tokens in the window's prompt."""
+        shift = prompt.document[0] - self.start
+        return slice(self.core[0] + shift, self.core[1] + shift)
 
-    def parts(self, prompt: Prompt) -> tuple[Tensor, Tensor]:
-        """Key indices in the window's prompt: of the core, and of prefix and suffix, which every window holds."""
-        first, last = prompt.document
-        core = torch.arange(first + self.core[0] - self.start, first + self.core[1] - self.start)
-        return core, torch.cat([torch.arange(first), torch.arange(last, prompt.length)])
+    def cut_request(self, request: PrefillRequest) -> PrefillRequest:
+        """The request to score this window. Its KV depends neither on the question nor on the gap before it."""
+        if self.end - self.start == len(request.draft_prompt.offsets):
+            return request
+        prompt = self.cut_prompt(request.draft_prompt)
+        return replace(request, draft_prompt=prompt, draft_gap=self.gap, keep_draft_state=False)
 
 
-def divide(tokens: int, size: int, room: int) -> tuple[Window, ...]:
+def divide_document(tokens: int, size: int, room: int) -> tuple[Window, ...]:
     """Windows of about the same size, at most `size`, over a document of that many tokens, in order.
 
     room: document tokens for which the draft has positions; distances beyond are shortened evenly
@@ -94,143 +84,85 @@ def divide(tokens: int, size: int, room: int) -> tuple[Window, ...]:
     )
 
 
-def windows_of(request: PrefillRequest, look_ahead: int) -> tuple[Window, ...]:
-    """The windows in which the draft must read a request's document; none where it fits the draft's context whole.
-
-    look_ahead: tokens that the draft decodes behind the prompt
-    """
+def windows_of(request: PrefillRequest) -> tuple[Window, ...]:
+    """The windows in which the draft reads a request's document: one where prompt and document fit its context."""
     prompt, draft = request.draft_prompt, request.draft
-    if prompt.length + look_ahead <= draft.context:
-        return ()
-    start, end = prompt.document
-    room = draft.context - look_ahead - (prompt.length - (end - start))
+    tokens = len(prompt.offsets)
+    room = draft.context - (prompt.length - tokens)
+    if tokens <= room:
+        return divide_document(tokens, tokens, tokens)
     size = min(room, max(request.chunk_size, int(CONTEXT_SHARE * draft.context)))
-    # Models whose rotation depends on the length rotate the keys of one cache alike only without a gap.
-    return divide(end - start, size, size if rotation_depends_on_length(draft.config) else room)
-
-
-def one_softmax(masses: Sequence[Tensor]) -> Tensor:
-    """Normalisers [heads, Q] of one softmax over the cores of all windows, prefix and suffix.
-
-    masses: of each window [2, heads, Q], logarithms for the parts of `Window.parts`. A window may have fewer look-ahead
-    queries: only those that all have count. Prefix and suffix count once, with the mean over windows.
-    """
-    queries = min(window.shape[-1] for window in masses)
-    cores, shared = torch.stack([window[..., :queries] for window in masses], 1).logsumexp(1)
-    return torch.logaddexp(cores, shared - torch.tensor(float(len(masses))).log())
+    # Where the rotation depends on the length, the keys of one cache are rotated alike only without a gap.
+    return divide_document(tokens, size, size if rotation_depends_on_length(draft.config) else room)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldAttention:
-    """What the queries of a window's prompt give to the tokens of its core, on the CPU, for the scoring heads of all layers.
+class CoreScores:
+    """How strongly the queries of some heads of a layer attend to a window's core, before the softmax.
 
-    weights: [heads, Q, core] of HELD_DTYPE, exponential scores over the largest of each query, pooled
-    scales: [heads, Q] the scores whose exponentials were divided out
-    masses: [2, heads, Q] logarithms of the sums of exponential scores over core and shared tokens
+    weights: [heads, Q, core] exponential scores over the largest of each query; largest: [heads, Q] these largest scores
+    masses: [2, heads, Q] logarithms of the sums of exponential scores, of the core and of prefix and suffix
     """
 
     weights: Tensor
-    scales: Tensor
+    largest: Tensor
     masses: Tensor
 
-    def attention(self, normalisers: Tensor) -> Tensor:
-        """Attention [heads, Q, core] in float32 by the normalisers [heads, Q] of all windows."""
-        queries = normalisers.shape[-1]
-        return self.weights[:, :queries].float() * (self.scales[:, :queries] - normalisers).exp()[..., None]
+    def cpu(self) -> CoreScores:
+        """The same on the CPU."""
+        return CoreScores(weights=self.weights.cpu(), largest=self.largest.cpu(), masses=self.masses.cpu())
 
 
-def read_in_windows(scorer: AttentionScorer, request: PrefillRequest, windows: Sequence[Window]) -> tuple[Tensor, bool]:
-    """Importance [n] of the draft's document tokens by one softmax over all windows, and whether a cache held one's KV.
+def score_core(
+    state: PrefillState, capture: QueryCapture, layer: int, heads: Sequence[int], prompt: Prompt, core: slice
+) -> CoreScores:
+    """Score the core of a window, a slice of its prompt's tokens; heads: ascending. The overlap around it is left out."""
+    start, end = prompt.document
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    for rows in query_slices(state, capture, prompt.length, layer):
+        scores = torch.cat(list(group_scores(state, capture, layer, rows, capture.positions, prompt.length, heads)))
+        scores[..., start : core.start] = float("-inf")
+        scores[..., core.stop : end] = float("-inf")
+        largest = scores.amax(-1)
+        weights = (scores - largest[..., None]).exp_()
+        shared = weights[..., :start].sum(-1) + weights[..., end:].sum(-1)
+        masses = torch.stack([weights[..., core].sum(-1), shared]).log() + largest
+        parts.append((weights[..., core].clone(), largest, masses))
+    weights, largest, masses = (
+        torch.cat(tensors, dim) for tensors, dim in zip(zip(*parts, strict=True), (1, 1, 2), strict=True)
+    )
+    return CoreScores(weights=weights, largest=largest, masses=masses)
 
-    Raises SpecprefillError as `AttentionScorer.layers`, and for a document whose attention does not fit the memory.
+
+def normalise_cores(windows: Sequence[CoreScores], head_weights: Tensor) -> Tensor:
+    """Importance [n] of a document, from one softmax over the cores of all windows, prefix and suffix.
+
+    The attention of each head is averaged over the queries and counts with its weight [heads]. Every window
+    holds prefix and suffix; they count once, with the mean over windows.
     """
-    # The first window lies farthest from the question: the layers that reach it there reach it in all.
-    first = windows[0].request(request)
-    layers = scorer.layers(first)
-    heads = scorer.used_heads(request, layers)
-    check_memory(scorer, request, heads)
-    outside = request.draft_prompt.length - len(request.draft_prompt.offsets)
-    lengths = [window.end - window.start + outside for window in windows]
-    caches = window_caches(request.draft_prefixes, request.draft, lengths, scorer.last_layer(first) + 1)
-    held, reused = [], False
-    for window, prefixes in zip(windows, caches, strict=True):
-        part = replace(window.request(request), draft_prefixes=prefixes)
-        state, capture, cached = scorer.prefill(part)
-        reused |= cached
-        with request.clock.phase("scoring"):
-            prompt = part.draft_prompt
-            slots = scorer.query_slots(prompt, capture, layers)
-            pooled = (0, prompt.length) if scorer.pools_prompt else prompt.document
-            held.append(hold_attention(state, capture, slots, prompt.length, window.parts(prompt), pooled, heads))
-    with request.clock.phase("scoring"):
-        normalisers = one_softmax([part.masses for part in held])
-        parts = [scorer.reduce_heads(request, layers, part.attention(normalisers)) for part in held]
-        return check_finite(torch.cat(parts)), reused
+    cores, shared = torch.stack([window.masses for window in windows], 1).logsumexp(1)
+    normalisers = torch.logaddexp(cores, shared - torch.tensor(float(len(windows))).log())
+    query_weights = head_weights[:, None].to(normalisers) / normalisers.shape[1]
+    return torch.cat(
+        [
+            torch.einsum("hqn,hq->n", window.weights, (window.largest - normalisers).exp() * query_weights).cpu()
+            for window in windows
+        ]
+    )
 
 
-def check_memory(scorer: AttentionScorer, request: PrefillRequest, heads: Mapping[int, Sequence[int]]) -> None:
-    """Raises SpecprefillError where the attention of all windows would take too much of the free memory."""
-    prompt = request.draft_prompt
-    queries = len(scorer.query_tokens(prompt)) + scorer.decoded_queries(request.look_ahead)
-    held = sum(map(len, heads.values())) * queries * (prompt.document[1] - prompt.document[0]) * HELD_DTYPE.itemsize
-    if held > HELD_SHARE * free_memory(torch.device("cpu")):
-        raise SpecprefillError(
-            f"--scorer {scorer.name}: needs {held / 2**30:.1f} GiB of memory for the attention to this document; "
-            "use --scorer heads or lexical"
-        )
+def cached_windows(request: PrefillRequest, windows: Sequence[Window], layers: int) -> list[PrefillRequest]:
+    """The request of each window, with a cache only up to its limit, so that a document does not evict its own windows.
 
-
-def hold_attention(
-    state: PrefillState,
-    capture: QueryCapture,
-    positions: Tensor,
-    prompt_tokens: int,
-    parts: tuple[Tensor, Tensor],
-    pooled: tuple[int, int],
-    heads: Mapping[int, Sequence[int]],
-) -> HeldAttention:
-    """The attention of a window's queries, pooled over neighbouring tokens.
-
-    positions: [Q] of the captured queries; parts: key indices of the core, consecutive, and of prefix and suffix
-    pooled: range of key indices inside which tokens are neighbours; heads: {layer: attention heads, ascending}
+    layers: how many of the draft's layers hold KV
     """
-    rows, core = len(positions), slice(int(parts[0][0]), int(parts[0][-1]) + 1)
-    count = sum(map(len, heads.values()))
-    weights = torch.empty(count, rows, core.stop - core.start, dtype=HELD_DTYPE)
-    scales, masses = torch.empty(count, rows), torch.empty(2, count, rows)
-    for part in query_slices(state, capture, prompt_tokens, next(iter(heads))):
-        first = 0
-        for layer, numbers in heads.items():
-            groups = []
-            outside = copied_to(parts[1], layer_keys(state, layer).device)
-            for scores in group_scores(state, capture, layer, part, positions, prompt_tokens, numbers):
-                largest = scores.amax(-1, keepdim=True)
-                neighbours = pool((scores[..., slice(*pooled)] - largest).exp_())
-                weighted = neighbours[..., core.start - pooled[0] : core.stop - pooled[0]].to(HELD_DTYPE)
-                sums = [keys.logsumexp(-1) for keys in (scores[..., core], scores.index_select(-1, outside))]
-                groups.append((weighted, largest[..., 0], torch.stack(sums, -1)))
-            if groups:
-                # Copied once a layer, because every copy from a device waits for it.
-                weighted, largest, summed = (torch.cat(tensors).cpu() for tensors in zip(*groups, strict=True))
-                place = slice(first, first + len(numbers))
-                weights[place, part], scales[place, part] = weighted, largest
-                masses[:, place, part] = summed.permute(2, 0, 1)
-            first += len(numbers)
-    return HeldAttention(weights=weights, scales=scales, masses=masses)
-
-
-def window_caches(
-    prefixes: PrefixCache | None, draft: LoadedModel, lengths: Sequence[int], layers: int
-) -> list[PrefixCache | None]:
-    """The cache for each window: none beyond its limit, so that a document does not evict its own windows.
-
-    lengths: tokens of each window's prompt; layers: how many of the draft's layers hold KV
-    """
-    if prefixes is None:
-        return [None] * len(lengths)
-    limit = prefixes.capacity_bytes
-    if prefixes.store is not None:
-        limit = min(limit, prefixes.store.capacity_bytes)
-    sizes = (cache_bytes(draft.config, length + HEADROOM, draft.model.dtype) for length in lengths)
-    held = accumulate(size * layers // layer_count(draft.model) for size in sizes)
-    return [prefixes if used <= limit else None for used in held]
+    requests, prefixes = [window.cut_request(request) for window in windows], request.draft_prefixes
+    if prefixes is None or len(windows) == 1:
+        return requests
+    draft = request.draft
+    sizes = (cache_bytes(draft.config, part.draft_prompt.length + HEADROOM, draft.model.dtype) for part in requests)
+    needed = accumulate(size * layers // layer_count(draft.model) for size in sizes)
+    return [
+        part if total <= prefixes.limit_bytes else replace(part, draft_prefixes=None)
+        for part, total in zip(requests, needed, strict=True)
+    ]

@@ -11,7 +11,7 @@ from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prefill.importance import transfer
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 from specprefill_cli.prefill.scorers.base import shared_scores
-from specprefill_cli.prefill.selection import chunk_scores, rank, with_neighbours
+from specprefill_cli.prefill.selection import add_neighbours, chunk_scores, rank_chunks
 from specprefill_cli.settings import Settings
 from specprefill_cli.training.positions import CHUNK
 
@@ -33,4 +33,4 @@ class DraftRanking:
         request = self.session.request(Collection((document,)), question, self.settings)
         scores = shared_scores(request)
         importance = transfer(scores.importance, request.draft_prompt.offsets, offsets)
-        return rank(with_neighbours(chunk_scores(importance, CHUNK), scores.neighbours)).tolist()
+        return rank_chunks(add_neighbours(chunk_scores(importance, CHUNK), scores.neighbours)).tolist()

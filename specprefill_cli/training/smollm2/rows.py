@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from specprefill_cli.prefill.fates import GAP_SHARE, shorten_gaps
-from specprefill_cli.prefill.selection import whole_sentences, widened_tokens
+from specprefill_cli.prefill.selection import complete_sentences, keep_chunks
 from specprefill_cli.training.blocks import BlockMaker, joined
 from specprefill_cli.training.positions import CHUNK
 from specprefill_cli.training.questions import PromptFormat, unambiguous
@@ -205,8 +205,8 @@ class ChatRowMaker:
                 if place < len(ranking):
                     chosen[ranking[place]] = None
         in_sentences = self.rng.random() < self.mixture.sentences
-        widen = partial(whole_sentences, text, offsets) if in_sentences else lambda start, end: (start, end)
-        shown, _ = widened_tokens(torch.tensor(list(chosen)), count * CHUNK, len(ids), CHUNK, widen)
+        widen = partial(complete_sentences, text, offsets) if in_sentences else lambda start, end: (start, end)
+        shown, _ = keep_chunks(torch.tensor(list(chosen)), count * CHUNK, len(ids), CHUNK, widen)
         kept = shown.nonzero()[:, 0].numpy()
         positions, end = self.thinned_positions(kept, len(ids))
         return Shown(text=text, ids=ids, offsets=offsets, kept=kept, positions=positions, end=end)
