@@ -71,7 +71,7 @@ class BlockMaker:
 
     def context_block(self, group: ContextQuestions) -> Block:
         """A context with its written questions, some of them with words left out."""
-        questions = [Question(*question, written=(group.context, question[0])) for question in group.questions]
+        questions = [Question(*question) for question in group.questions]
         for index, question in enumerate(questions):
             if self.rng.random() < self.recipe.noisy:
                 words = thin_words(question.text.split(), 0.15, self.rng)

@@ -20,14 +20,12 @@ class Question:
     """A question with its answer and the answer's character position in the block or document (-1: not there).
 
     fact: (group of relations, subject) that it asks about, if it was synthesised
-    written: context and question as a person wrote them, if one did, whatever was changed since
     """
 
     text: str
     answer: str
     start: int
     fact: tuple[str, str] | None = None
-    written: tuple[str, str] | None = None
 
     def moved(self, by: int) -> Question:
         return replace(self, start=self.start + by) if self.start >= 0 else self

@@ -3,21 +3,17 @@
 import json
 import lzma
 import random
-from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.hub import model_source
-from specprefill_cli.training import corpus, score
+from specprefill_cli.training import corpus
 from specprefill_cli.training.__main__ import app
 from specprefill_cli.training.batches import Batch, BatchStream, make_batch
 from specprefill_cli.training.cloze import cloze, cloze_block
 from specprefill_cli.training.export import export_pair
-from specprefill_cli.training.needles import needle_rows
 from specprefill_cli.training.network import (
     LanguageModel,
     ProbeTargets,
@@ -316,16 +312,6 @@ def test_shards_hold_the_text_and_yield_rows_of_it(data, run, tmp_path):
         ShardStream(tmp_path / "none", tokenizer, 2_048, 1_024, seed=3)
 
 
-def test_needles_lie_at_their_depths(run):
-    tokenizer = load_tokenizer(run / "tokenizer")
-    rows = needle_rows([PROSE], tokenizer, 400, seed=1)
-    assert len(rows) == 200
-    for row in rows:
-        place = row["context"].index(row["answers"][0]) / len(row["context"])
-        depth = int(row["id"].split("-")[1])
-        assert depth / 10 - 0.1 < place < depth / 10 + 0.2
-
-
 @pytest.mark.slow
 def test_dry_run_goes_through_all_steps(data, tmp_path):
     from typer.testing import CliRunner
@@ -335,45 +321,3 @@ def test_dry_run_goes_through_all_steps(data, tmp_path):
     logs = [json.loads((tmp_path / step / "settings.json").read_text()) for step in ("pretrain", "tune")]
     assert [log["settings"]["text_weight"] for log in logs] == [1.0, 0.4]
     assert (tmp_path / "exported" / "target" / "model.safetensors").is_file()
-
-
-@pytest.mark.slow
-def test_score_measures_and_writes_every_question_set(tmp_path, monkeypatch):
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "pretrain").mkdir()
-    rows = [
-        {
-            "id": n,
-            "title": "Gates",
-            "context": f"The gate of farm {n} is green. Farmer {n}{n} keeps its key. " * 3,
-            "question": f"Who keeps the key of gate {n}?",
-            "answers": [f"Farmer {n}{n}"],
-        }
-        for n in range(25)
-    ]
-    with lzma.open(tmp_path / "dev" / "squad11_dev.jsonl.xz", "wt") as out:
-        out.write("\n".join(json.dumps(row) for row in rows))
-    with lzma.open(tmp_path / "pretrain" / "a.jsonl.xz", "wt") as out:
-        out.write(json.dumps({"text": (PROSE + "\n") * 200}))
-    samples = tmp_path / "sample_docs"
-    samples.mkdir()
-    (samples / "questions.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    monkeypatch.setattr(score, "packaged_folder", lambda _name: samples)
-    monkeypatch.setattr(score, "NEEDLE_TOKENS", (500,))
-    pair = Path(model_source("tiny:target")).parent
-    tokenizer = load_tokenizer(pair / "target")
-    measurements = score.score_pair(tmp_path, pair, tokenizer, tmp_path, 2, 1, 3, lambda _text: None)
-    counts = Counter(measurement.measure for measurement in measurements)
-    assert counts == {
-        "sample questions": 2,
-        "dev, one paragraph": 1,
-        "dev, 20 paragraphs": 9,
-        "needles in 500 tokens": 2,
-    }
-    assert {item.row.n for item in measurements if item.measure.startswith("dev")} == {2}
-    written = json.loads((tmp_path / "scores.json").read_text())
-    assert [record["measure"] for record in written] == [measurement.measure for measurement in measurements]
-    tables = (tmp_path / "scores.md").read_text().split("\n\n")
-    assert [len(table.splitlines()) for table in tables] == [len(measurements) + 2, 3]
-    not_found = json.loads((tmp_path / "not_found.json").read_text())
-    assert (not_found["n"], not_found["false_alarms"]) == (3, 0)
