@@ -78,8 +78,6 @@ def check(
 
 def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
     """The steps: what is quick and tells most comes first."""
-    import torch
-
     shortest = min(lengths)
     decoding = (
         f"--length {min(shortest, DECODE_LENGTH)} --tasks quote --max-new-tokens 48 --speculate auto,4 --repeat 1"
@@ -92,12 +90,6 @@ def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
             name="with and without cuDNN",
             arguments=(*PROBE, "cudnn", shapes, str(shortest)),
             share=2 * (FIXED_SHARE + shortest),
-        ),
-        Step(
-            name="synchronisations",
-            arguments=(*PROBE, "synchronisations", shapes, str(shortest)),
-            share=FIXED_SHARE + shortest,
-            missing="" if torch.cuda.is_available() else "needs a CUDA device",
         ),
         Step(name="decoding", arguments=bench("decode", shapes, decoding), share=3 * FIXED_SHARE),
         # One step a length: the longest may not fit, and must not take the others with it.

@@ -10,12 +10,8 @@ import shutil
 import subprocess
 import sys
 import time
-import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -28,7 +24,7 @@ from torch.nn.attention.bias import CausalBias
 from specprefill_cli.cli.console import print_json
 from specprefill_cli.diagnostics import doctor
 from specprefill_cli.lab.benchmarks.decode import bench_decode
-from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
+from specprefill_cli.lab.benchmarks.prefill import bench_prefill
 from specprefill_cli.lab.benchmarks.shapes import named_config, shape_pair, shaped_session
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.models import attention
@@ -42,8 +38,8 @@ from specprefill_cli.settings import AUTO, OFF, Settings
 Rows = list[dict[str, Any]]
 # Slots of the cache that attention is asked about, and the longest prompt that is decoded from.
 KEYS = 4_096
-# Tokens decoded while synchronisations are counted, and the key of a row that tells what is wrong.
-DECODED, FAULT = 16, "fault"
+# The key of a row that tells what is wrong.
+FAULT = "fault"
 QUERY = "nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.free", "--format=csv,noheader"
 # Words in the names of operators and kernels that compute attention.
 ATTENTION_WORDS = ("flash", "efficient_attention", "cudnn_attention", "attention_math", "fmha")
@@ -175,47 +171,6 @@ def cudnn(shapes: str, length: str) -> Rows:
     return rows
 
 
-def synchronisations(shapes: str, length: str) -> Rows:
-    """Where the host waits for the GPU: in a prefill by `select`, and in plain and in speculative decoding behind it."""
-    base = Settings(mode="select", scorer="question", keep=0.1, max_new_tokens=DECODED)
-    session = shaped_session(shapes, base)
-    collection = prompt_of_length(session, int(length), base)
-    rows = []
-    for speculate in (OFF, 4):
-        settings = base.varied(speculate=speculate)
-        # The first answer loads libraries.
-        session.ask(collection, QUESTION, settings).finished()
-        with watched_synchronisations() as prefill:
-            stream = session.ask(collection, QUESTION, settings)
-        with watched_synchronisations() as decoding:
-            stream.finished()
-        rows += counted("prefill", prefill) if speculate == OFF else []
-        rows += counted(f"{DECODED} tokens, --speculate {speculate}", decoding)
-    return rows
-
-
-@contextmanager
-def watched_synchronisations() -> Iterator[list[warnings.WarningMessage]]:
-    """Torch's warnings of operations that wait for a CUDA device, while it lasts."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield caught
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-
-def counted(situation: str, caught: Sequence[warnings.WarningMessage]) -> Rows:
-    """One row a line of code that waits for the device, the most frequent first."""
-    places = Counter(
-        f"{'/'.join(Path(warning.filename).parts[-3:])}:{warning.lineno}"
-        for warning in caught
-        if "synchronizing CUDA operation" in str(warning.message)
-    )
-    return [{"situation": situation, "times": times, "place": place} for place, times in places.most_common()]
-
-
 def ignore(_step: str) -> None:
     """Show no progress."""
 
@@ -233,7 +188,6 @@ PROBES: Mapping[str, Callable[..., Rows]] = {
     "environment": environment,
     "kernels": kernels,
     "cudnn": cudnn,
-    "synchronisations": synchronisations,
 }
 
 if __name__ == "__main__":

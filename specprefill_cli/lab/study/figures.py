@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW, known_mean
+from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW
 from specprefill_cli.lab.plots import Series, heat_map, line_plot
 from specprefill_cli.lab.study.conditions import MAPPED
-from specprefill_cli.lab.study.drift_figures import drift_section, pooled_section
+from specprefill_cli.lab.study.drift_figures import drift_section
 from specprefill_cli.lab.study.section import Figures, Plots, Section, figure
 from specprefill_cli.lab.tables import Columns
 from specprefill_cli.reporting.table import seconds
@@ -34,15 +34,6 @@ SIGNALS: Columns = {
     "AUROC: first token changed": lambda signal: figure(signal["auroc_to_changed_first_token"]),
     "AUROC: answer changed": lambda signal: figure(signal["auroc_to_changed_answer"]),
 }
-DRAFTS: Columns = {
-    "draft": lambda draft: draft["draft"],
-    "role": lambda draft: draft["role"],
-    "tokenizer": lambda draft: "same" if draft["same_tokenizer"] else "other",
-    "family": lambda draft: "same" if draft["same_family"] else "other",
-    "layers x width": lambda draft: f"{draft['layers']} x {draft['hidden_size']:,}",
-    "keys missed": lambda draft: figure(known_mean(draft["key_errors"]), ".3f"),
-    "values missed": lambda draft: figure(known_mean(draft["value_errors"]), ".3f"),
-}
 FIRST_TOKEN: Columns = {
     "cache": lambda variant: variant["name"],
     "median KL": lambda variant: figure(variant["kl_median"], ".3f"),
@@ -65,13 +56,11 @@ COST_TITLE = "What does draft KV win at equal TTFT?"
 
 def sections(record: dict[str, Any]) -> list[Section]:
     """All sections that the record has figures for."""
-    drafts, cost = record.get("kinship"), record.get("equal_cost")
+    cost = record.get("equal_cost")
     return [
         signal_section(record),
         layer_section(record),
-        *([draft_section(drafts)] if drafts else []),
         repair_section(record),
-        *([pooled_section(record["pooled"])] if record.get("pooled") else []),
         *([drift_section(record["drift"])] if record.get("drift") else []),
         cost_section(cost) if cost else Section(COST_TITLE, ["Not measured: needs answers (`study --answers N`)."], {}),
     ]
@@ -129,33 +118,6 @@ def layer_section(record: dict[str, Any]) -> Section:
         "error_by_layer": partial(line_plot, "True error by layer", "target layer", "relative error", lines),
     }
     return Section("Are lower layers mapped better?", findings, plots)
-
-
-def draft_section(drafts: list[dict[str, Any]]) -> Section:
-    """The maps of several drafts side by side."""
-    findings = [
-        "Ratio of the variance of the target's keys and values that a linear map from each draft misses on held-out text: "
-        "0 is a perfect map, 1 no better than the mean."
-    ]
-    fitted = [draft for draft in drafts if draft["target_layers"]]
-    means = {draft["role"]: known_mean([*draft["key_errors"], *draft["value_errors"]]) for draft in fitted}
-    if {"own", "unrelated"} <= means.keys():
-        findings.append(
-            f"The pair's own draft misses {figure(means['own'])}; a draft of the same shape with random weights "
-            f"{figure(means['unrelated'])}, using the tokens alone."
-        )
-    findings += [f"{draft['draft']}: {draft['reason']}." for draft in drafts if draft["reason"]]
-    plots: Plots = {}
-    if fitted:
-        lines = []
-        for draft in fitted:
-            errors = zip(draft["target_layers"], draft["key_errors"], draft["value_errors"], strict=True)
-            points = [(layer, (key + value) / 2) for layer, key, value in errors]
-            lines.append(Series(f"{draft['draft']} ({draft['role']})", points))
-        plots["error_by_draft"] = partial(
-            line_plot, "Error of the map by draft", "target layer", "variance missed", lines
-        )
-    return Section("How much does the choice of draft matter?", findings, plots, [Figures("drafts", DRAFTS, drafts)])
 
 
 def repair_section(record: dict[str, Any]) -> Section:

@@ -12,7 +12,7 @@ from torch import Tensor
 from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
 from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
-from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk, remaining_risk, signal_of
+from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk, signal_of
 from specprefill_cli.draft_kv.mapped_cache import inspect, repair, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode
 from specprefill_cli.draft_kv.projection import find_map
@@ -22,8 +22,7 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.session import check_context
 from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.drift import Continuation, Drift, continuation, drift
-from specprefill_cli.lab.study.pooled import Outcome
-from specprefill_cli.lab.study.signals import chunk_risks_by_signal, observe, rows_of, signals_at
+from specprefill_cli.lab.study.signals import observe, rows_of, signals_at
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import PrefillState, layer_count
 from specprefill_cli.prefill.registry import MODES
@@ -47,7 +46,7 @@ class ItemStudy:
     signals: by name, [layers, C] at the checkpoint tokens; happened: [layers, C] the true error there
     risk: summed before any recompute; kl, same: per variant, KL(full || variant) of the first token, and whether the
         likeliest token is the same
-    drift: per variant, over a forced continuation; outcomes: of every budget above 0, spent on the riskiest chunks
+    drift: per variant, over a forced continuation
     exact_layers: how many of the target's first layers were computed for all tokens
     """
 
@@ -59,7 +58,6 @@ class ItemStudy:
     kl: dict[str, float]
     same: dict[str, bool]
     drift: dict[str, Drift]
-    outcomes: list[Outcome]
     exact_layers: int = 0
 
 
@@ -153,7 +151,6 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
     kept[accepted] = False
     positions = kept.nonzero()[:, 0]
     trials.add(REST_DROPPED, *prefill(model, prompt.tokens[positions], positions, request.prefill_chunk))
-    by_signal = chunk_risks_by_signal(request, before, after, observed, seen, kv_map.exact_layers)
     return ItemStudy(
         key_errors=by_depth(keys),
         value_errors=by_depth(values),
@@ -163,7 +160,6 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
         kl=trials.kl,
         same=trials.same,
         drift=trials.drift,
-        outcomes=[outcome(trials, by_signal, fates_at(request, risks, budget), budget) for budget in BUDGETS if budget],
         exact_layers=kv_map.exact_layers,
     )
 
@@ -175,26 +171,10 @@ def try_budgets(trials: Trials, checked: SlotKv, risks: Tensor) -> None:
     """
     for budget in BUDGETS:
         fates = fates_at(trials.request, risks, budget)
-        trials.repair(recomputed(budget), checked, fates)
+        trials.repair(f"recompute {budget:g}", checked, fates)
         if budget:
             drawn = fates[controls.random_order(len(fates), question_seed(trials.request))]
-            trials.repair(f"{recomputed(budget)} at random", checked, drawn)
-
-
-def recomputed(budget: float) -> str:
-    """The variant whose riskiest chunks are recomputed up to a budget."""
-    return f"recompute {budget:g}"
-
-
-def outcome(trials: Trials, risks: dict[tuple[str, str], Tensor], fates: Tensor, budget: float) -> Outcome:
-    """What became of a budget whose fates are [chunks]; risks: [chunks] by signal and layers."""
-    drifted = trials.drift[recomputed(budget)]
-    return Outcome(
-        budget=budget,
-        risks={name: remaining_risk(by_chunk, fates) for name, by_chunk in risks.items()},
-        first_token_changed=not trials.same[recomputed(budget)],
-        answer_changed=drifted.answer_changed,
-    )
+            trials.repair(f"recompute {budget:g} at random", checked, drawn)
 
 
 def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:

@@ -12,7 +12,6 @@ from torch import Tensor
 from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, auroc, known_mean, spearman
 from specprefill_cli.lab.study.drift import drift_rows
 from specprefill_cli.lab.study.measurements import BUDGETS, MAPPED_ONLY, ItemStudy
-from specprefill_cli.lab.study.pooled import pooled_rows
 from specprefill_cli.lab.study.signals import OBSERVABLE
 
 # Relative errors below this are rounding, of layers that are computed exactly.
@@ -68,7 +67,6 @@ def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
             for suffix in [" at random" if budget and chosen_by == "random" else ""]
         ],
         "drift": drift_rows([study.drift for study in studies]),
-        "pooled": pooled_rows([study.outcomes for study in studies]) if enough else [],
     }
 
 
