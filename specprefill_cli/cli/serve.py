@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import Settings
 
 SERVER = "Server"
-UNITS = {"s": 1, "m": 60, "h": 3600}
 EXTRA = "serve"
 server_option = partial(typer.Option, rich_help_panel=SERVER)
 optional = partial(server_option, show_default="none")
@@ -47,31 +45,14 @@ def serve(
         list[str] | None,
         optional(help="Also accept this Host header, for proxies and containers; may be repeated."),
     ] = None,
-    idle: Annotated[
-        str | None, optional(help="Stop after this long without work: 90s, 30m or 2h.", show_default="never")
-    ] = None,
     queue: Annotated[int, server_option(help="HTTP questions that may wait; more get 429.", min=0)] = 64,
-    queue_seconds: Annotated[
-        float, server_option(help="Seconds that an HTTP question may wait before it gets 503.", min=0.1)
-    ] = 60.0,
     body_limit: Annotated[int, server_option(help="Largest request body, in MiB.", min=1, max=1024)] = 32,
-    log_requests: Annotated[
-        bool, server_option("--log-requests", help="Log questions and the names of documents.")
-    ] = False,
     upstream: Annotated[
         str | None,
         optional(
             help="Act as a proxy for this OpenAI-compatible server: URL, or URL#MODEL to shorten only requests to one model."
         ),
     ] = None,
-    shadow: Annotated[
-        float,
-        server_option(
-            help="With --upstream: also send this share of shortened requests in full, to compare the answers.",
-            min=0,
-            max=1,
-        ),
-    ] = 0.0,
     status: Annotated[bool, server_option("--status", help="Show the running server, and exit.")] = False,
     stop: Annotated[bool, server_option("--stop", help="Stop the running server, and exit.")] = False,
     *,
@@ -87,7 +68,7 @@ def serve(
     Examples:
       specprefill serve &
 
-      specprefill serve report.pdf --http 127.0.0.1:8777 --idle 30m
+      specprefill serve report.pdf --http 127.0.0.1:8777
 
       specprefill serve --upstream http://localhost:11434/v1 --http 127.0.0.1:8777
 
@@ -105,7 +86,6 @@ def serve(
         raise UsageError("serve --upstream: give --http 127.0.0.1:8777, and no documents: requests bring them")
     if not HAS_UNIX_SOCKETS and http is None:
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
-    idle_seconds = None if idle is None else duration(idle)
     check_extra("serve")
     from specprefill_cli.serving.backend import ServeOptions
     from specprefill_cli.serving.start import start
@@ -117,13 +97,9 @@ def serve(
         http=http,
         token_file=token_file,
         allowed_hosts=tuple(allow_host or ()),
-        idle_seconds=idle_seconds,
         queue=queue,
-        queue_seconds=queue_seconds,
         body_bytes=body_limit * 2**20,
-        log_requests=log_requests,
         upstream=ref,
-        shadow=shadow,
     )
     raise typer.Exit(start(settings, own, options, notes.tell))
 
@@ -149,14 +125,6 @@ def control(stop: bool, json: bool, notes: Notes) -> None:
             text = ", ".join(value) if isinstance(value, list) else str(value)
             table.add_row(name.replace("_", " "), plain(text))
         console(sys.stdout).print(table)
-
-
-def duration(text: str) -> float:
-    """Seconds in a duration such as 30m. Raises UsageError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text.strip())
-    if match is None or float(match[1]) <= 0:
-        raise UsageError(f"--idle {text}: give a number and s, m or h, such as 30m")
-    return float(match[1]) * UNITS[match[2]]
 
 
 def check_extra(user: str) -> None:

@@ -27,8 +27,8 @@ STUCK_SECONDS = 300.0
 def application(backend: Backend, paths_allowed: bool) -> ASGIApp:
     """The application for one listening socket. paths_allowed: whether requests may name files, as on the Unix socket."""
 
-    def route(path: str, endpoint: Any, method: str = "GET", **more: Any) -> Route:
-        return Route(path, partial(endpoint, backend=backend, **more), methods=[method])
+    def route(path: str, endpoint: Any, method: str = "GET", **options: Any) -> Route:
+        return Route(path, partial(endpoint, backend=backend, **options), methods=[method])
 
     routes = [
         route("/v1/ask", ask, "POST", paths_allowed=paths_allowed, task=ANSWER),
@@ -37,18 +37,18 @@ def application(backend: Backend, paths_allowed: bool) -> ASGIApp:
         route("/v1/chat/completions", complete, "POST"),
         route("/v1/models", list_models),
         route("/v1/models/{model}", show_model),
-        route("/healthz", health, told=paths_allowed),
+        route("/healthz", health, detailed=paths_allowed),
         route("/metrics", metrics),
     ]
     return starlette(routes)
 
 
-async def health(request: Request, backend: Backend, told: bool) -> Response:
-    """Whether the server answers. told: also what it is; on the socket that needs no token."""
+async def health(request: Request, backend: Backend, detailed: bool) -> Response:
+    """Whether the server answers. detailed: also what it is; on the socket that needs no token."""
     engine = backend.engine
     stuck = engine.busy and time.monotonic() - engine.last_active > STUCK_SECONDS
     state: dict[str, Any] = {"status": "stuck" if stuck else "ok"}
-    if told:
+    if detailed:
         state |= {
             **backend.about,
             "pair": backend.pair_name,
@@ -67,9 +67,9 @@ async def metrics(request: Request, backend: Backend) -> Response:
 async def ask(request: Request, backend: Backend, paths_allowed: bool, task: str) -> Response:
     """The result of a task: passages, a plan, or an answer's record, with `stream` after the pieces of its text."""
     body = ask_body(await json_body(request, backend.options.body_bytes), backend.session.settings)
-    collection = backend.own
+    collection = backend.documents
     if body.documents:
-        collection = await while_connected(request, read_all(body, paths_allowed, backend.reading))
+        collection = await while_connected(request, read_all(body, paths_allowed))
     if collection is None:
         raise ApiError(400, "documents are missing; send some, or start the server with some")
     question = replace(body.question, documents=collection, task=task)
@@ -87,23 +87,23 @@ async def server_sent(events: AsyncIterator[Event], body: AskBody) -> AsyncItera
     Before an answer that is to be confirmed comes `provisional`, its record until then.
     """
 
-    def written(name: str, values: dict[str, Any]) -> str:
+    def write(name: str, values: dict[str, Any]) -> str:
         return f"event: {name}\ndata: {json.dumps(values)}\n\n"
 
     try:
         async for event in events:
             if isinstance(event, Piece):
-                yield written("piece", {"text": event.text})
+                yield write("piece", {"text": event.text})
             elif isinstance(event, Provisional):
-                yield written("provisional", record(Done(event.result), body))
+                yield write("provisional", record(Done(event.result), body))
             elif isinstance(event, Done):
-                yield written("answer", record(event, body))
+                yield write("answer", record(event, body))
     except ApiError as error:
-        yield written("error", error.body)
+        yield write("error", error.body)
 
 
 def record(done: Done, body: AskBody) -> dict[str, Any]:
-    """The JSON of `ask`, with the id of the request, and a warning for each key that was not known."""
+    """The JSON of `ask`, with the id of the request, and a warning for each unknown key."""
     ignored = [f"key '{key}' of the request is unknown and was ignored" for key in body.ignored]
     answer = replace(done.result, id=body.identifier, warnings=[*done.result.warnings, *ignored]).to_json()
     return answer | ({"cells": [asdict(cell) for cell in done.cells]} if done.cells is not None else {})

@@ -30,45 +30,37 @@ if TYPE_CHECKING:
 # Seconds after which a client that was turned away may ask again.
 RETRY_SECONDS = 5
 FAILURES = (ApiError, SpecprefillError, ClientDisconnect, Exception)
-# Documents that are read at a time, beside the engine's work.
-READERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """Options of `serve` that are no settings; idle_seconds: None for no limit.
+    """Options of `serve` that are no settings.
 
-    queue: questions that may wait; queue_seconds: how long one may; body_bytes: of a request
-    upstream: the server that this one is a proxy of; shadow: share of thinned requests that are sent whole, too
+    queue: questions that may wait; body_bytes: of a request; upstream: the server that this one is a proxy of
     """
 
     http: str | None = None
     token_file: Path | None = None
     allowed_hosts: tuple[str, ...] = ()
-    idle_seconds: float | None = None
     queue: int
-    queue_seconds: float
     body_bytes: int
-    log_requests: bool = False
     upstream: EndpointRef | None = None
-    shadow: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
     """Answers for the HTTP endpoints.
 
-    own: the server's documents, for questions that bring none
+    documents: the server's own, for questions that bring none
     about: what the server is, for its own user; started: seconds since 1970
     """
 
     engine: LocalEngine
-    own: Collection | None
+    documents: Collection | None
     options: ServeOptions
     metrics: Metrics
     about: Mapping[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=time.time)
-    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
 
     @property
     def session(self) -> Session:
@@ -83,36 +75,25 @@ class Backend:
     async def events(self, request: Request, patient: bool = False) -> AsyncGenerator[Event, None]:
         """The events of a question about documents that were read; leaving before the last one cancels it.
 
-        patient: whether it waits as long as it takes, behind however many others
+        patient: whether it waits behind however many others
 
-        Raises ApiError where the question fails, where the queue is full, and where it has waited too long.
+        Raises ApiError where the question fails, and where the queue is full.
         """
-        options, arrived = self.options, asyncio.Queue[Event]()
-        if options.log_requests and not isinstance(request.documents, tuple):
-            names = [document.name for document in request.documents.documents]
-            log_line(f"question {request.question!r} about {names}")
-        loop = asyncio.get_running_loop()
+        arrived, loop = asyncio.Queue[Event](), asyncio.get_running_loop()
 
         def deliver(event: Event) -> None:
             loop.call_soon_threadsafe(arrived.put_nowait, event)
 
+        limit = self.options.queue
         try:
-            ticket = self.engine.submit(request, deliver, None if patient else options.queue)
+            ticket = self.engine.submit(request, deliver, None if patient else limit)
         except QueueFull:
-            raise ApiError(
-                429, f"{options.queue} questions wait already; ask again later", "rate_limit_error", RETRY_SECONDS
-            ) from None
+            reason = f"{limit} questions wait already; ask again later"
+            raise ApiError(429, reason, "rate_limit_error", RETRY_SECONDS) from None
         event: Event | None = None
         try:
             while not isinstance(event, Done):
-                waits = ticket.started is None and not patient
-                try:
-                    event = await asyncio.wait_for(arrived.get(), options.queue_seconds if waits else None)
-                except TimeoutError:
-                    if ticket.started is not None:
-                        continue
-                    reason = f"the question waited for {options.queue_seconds:g} s; ask again later"
-                    raise ApiError(503, reason, "overloaded", RETRY_SECONDS) from None
+                event = await arrived.get()
                 if isinstance(event, Failed):
                     raise refusal(event.error)
                 yield event
@@ -127,10 +108,10 @@ class Backend:
 
 
 def refusal(error: BaseException) -> ApiError:
-    """The response to a question that failed; what no user can mend is told by its type alone."""
+    """The response to a question that failed. An error that users cannot fix is named by its class only."""
     if isinstance(error, SpecprefillError):
-        kind = "prompt_too_long" if isinstance(error, PromptTooLong) else "invalid_request_error"
-        return ApiError(400, str(error), kind, cause=error)
+        error_type = "prompt_too_long" if isinstance(error, PromptTooLong) else "invalid_request_error"
+        return ApiError(400, str(error), error_type, cause=error)
     if isinstance(error, Cancelled | ClientDisconnect):
         return ApiError(499, "the client has gone")
     log_line(f"failed with 500: {type(error).__name__}: {first_line(error)}")
@@ -144,39 +125,40 @@ async def while_connected(request: HttpRequest, work: Awaitable[Any]) -> Any:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
+    task, departure = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, departure}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         raise ApiError(499, "the client has gone")
     finally:
-        for pending in (task, gone):
-            pending.cancel()
+        task.cancel()
+        departure.cancel()
 
 
 async def event_stream(
     request: HttpRequest,
     events: AsyncGenerator[Event, None],
-    written: Callable[[AsyncIterator[Event]], AsyncIterator[str]],
+    write: Callable[[AsyncIterator[Event]], AsyncIterator[str]],
 ) -> StreamingResponse:
-    """Server-sent events, of which no proxy or browser may keep a part back.
+    """Server-sent events; no proxy or browser may buffer them.
 
-    written: writes the events after the first token. That is awaited here: a question that fails has a status of its own
+    write: writes the events after the first token. The first token is awaited here, so that a question that fails gets its
+        own status
     """
     await while_connected(request, anext(events))
 
     async def lines() -> AsyncIterator[str]:
         async with aclosing(events):
-            async for line in written(events):
+            async for line in write(events):
                 yield line
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
 
 
-async def failed(_request: HttpRequest, error: Exception) -> Response:
-    """The response to a request that failed; one bad request harms no other."""
+async def answer_failure(_request: HttpRequest, error: Exception) -> Response:
+    """The response to a request that failed."""
     refused = error if isinstance(error, ApiError) else refusal(error)
     if refused is error and refused.status not in (400, 499):
         log_line(f"refused with {refused.status}: {refused}")
@@ -185,4 +167,4 @@ async def failed(_request: HttpRequest, error: Exception) -> Response:
 
 def starlette(routes: Sequence[Route]) -> Starlette:
     """An application whose errors become responses."""
-    return Starlette(routes=routes, exception_handlers=dict.fromkeys(FAILURES, failed))
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(FAILURES, answer_failure))

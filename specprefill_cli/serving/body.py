@@ -116,8 +116,8 @@ def overridden(settings: Settings, values: Mapping[str, Any]) -> Settings:
     return settings_with(settings, overrides, "the request")
 
 
-async def read_all(body: AskBody, paths_allowed: bool, gate: asyncio.Semaphore) -> Collection:
-    """Read the documents of a body. gate: how many files may be read at a time; plain text waits for none.
+async def read_all(body: AskBody, paths_allowed: bool) -> Collection:
+    """Read the documents of a body.
 
     Raises ApiError for one that is not given as it must be, DocumentError for one that cannot be read.
     """
@@ -126,15 +126,14 @@ async def read_all(body: AskBody, paths_allowed: bool, gate: asyncio.Semaphore) 
     for is_path, group in groupby(enumerate(body.documents), key=lambda entry: path_of(entry[1]) is not None):
         entries = list(group)
         if not is_path:
-            read += [await read_given(given, f"documents[{number}]", number + 1, gate) for number, given in entries]
+            read += [await read_given(given, f"documents[{number}]", number + 1) for number, given in entries]
             continue
         if not paths_allowed:
             raise ApiError(
                 403, f"documents[{entries[0][0]}]: paths are read for the socket's user only; send text or base64"
             )
         names = [str(path_of(given)) for _, given in entries]
-        async with gate:
-            collection = await asyncio.to_thread(read_paths, names, body.folder, body.question.settings.strict)
+        collection = await asyncio.to_thread(read_paths, names, body.folder, body.question.settings.strict)
         read += collection.documents
         skipped += collection.skipped
     return Collection(tuple(read), tuple(skipped))
@@ -196,7 +195,7 @@ def stamps_of(paths: Sequence[str]) -> tuple[tuple[str, int, int, int], ...]:
     return tuple(stamps)
 
 
-async def read_given(given: Any, place: str, number: int, gate: asyncio.Semaphore) -> Document:
+async def read_given(given: Any, place: str, number: int) -> Document:
     """The document of one entry that is no path. Raises ApiError or DocumentError."""
     if not isinstance(given, dict):
         raise ApiError(400, f"{place}: give {SHAPES}")
@@ -213,5 +212,4 @@ async def read_given(given: Any, place: str, number: int, gate: asyncio.Semaphor
         content = base64.b64decode(encoded, validate=True)
     except ValueError:
         raise ApiError(400, f"{place}: not base64") from None
-    async with gate:
-        return await asyncio.to_thread(read_document, content, name)
+    return await asyncio.to_thread(read_document, content, name)

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from specprefill_cli import __version__
 from specprefill_cli.engine.http import HttpEngine, UnixConnection
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.pairs import chosen_pair
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, HTTP_SOCKET, is_private, runtime_folder, sole_server
+from specprefill_cli.serving.listening import (
+    HAS_UNIX_SOCKETS,
+    HTTP_SOCKET,
+    LOCK,
+    is_private,
+    runtime_folder,
+    sole_server,
+)
 from specprefill_cli.settings import SETTINGS, Settings
 
 VERSION = "version"
@@ -29,7 +37,7 @@ REPLY_SECONDS, STOP_SECONDS = 5.0, 60.0
 CHECK_SECONDS = 0.05
 
 
-# What a server is: everything that must be the same for it to answer as a process of its own would, by name.
+# Everything, by name, that must be the same for a server to answer as the command's own process would.
 Identity = dict[str, Any]
 
 
@@ -40,11 +48,8 @@ def identity_of(settings: Settings) -> Identity:
     # Hub ids, or where the models are on this machine: a name there depends on the working folder.
     models = [os.path.realpath(name) if os.path.exists(name) else name for name in names]
     loading = [name for name, setting in SETTINGS.items() if not setting.per_question and name not in ELSEWHERE]
-    # A folder's own time does not change when a file in it is rewritten.
-    package = Path(__file__).absolute().parents[1]
-    changed = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
     return {
-        VERSION: f"{__version__} {package} {sys.prefix} {changed}",
+        VERSION: f"{__version__} {Path(__file__).absolute().parents[1]} {sys.prefix}",
         "the pair": " -> ".join(models),
         **{SETTINGS[name].flag: getattr(settings, name) for name in loading},
         **{f"the variable {name}": os.environ.get(name) for name in VARIABLES},
@@ -52,22 +57,23 @@ def identity_of(settings: Settings) -> Identity:
 
 
 def difference(identity: Identity, running: Identity) -> str | None:
-    """What the running server has that another would not have, in words."""
+    """The first setting in which the running server differs, in words; None where none does."""
     if running.get(VERSION) != identity[VERSION]:
         return "a server of another version or installation is running"
-    others = (name for name, value in identity.items() if running.get(name) != value)
-    return next((f"the running server has {name} {running.get(name)}" for name in others), None)
+    unequal = (name for name, value in identity.items() if running.get(name) != value)
+    return next((f"the running server has {name} {running.get(name)}" for name in unequal), None)
 
 
 def server_state() -> dict[str, Any] | None:
     """What `/healthz` of this user's server says; None where none runs. Raises SpecprefillError where it is silent."""
     if not HAS_UNIX_SOCKETS or not is_private(runtime_folder()):
         return None
-    connection = UnixConnection(Path(runtime_folder(), HTTP_SOCKET), REPLY_SECONDS)
+    folder = Path(runtime_folder())
+    connection = UnixConnection(folder / HTTP_SOCKET, REPLY_SECONDS)
     try:
         connection.connect()
     except OSError:
-        return None
+        return loading_state(folder)
     try:
         connection.request("GET", "/healthz")
         return json.loads(connection.getresponse().read())
@@ -75,6 +81,17 @@ def server_state() -> dict[str, Any] | None:
         raise SpecprefillError("the server does not answer; end its process") from error
     finally:
         connection.close()
+
+
+def loading_state(folder: Path) -> dict[str, Any] | None:
+    """What a server that does not listen yet has written into its lock file; None where none runs."""
+    lock = sole_server(folder)
+    if lock is not None:
+        os.close(lock)
+        return None
+    with suppress(OSError, ValueError):
+        return {"status": "loading", **json.loads((folder / LOCK).read_text())}
+    return None
 
 
 def server_for(

@@ -7,15 +7,11 @@ import contextlib
 import hmac
 import ipaddress
 import json
-import os
-import queue
 import socket
-import struct
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 from starlette.responses import JSONResponse
@@ -28,40 +24,32 @@ from specprefill_cli.errors import SpecprefillError, first_line
 HEADER_SECONDS, BODY_SECONDS, REST_SECONDS = 10.0, 60.0, 30
 # Seconds after which a client that reads nothing is given up, and a server that was told to stop ends.
 WRITE_SECONDS, DRAIN_SECONDS = 30.0, 30
-# Seconds between two lines about connections that cannot be taken; log lines that may wait for their reader.
-QUIET_SECONDS, MOST_LOG_LINES = 60.0, 1_000
-# Connections taken in one go.
-BACKLOG = 64
 # Bytes of a request's headers; connections at a time.
-MOST_HEADER_BYTES, MOST_CONNECTIONS = 32 * 1024, 512
+MAX_HEADER_BYTES, MAX_CONNECTIONS = 32 * 1024, 512
 OPEN_PATH = "/healthz"
-# Seconds after which a client may ask again while the models load.
-LOADING_SECONDS = 2
-# What a client must do in time, in words.
-HEADERS, READING = "no complete headers", "nothing read"
 
 
 class ApiError(Exception):
-    """A request that is refused: status, message, and the kind that clients tell errors apart by."""
+    """A request that is refused: status, message, and the error type by which clients tell refusals apart."""
 
     def __init__(
         self,
         status: int,
         message: str,
-        kind: str = "invalid_request_error",
+        error_type: str = "invalid_request_error",
         retry: int | None = None,
         cause: SpecprefillError | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.kind = kind
+        self.error_type = error_type
         self.cause = cause
         self.headers = {"Retry-After": str(retry)} if retry is not None else {}
 
     @property
     def body(self) -> dict[str, Any]:
         """The error as OpenAI's API writes it."""
-        error: dict[str, Any] = {"message": str(self), "type": self.kind, "param": None, "code": None}
+        error: dict[str, Any] = {"message": str(self), "type": self.error_type, "param": None, "code": None}
         if self.cause is not None:
             # This user's own commands end as they would without a server.
             error |= {"name": type(self.cause).__name__, "exit_code": self.cause.exit_code}
@@ -79,51 +67,50 @@ class AsciiResponse(JSONResponse):
         return json.dumps(content, allow_nan=False).encode("ascii")
 
 
-class GuardedProtocol(H11Protocol):
-    """HTTP connections that are this user's own, on a Unix socket, and whose clients send headers and read answers in time.
+class TimedProtocol(H11Protocol):
+    """HTTP connections that are closed where the client sends headers, or reads answers, too slowly.
 
-    uvicorn itself bounds the size of headers and the rest between two requests, but not the time that headers take.
+    uvicorn bounds the size of headers and the rest between two requests, but neither of these.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.timers: dict[str, asyncio.TimerHandle] = {}
-        if len(self.connections) > MOST_CONNECTIONS:
-            self.abort(f"refused a connection: more than {MOST_CONNECTIONS} at a time")
-        elif not same_user(transport.get_extra_info("socket")):
-            self.abort("refused a connection of another user")
-        else:
-            self.expect(HEADERS, HEADER_SECONDS)
+        self.expect_headers()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
-            self.expect(HEADERS, HEADER_SECONDS)
+            self.expect_headers()
         else:
-            self.forget(HEADERS)
+            self.cancel_timer("headers")
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.expect(READING, WRITE_SECONDS)
+        self.start_timer("reading", WRITE_SECONDS, "nothing read")
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.forget(READING)
+        self.cancel_timer("reading")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.forget(HEADERS)
-        self.forget(READING)
+        for name in list(self.timers):
+            self.cancel_timer(name)
         super().connection_lost(exc)
 
-    def expect(self, event: str, seconds: float) -> None:
-        """Close the connection unless the event comes in time."""
-        if event not in self.timers:
-            reason = f"closed a connection: {event} within {seconds:g} s"
-            self.timers[event] = self.loop.call_later(seconds, self.abort, reason)
+    def expect_headers(self) -> None:
+        """Close the connection unless the next request's headers come in time."""
+        self.start_timer("headers", HEADER_SECONDS, "no complete headers")
 
-    def forget(self, event: str) -> None:
-        """The event has come, or need not come."""
-        if timer := self.timers.pop(event, None):
+    def start_timer(self, name: str, seconds: float, failure: str) -> None:
+        """Close the connection after so many seconds, unless the timer is cancelled or runs already."""
+        if name not in self.timers:
+            reason = f"closed a connection: {failure} within {seconds:g} s"
+            self.timers[name] = self.loop.call_later(seconds, self.abort, reason)
+
+    def cancel_timer(self, name: str) -> None:
+        """Stop a timer, if it runs."""
+        if timer := self.timers.pop(name, None):
             timer.cancel()
 
     def abort(self, reason: str) -> None:
@@ -146,7 +133,7 @@ def http_server(application: ASGIApp) -> SilentServer:
     return SilentServer(
         uvicorn.Config(
             application,
-            http=GuardedProtocol,
+            http=TimedProtocol,
             ws="none",
             lifespan="off",
             log_level="critical",
@@ -154,78 +141,42 @@ def http_server(application: ASGIApp) -> SilentServer:
             server_header=False,
             timeout_keep_alive=REST_SECONDS,
             timeout_graceful_shutdown=DRAIN_SECONDS,
-            h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-            backlog=BACKLOG,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            limit_concurrency=MAX_CONNECTIONS,
         )
     )
 
 
-def same_user(connection: socket.socket) -> bool:
-    """Whether the peer is this user, where that can be known: on Unix sockets on Linux."""
-    if sys.platform != "linux" or connection.family != socket.AF_UNIX:
-        return True
-    size = struct.calcsize("3i")
-    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return bool(user == os.getuid())
+def log_line(text: str) -> None:
+    """Write a line to standard error, if anybody reads it."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"specprefill serve: {text}", file=sys.stderr, flush=True)
 
 
-class Log:
-    """Lines on standard error, written by a thread of their own: a full pipe must not stop the event loop."""
-
-    def __init__(self) -> None:
-        self.lines: queue.Queue[str] = queue.Queue(MOST_LOG_LINES)
-        self.thread: threading.Thread | None = None
-
-    def __call__(self, text: str) -> None:
-        """Write a line some time; nothing while too many wait."""
-        if self.thread is None:
-            self.thread = threading.Thread(target=self.write, name="log", daemon=True)
-            self.thread.start()
-        with contextlib.suppress(queue.Full):
-            self.lines.put_nowait(text)
-
-    def write(self) -> NoReturn:
-        """Write the lines that come."""
-        while True:
-            text = self.lines.get()
-            with contextlib.suppress(OSError, ValueError):
-                print(f"specprefill serve: {text}", file=sys.stderr, flush=True)
-            self.lines.task_done()
+def log_loop_error(_loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+    """Log an error of the event loop, such as too many open files, on one line."""
+    error = context.get("exception")
+    log_line(f"{context.get('message')}: {type(error).__name__}: {first_line(error)}" if error else str(context))
 
 
-log_line = Log()
-_last_loop_error = -QUIET_SECONDS
-
-
-def report_loop_error(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-    """Log an error of the event loop, such as too many open files, once a minute: it may come thousands of times."""
-    global _last_loop_error
-    if loop.time() - _last_loop_error >= QUIET_SECONDS:
-        _last_loop_error = loop.time()
-        error = context.get("exception")
-        log_line(f"{context.get('message')}: {type(error).__name__}: {first_line(error)}" if error else str(context))
-
-
-@dataclass
+@dataclass(frozen=True)
 class Guard:
-    """Refuses requests without the token, those that a page of another origin has made, and all while the models load.
+    """Refuses requests without the token, and those that a page of another origin has made.
 
     token: None on the Unix socket: only this user can open it
     count: told of each response's path and status; allowed_hosts: names by which proxies and containers call the server
-    state: what /healthz tells while the models load; application: None until they are loaded
     """
 
+    application: ASGIApp
     token: str | None
     count: Callable[[str, int], None]
     allowed_hosts: Sequence[str] = ()
-    state: Mapping[str, Any] = field(default_factory=dict)
-    application: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
 
-        async def counted(message: Message) -> None:
+        async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.count(scope["path"], message["status"])
             await send(message)
@@ -233,14 +184,9 @@ class Guard:
         refusal = self.refusal(scope)
         if refusal is not None:
             log_line(f"refused with {refusal.status}: {refusal}")
-            await refusal.response()(scope, receive, counted)
-        elif self.application is not None:
-            await self.application(scope, receive, counted)
-        elif scope["path"] == OPEN_PATH:
-            await AsciiResponse({"status": "loading", **self.state}, 503)(scope, receive, counted)
+            await refusal.response()(scope, receive, send_counted)
         else:
-            loading = ApiError(503, "the models are loading; ask again soon", "overloaded", LOADING_SECONDS)
-            await loading.response()(scope, receive, counted)
+            await self.application(scope, receive, send_counted)
 
     def refusal(self, scope: Scope) -> ApiError | None:
         """Why a request is refused, or None."""
@@ -253,10 +199,10 @@ class Guard:
             )
         if scope["path"] == OPEN_PATH:
             return None
-        kind, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        if kind.lower() != "bearer" or not given:
+        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        if scheme.lower() != "bearer" or not token:
             return ApiError(401, "no token; send the header `Authorization: Bearer TOKEN`", "authentication_error")
-        if not hmac.compare_digest(given.strip().encode("latin-1"), self.token.encode("latin-1")):
+        if not hmac.compare_digest(token.strip().encode("latin-1"), self.token.encode("latin-1")):
             return ApiError(401, "wrong token", "authentication_error")
         return None
 

@@ -1,4 +1,4 @@
-"""Listening sockets in a folder that nobody else can enter, and the lock that lets one server run at a time."""
+"""The server's sockets in a folder that nobody else can enter, and the lock that lets one server run at a time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,26 @@ import stat
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 
 HAS_UNIX_SOCKETS = os.name == "posix"
 HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
-BACKLOG = 128
 # The longest path of a Unix socket: the system's address structure bounds it.
 LONGEST_PATH = 103
 TOKEN_BYTES = 32
+
+
+class Listener(NamedTuple):
+    """A bound socket. It refuses connections until a server listens on it.
+
+    token: that requests must bring; None on the Unix socket; address: in words
+    """
+
+    socket: socket.socket
+    token: str | None
+    address: str
 
 
 def runtime_folder() -> str:
@@ -72,7 +83,7 @@ def sole_server(folder: Path) -> int | None:
 
 
 def unix_listener(path: Path) -> socket.socket:
-    """Listen on a Unix socket that only this user may open; one that a dead server left is replaced.
+    """A Unix socket that only this user may open; one that a dead server left is replaced.
 
     Raises SpecprefillError where that is impossible.
     """
@@ -87,7 +98,6 @@ def unix_listener(path: Path) -> socket.socket:
         raise SpecprefillError(f"{path}: cannot listen there ({error.strerror}); check the folder") from error
     finally:
         os.umask(mask)
-    listener.listen(BACKLOG)
     return listener
 
 
@@ -100,16 +110,18 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def http_listener(host: str, port: int) -> socket.socket:
-    """Listen on an address. Raises SpecprefillError where that is impossible."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    """A socket bound to an address. Raises SpecprefillError where that is impossible."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
     except OSError as error:
-        # The socket module appends the address.
-        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
+        listener.close()
         raise SpecprefillError(
-            f"--http {host}:{port}: cannot listen there ({reason}); give another address or port"
+            f"--http {host}:{port}: cannot listen there ({error.strerror or error}); give another address or port"
         ) from error
+    return listener
 
 
 def read_token(path: Path) -> str:
@@ -141,23 +153,22 @@ def stored_token(path: Path, tell: Callable[[str], None]) -> str:
 
 def choose_token(folder: Path, host: str, token_file: Path | None, tell: Callable[[str], None]) -> str:
     """The token of an address. Raises UsageError for one that other machines reach without a token file."""
-    with suppress(ValueError):
-        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
-            return stored_token(folder / TOKEN, tell) if token_file is None else given_token(token_file)
+    try:
+        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = False
     if token_file is None:
+        if is_local:
+            return stored_token(folder / TOKEN, tell)
         raise UsageError(
             f"--http {host}: other machines reach this address; give --token-file, and put a proxy with TLS before it"
         )
-    tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
-    return given_token(token_file)
-
-
-def given_token(path: Path) -> str:
-    """The token in the file of `--token-file`. Raises UsageError where there is none."""
+    if not is_local:
+        tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
     try:
-        return read_token(path)
+        return read_token(token_file)
     except OSError as error:
-        raise UsageError(f"--token-file {path}: cannot be read ({error.strerror})") from error
+        raise UsageError(f"--token-file {token_file}: cannot be read ({error.strerror})") from error
 
 
 def listen(
@@ -167,24 +178,20 @@ def listen(
     stack: ExitStack,
     tell: Callable[[str], None],
     on_socket: bool,
-) -> tuple[list[tuple[socket.socket, str | None]], tuple[str, ...]]:
-    """Open all sockets; those in the folder are removed again when the stack is left.
+) -> list[Listener]:
+    """Bind all sockets; they are closed, and the one in the folder is removed, when the stack is left.
 
     http_address, token_file: the options `--http` and `--token-file`; on_socket: whether commands find the server
-
-    Returns the sockets with their tokens (None for the Unix socket), and all addresses in words.
     """
-    listeners: list[tuple[socket.socket, str | None]] = []
-    addresses: list[str] = []
+    listeners: list[Listener] = []
     if http_address is not None:
         host, port = parse_address(http_address)
         token = choose_token(folder, host, token_file, tell)
-        listener = stack.enter_context(http_listener(host, port))
-        listeners.append((listener, token))
-        addresses.append(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}")
+        bound = stack.enter_context(http_listener(host, port))
+        address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
+        listeners.append(Listener(bound, token, address))
     if on_socket:
         path = folder / HTTP_SOCKET
-        listeners.append((stack.enter_context(unix_listener(path)), None))
+        listeners.append(Listener(stack.enter_context(unix_listener(path)), None, str(path)))
         stack.callback(path.unlink, missing_ok=True)
-        addresses.append(str(path))
-    return listeners, tuple(addresses)
+    return listeners

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import httpx
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from specprefill_cli.answering.comparison import word_f1
 from specprefill_cli.answering.draft_side import retrieve
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.cleaning import clean_characters
@@ -36,7 +34,6 @@ from specprefill_cli.serving.api import health, metrics
 from specprefill_cli.serving.backend import Backend, starlette, while_connected
 from specprefill_cli.serving.body import body_bytes, overridden
 from specprefill_cli.serving.guard import ApiError, log_line
-from specprefill_cli.serving.metrics import RATIOS
 from specprefill_cli.serving.thinning import LongText, Untouched, texts_of, thinnable, with_texts
 from specprefill_cli.settings import OFF, Settings
 
@@ -58,16 +55,13 @@ class Proxy:
     """Forwards requests.
 
     upstream: where to, and the one model whose requests are thinned; "" for all
-    running: whole requests that are also sent; nothing else keeps them alive
-    chats: counts chat requests by what became of them; agreement: of the answers to both
+    chats: counts chat requests by what became of them
     """
 
     backend: Backend
     upstream: EndpointRef
     client: httpx.AsyncClient
     chats: Counter
-    agreement: Histogram
-    running: set[asyncio.Task[None]] = field(default_factory=set)
 
     def request(self, given: Request, content: bytes) -> httpx.Request:
         """A request as it is forwarded: with the upstream's key, and with another body where that was thinned."""
@@ -99,14 +93,6 @@ class Proxy:
             status, reason = 502, f"cannot be reached ({cause}); start it, or check --upstream"
         raise ApiError(status, f"{self.upstream.url}: {reason}", "upstream_error")
 
-    async def compare(self, request: httpx.Request, reply: str) -> None:
-        """Send a whole request, and measure how far its answer agrees with that of the thinned one."""
-        try:
-            response = await self.client.send(request)
-            self.agreement.observe(word_f1(answer_in(reply), answer_in(response.text)))
-        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
-            log_line(f"{self.upstream.url}: no answer to compare with ({type(error).__name__})")
-
 
 def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
     """A session with the draft. It has read once: no first request pays for lazy initialisation."""
@@ -115,23 +101,17 @@ def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
     return session
 
 
-def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointRef) -> ASGIApp:
-    """The application of the proxy; `/healthz` and `/metrics` are its own. paths_allowed: no request names files."""
+def proxy_application(backend: Backend, upstream: EndpointRef) -> ASGIApp:
+    """The application of the proxy; `/healthz` and `/metrics` are its own."""
     registry = backend.metrics.registry
     proxy = Proxy(
         backend=backend,
         upstream=upstream,
         client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)),
         chats=Counter("specprefill_chats", "Chat requests by what became of them.", ["outcome"], registry=registry),
-        agreement=Histogram(
-            "specprefill_shadow_agreement",
-            "F1 of the words of the answers to a thinned request and to the whole one.",
-            buckets=RATIOS,
-            registry=registry,
-        ),
     )
     routes = [
-        Route("/healthz", partial(health, backend=backend, told=False)),
+        Route("/healthz", partial(health, backend=backend, detailed=False)),
         Route("/metrics", partial(metrics, backend=backend)),
         Route("/{path:path}", partial(forward, proxy=proxy), methods=METHODS),
     ]
@@ -141,7 +121,6 @@ def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointR
 async def forward(request: Request, proxy: Proxy) -> Response:
     """Pass a request on, thinned where it is a chat about long documents, and its reply back as it comes."""
     content, headers_added = await body_bytes(request, proxy.backend.options.body_bytes), {KEPT: "untouched"}
-    shadow = None
     if request.method == "POST" and request.url.path == CHAT:
         values, own = await asyncio.to_thread(without_own, content)
         content = content if own is None else json.dumps(values).encode()
@@ -151,32 +130,21 @@ async def forward(request: Request, proxy: Proxy) -> Response:
             headers_added = {KEPT: f"{kept}/{total}"}
             content = json.dumps(thinned).encode()
             proxy.backend.metrics.kept.observe(kept / total)
-            if random.random() < proxy.backend.options.shadow:
-                whole = {key: value for key, value in values.items() if key != "stream_options"} | {"stream": False}
-                shadow = proxy.request(request, json.dumps(whole).encode())
         except Untouched as untouched:
             headers_added[REASON] = str(untouched)
         proxy.chats.labels(headers_added.get(REASON, "thinned")).inc()
     response = await while_connected(request, proxy.send(proxy.request(request, content)))
-
-    body = relay(response, shadow if response.status_code == 200 else None, proxy)
-    relayed = StreamingResponse(body, response.status_code)
+    relayed = StreamingResponse(relay(response), response.status_code)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
     relayed.headers.update(headers_added)
     return relayed
 
 
-async def relay(response: httpx.Response, shadow: httpx.Request | None, proxy: Proxy) -> AsyncIterator[bytes]:
-    """The body of a reply, byte for byte; leaving early closes the connection, so that the upstream stops.
-
-    shadow: the whole request, sent when the reply has ended
-    """
-    parts = []
+async def relay(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The body of a reply, byte for byte; leaving early closes the connection, so that the upstream stops."""
     try:
         async for part in response.aiter_raw():
-            if shadow is not None:
-                parts.append(part)
             yield part
     except httpx.HTTPError as error:
         # Raised again, so that the client's connection is cut, too.
@@ -184,11 +152,6 @@ async def relay(response: httpx.Response, shadow: httpx.Request | None, proxy: P
         raise
     finally:
         await response.aclose()
-    if shadow is not None:
-        reply = httpx.Response(200, headers=response.headers, content=b"".join(parts))
-        task = asyncio.create_task(proxy.compare(shadow, reply.text))
-        proxy.running.add(task)
-        task.add_done_callback(proxy.running.discard)
 
 
 def without_own(content: bytes) -> tuple[dict[str, Any], object]:
@@ -243,15 +206,3 @@ def documents_in(values: Mapping[str, Any], settings: Settings) -> tuple[str, li
 def tokens_in(values: Mapping[str, Any]) -> int:
     """Tokens of all that is said in a chat request, as the bundled tokenizer counts them."""
     return sum(count_tokens(text) for *_, text in texts_of(values.get("messages")))
-
-
-def answer_in(reply: str) -> str:
-    """The text of a chat completion, streamed or whole.
-
-    Raises ValueError, LookupError, TypeError or AttributeError for another reply.
-    """
-    events = [line.removeprefix("data:").strip() for line in reply.split("\n") if line.startswith("data:")]
-    replies = [json.loads(text) for text in [event for event in events if event != "[DONE]"] or [reply]]
-    choices = (choice for values in replies for choice in values["choices"][:1])
-    said = [choice.get("delta") or choice.get("message") or {} for choice in choices]
-    return "".join(message.get("content") or "" for message in said)

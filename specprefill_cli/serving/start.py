@@ -1,25 +1,25 @@
-"""The server's process: the lock and the sockets first, then an event loop for HTTP, and a thread that owns the models."""
+"""The server's process: the lock and the sockets first, then the models, then an event loop beside the engine's thread."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import ASGIApp
 
 from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.memory import import_transformers
 from specprefill_cli.serving.backend import Backend, ServeOptions
 from specprefill_cli.serving.control import Identity, difference, identity_of, server_state
-from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
+from specprefill_cli.serving.guard import Guard, http_server, log_line, log_loop_error
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, listen, private_folder, sole_server
 from specprefill_cli.serving.metrics import Metrics
 from specprefill_cli.settings import Settings
@@ -28,171 +28,112 @@ if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
 
-# Seconds between two looks at the clock of the idle limit.
-IDLE_CHECK = 1.0
 WARM_UP_QUESTION = "What is this about?"
 
 
-@dataclass(kw_only=True)
-class Service:
-    """Loads the models while HTTP is answered, serves until it is told to stop, and finishes the answers in hand.
-
-    own: documents to read ahead; listeners: sockets with their tokens; addresses: where they listen
-    """
-
-    settings: Settings
-    own: Collection | None
-    options: ServeOptions
-    identity: Identity
-    listeners: list[tuple[socket.socket, str | None]]
-    addresses: tuple[str, ...]
-    tell: Callable[[str], None]
-    metrics: Metrics = field(default_factory=Metrics)
-    engine: LocalEngine | None = None
-    failure: BaseException | None = None
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self.about = {
-            "version": __version__,
-            "process": os.getpid(),
-            "addresses": list(self.addresses),
-            "identity": self.identity,
-        }
-        self.guards = [
-            Guard(token, self.metrics.count, self.options.allowed_hosts, self.about if token is None else {})
-            for _, token in self.listeners
-        ]
-
-    async def run(self) -> int:
-        """Serve; the exit code. Raises SpecprefillError where the models cannot be loaded."""
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(report_loop_error)
-        if os.name == "posix":
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self.stopped.set)
-        worker = threading.Thread(target=self.work, args=(loop,), name="engine", daemon=True)
-        worker.start()
-        servers = [http_server(guard) for guard in self.guards]
-        serving = [
-            asyncio.create_task(server.serve([listener]))
-            for server, (listener, _) in zip(servers, self.listeners, strict=True)
-        ]
-        idle = asyncio.create_task(self.watch_idleness())
-        await self.stopped.wait()
-        idle.cancel()
-        for server in servers:
-            server.should_exit = True
-            server.force_exit = self.engine is None or self.failure is not None
-        await asyncio.gather(*serving, return_exceptions=True)
-        if self.engine is not None and self.failure is None:
-            self.engine.close()
-            await asyncio.to_thread(worker.join)
-        if isinstance(self.failure, SpecprefillError):
-            raise self.failure
-        if self.failure is not None:
-            log_line(f"the engine failed with {type(self.failure).__name__}: {first_line(self.failure)}")
-        return SpecprefillError.exit_code if self.failure is not None else 0
-
-    def work(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The engine's thread; without it nothing can be answered, so that the service ends with it."""
-        try:
-            self.engine = engine = self.load()
-            self.tell(f"ready: {', '.join(self.addresses)}; Ctrl-C ends it")
-            engine.run()
-            if not self.stopped.is_set():
-                self.failure = RuntimeError("it has given up")
-        except BaseException as error:
-            self.failure = error
-        finally:
-            loop.call_soon_threadsafe(self.stopped.set)
-
-    def load(self) -> LocalEngine:
-        """Load the models, read ahead, and let the sockets answer."""
-        import_transformers()
-        from specprefill_cli.answering.session import open_session
-        from specprefill_cli.engine.local import LocalEngine
-        from specprefill_cli.prefill.prefix_cache import document_cache
-        from specprefill_cli.serving.api import application
-
-        settings, options, site = self.settings, self.options, application
-        if options.upstream is not None:
-            from specprefill_cli.serving.proxy import open_reader, proxy_application
-
-            session = open_reader(settings, options.upstream)
-            site = partial(proxy_application, upstream=options.upstream)
-        else:
-            session = open_session(settings, draft=True)
-            session.warm_up(settings)
-        cache = document_cache(settings.memory_cache, session.pair)
-        session = session.with_cache(cache)
-        engine = LocalEngine(session, independent=True, observe=self.metrics.observe)
-        self.metrics.watch(engine, cache)
-        if self.own is not None:
-            # Whatever the question, this leaves the KV of the documents behind.
-            session.ask(self.own, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
-        backend = Backend(
-            engine=engine,
-            own=self.own,
-            options=options,
-            metrics=self.metrics,
-            about=self.about,
-        )
-        for guard in self.guards:
-            guard.application = site(backend, paths_allowed=guard.token is None)
-        return engine
-
-    async def watch_idleness(self) -> None:
-        """Stop after the idle limit."""
-        limit = self.options.idle_seconds
-        while limit is not None:
-            await asyncio.sleep(min(IDLE_CHECK, limit))
-            engine = self.engine
-            if engine is not None and not engine.busy and time.monotonic() - engine.last_active >= limit:
-                log_line(f"ends after {limit:g} s without work")
-                self.stopped.set()
-                return
-
-
-def start(settings: Settings, own: Collection | None, options: ServeOptions, tell: Callable[[str], None]) -> int:
+def start(settings: Settings, documents: Collection | None, options: ServeOptions, tell: Callable[[str], None]) -> int:
     """Serve until told to stop; the exit code.
 
-    own: documents to read ahead
+    documents: to read ahead
 
     Raises SpecprefillError when the models cannot be loaded, nothing can be listened on, or a server with other settings runs.
     """
     with ExitStack() as stack:
-        folder, identity, alone = private_folder(), identity_of(settings), options.upstream is None
-        if alone:
+        folder, identity, is_proxy = private_folder(), identity_of(settings), options.upstream is not None
+        lock = None
+        # Commands ask no proxy, so that any number of proxies may run.
+        if not is_proxy:
             lock = sole_server(folder)
             if lock is None:
                 check_same(identity)
                 tell("a server is running already; `specprefill serve --status` shows it")
                 return 0
             stack.callback(os.close, lock)
-        # Commands ask no proxy: of those any number may run.
-        on_socket = alone and HAS_UNIX_SOCKETS
-        listeners, addresses = listen(folder, options.http, options.token_file, stack, tell, on_socket)
-        service = Service(
-            settings=settings,
-            own=own,
-            options=options,
-            identity=identity,
-            listeners=listeners,
-            addresses=addresses,
-            tell=tell,
-        )
-        code = asyncio.run(service.run())
-        if service.engine is None and code == 0:
-            # Nothing can stop the thread that still loads the models.
-            stack.close()
-            os._exit(0)
-        return code
+        on_socket = HAS_UNIX_SOCKETS and not is_proxy
+        listeners = listen(folder, options.http, options.token_file, stack, tell, on_socket)
+        addresses = [listener.address for listener in listeners]
+        about = {"version": __version__, "process": os.getpid(), "addresses": addresses, "identity": identity}
+        if on_socket and lock is not None:
+            # What `--status` and `--stop` read while the models load.
+            os.truncate(lock, 0)
+            os.write(lock, json.dumps(about).encode())
+        try:
+            backend, application = load(settings, documents, options, about)
+        except KeyboardInterrupt:
+            return 0
+        count, hosts = backend.metrics.count, options.allowed_hosts
+        sites = [(Guard(application(token is None), token, count, hosts), bound) for bound, token, _ in listeners]
+        tell(f"ready: {', '.join(addresses)}; Ctrl-C ends it")
+        return asyncio.run(serve(backend.engine, sites))
+
+
+def load(
+    settings: Settings, documents: Collection | None, options: ServeOptions, about: dict[str, Any]
+) -> tuple[Backend, Callable[[bool], ASGIApp]]:
+    """Load the models and read the documents ahead; what answers, and the application for a socket where paths are allowed."""
+    import_transformers()
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.engine.local import LocalEngine
+    from specprefill_cli.prefill.prefix_cache import document_cache
+    from specprefill_cli.serving.api import application
+
+    if options.upstream is not None:
+        from specprefill_cli.serving.proxy import open_reader
+
+        session = open_reader(settings, options.upstream)
+    else:
+        session = open_session(settings, draft=True)
+        session.warm_up(settings)
+    cache, metrics = document_cache(settings.memory_cache, session.pair), Metrics()
+    session = session.with_cache(cache)
+    engine = LocalEngine(session, independent=True, observe=metrics.observe)
+    metrics.watch(engine, cache)
+    if documents is not None:
+        # Whatever the question, this leaves the KV of the documents behind.
+        session.ask(documents, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
+    backend = Backend(engine=engine, documents=documents, options=options, metrics=metrics, about=about)
+    if options.upstream is None:
+        return backend, partial(application, backend)
+    from specprefill_cli.serving.proxy import proxy_application
+
+    return backend, lambda _paths_allowed: proxy_application(backend, options.upstream)
+
+
+async def serve(engine: LocalEngine, sites: Sequence[tuple[ASGIApp, socket.socket]]) -> int:
+    """Answer until a signal comes or the engine fails, and finish the answers in hand; the exit code.
+
+    sites: applications with the sockets on which they answer
+    """
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop.set_exception_handler(log_loop_error)
+    if os.name == "posix":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+    working = asyncio.ensure_future(asyncio.to_thread(engine.run))
+    working.add_done_callback(lambda _: stop.set())
+    servers = [http_server(application) for application, _ in sites]
+    serving = [
+        asyncio.create_task(server.serve([listener])) for server, (_, listener) in zip(servers, sites, strict=True)
+    ]
+    try:
+        await stop.wait()
+        failed = working.done()
+        for server in servers:
+            server.should_exit, server.force_exit = True, failed
+        await asyncio.gather(*serving, return_exceptions=True)
+    finally:
+        engine.close()
+    (outcome,) = await asyncio.gather(working, return_exceptions=True)
+    if not failed:
+        return 0
+    reason = f"{type(outcome).__name__}: {first_line(outcome)}" if isinstance(outcome, BaseException) else "its device"
+    log_line(f"the engine failed with {reason}")
+    return SpecprefillError.exit_code
 
 
 def check_same(identity: Identity) -> None:
     """Raises SpecprefillError where the running server has other settings than would be served now."""
-    state = server_state() if HAS_UNIX_SOCKETS else None
+    state = server_state()
     reason = difference(identity, state.get("identity") or {}) if state is not None else None
     if reason is not None:
         raise SpecprefillError(f"{reason}; end it with `specprefill serve --stop` first")

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-from itertools import takewhile
 
 import httpx
 import openai
@@ -29,8 +28,6 @@ pytestmark = pytest.mark.slow
 QUESTION = "What mileage allowance does the company pay if you use your own car?"
 ANSWER = "a mileage allowance of 42 pence per mile"
 PATIENCE = 60
-# At the figures of a server, until the answer to a whole request is among them.
-LOOKS = 5_000
 
 
 @pytest.fixture(scope="module")
@@ -203,19 +200,6 @@ def test_a_client_that_leaves_cancels_the_request(client, upstream, handbook, re
         with pytest.raises(httpx.ReadTimeout):
             client.post("/v1/chat/completions", json=chat(QUESTION), timeout=httpx.Timeout(PATIENCE, read=0.5))
     assert upstream.left.wait(PATIENCE)
-
-
-@pytest.mark.parametrize("share", [0, 1])
-def test_a_share_of_requests_is_also_sent_whole(upstream, handbook, share):
-    upstream.script = lambda body: says("42 ", "pence") if body.get("stream") else completion("pence")
-    options = ("--upstream", upstream.url, "--http", "127.0.0.1:0", "--scorer", "lexical", "--shadow", str(share))
-    with running_server(*options) as proxy, proxy.over_http() as client:
-        body = chat(handbook, QUESTION, stream=True, stream_options={"include_usage": True})
-        client.post("/v1/chat/completions", json=body)
-        looks = takewhile(lambda _: outcome(client, "shadow_agreement_count") < share, range(LOOKS))
-        assert sum(1 for _ in looks) < LOOKS
-        assert outcome(client, "shadow_agreement_sum") == pytest.approx(share * 2 / 3)
-    assert upstream.bodies[1:] == [chat(handbook, QUESTION, stream=False)] * share
 
 
 def test_metrics_count_what_became_of_requests(client, upstream, handbook):
