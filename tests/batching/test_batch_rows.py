@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from specprefill_cli.batching.loop import Answered, BatchEnded, Count, Inbox, run_rows
+from specprefill_cli.batching.loop import Batch, BatchEnded, Count, run_rows
 from specprefill_cli.batching.output import Finished, RowWriter, open_output
-from specprefill_cli.batching.rows import OVERRIDES, Row, arriving, key_of, parse_line
+from specprefill_cli.batching.rows import OVERRIDES, Row, key_of, parse_line
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.signals import Termination
 from tests.helpers.batches import StubEngine, run_batch
@@ -167,7 +167,7 @@ def test_a_row_that_takes_too_long_fails_and_the_others_follow():
             return super().ask(row, deliver)
 
     written, cancelled, count = [], [], Count()
-    run_rows(arriving([b"x", b"y"]), True, Stuck(echo), written.append, Finished(), count, row_seconds=0.01)
+    run_rows([b"x", b"y"], True, Stuck(echo), written.append, Finished(), count, row_seconds=0.01)
     assert [row.get("answer") for row in written] == [None, "Y"]
     assert "raise --row-timeout" in written[0]["error"]["message"]
     assert (cancelled, count.failed) == (["x"], 1)
@@ -188,7 +188,7 @@ def test_no_more_rows_are_in_flight_than_the_engine_has_room_for():
 
     held, most, written = [], [], []
     lines = [b"%d" % number for number in range(9)] + [b"last"]
-    run_rows(arriving(lines), True, Slow(echo), written.append, Finished(), Count())
+    run_rows(lines, True, Slow(echo), written.append, Finished(), Count())
     assert max(most) == 3
     assert [row["answer"] for row in written] == [*map(str, range(9)), "LAST"]
 
@@ -375,15 +375,15 @@ def test_a_second_ctrl_c_ends_a_write_that_blocks():
 
 
 def test_ctrl_c_does_not_lose_an_answer_that_was_just_delivered(monkeypatch):
-    written, take = [], Inbox.take
+    written, next_event = [], Batch.next_event
 
-    def interrupted(inbox):
-        event = take(inbox)
-        if isinstance(event, Answered):
+    def interrupted(batch, seconds=0.0):
+        event = next_event(batch, seconds)
+        if isinstance(event, tuple):
             signal.raise_signal(signal.SIGINT)
         return event
 
-    monkeypatch.setattr(Inbox, "take", interrupted)
+    monkeypatch.setattr(Batch, "next_event", interrupted)
     with pytest.raises(KeyboardInterrupt):
         answered([b"a", b"b"], echo, written.append)
     assert written[0]["answer"] == "A"

@@ -14,7 +14,7 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.batching.engine_rows import EngineRows, reading_once
 from specprefill_cli.batching.loop import BatchEnded, Count, run_rows
 from specprefill_cli.batching.output import Finished
-from specprefill_cli.batching.rows import arriving, parse_line
+from specprefill_cli.batching.rows import parse_line
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine import local
 from specprefill_cli.engine.http import HttpEngine
@@ -48,7 +48,7 @@ def run(session, rows, write=None, **options):
     engine = LocalEngine(session, concurrency=4)
     engine.start()
     with closing(EngineRows(engine, SETTINGS, OWN)) as answering:
-        run_rows(arriving(lines), True, answering, write or written.append, Finished(), count, **options)
+        run_rows(lines, True, answering, write or written.append, Finished(), count, **options)
     assert not engine.thread.is_alive()
     return written
 
