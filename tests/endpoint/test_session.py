@@ -6,7 +6,7 @@ from specprefill_cli.answering.comparison import Comparison
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.documents.sentences import sentence_ranges
-from specprefill_cli.endpoint.choosing import SHORTEST
+from specprefill_cli.endpoint.choosing import SHORT_TOKENS
 from specprefill_cli.endpoint.client import EndpointError
 from specprefill_cli.endpoint.session import open_endpoint
 from specprefill_cli.errors import UsageError
@@ -73,7 +73,7 @@ def test_full_sends_everything_and_scores_nothing(session, upstream, handbook):
     assert answer.phases["draft_prefill"] == answer.phases["scoring"] == 0
 
 
-@pytest.mark.parametrize(("sentences", "mode"), [(3, "full"), (SHORTEST // 4, "select")])
+@pytest.mark.parametrize(("sentences", "mode"), [(3, "full"), (SHORT_TOKENS // 4, "select")])
 def test_auto_sends_short_documents_whole(session, sentences, mode):
     document = one_page_document("gate.txt", "The gate is open from nine to five. " * sentences, "text/plain")
     answer = session.ask([document], "When is the gate open?").finished()
