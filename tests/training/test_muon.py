@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specprefill_cli.training.muon import Muon, fast_dtype, orthogonalised
+from specprefill_cli.training.muon import Muon, fast_dtype, orthogonalise
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has Muon from 2.9 on")
@@ -29,7 +29,7 @@ def test_updates_are_those_of_torch(dtype, tolerance):
 
 @pytest.mark.parametrize("shape", [(3, 20, 50), (2, 50, 20), (1, 16, 16)])
 def test_singular_values_come_near_to_one(shape):
-    matrices = orthogonalised(torch.randn(shape, generator=torch.Generator().manual_seed(1)))
+    matrices = orthogonalise(torch.randn(shape, generator=torch.Generator().manual_seed(1)))
     values = torch.linalg.svdvals(matrices)
     assert matrices.shape == shape
     assert values.min() > 0.3

@@ -98,7 +98,9 @@ def bench_prefill(
         session.warm_up(configuration.settings(base))
     table = []
     for length, collection in prompts.items():
-        runs: dict[Configuration, list[Measurement]] = {asked: [] for asked in (*configurations, *reads)}
+        runs: dict[Configuration, list[Measurement]] = {
+            configuration: [] for configuration in (*configurations, *reads)
+        }
         for number in range(repeat + 1):
             for configuration, measured in runs.items():
                 step(f"{length:,} tokens, {configuration.mode}, round {number} of {repeat}")
@@ -170,19 +172,21 @@ def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, compute
 
 def rows(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) -> list[BenchRow]:
     """One row for each configuration: the memory of its first run, and medians over the others."""
-    medians = {asked: statistics.median(run.ttft for run in measured[1:]) for asked, measured in runs.items()}
-    full = next((median for asked, median in medians.items() if asked.mode == BASELINE), None)
+    medians = {
+        configuration: statistics.median(run.ttft for run in measured[1:]) for configuration, measured in runs.items()
+    }
+    full = next((median for configuration, median in medians.items() if configuration.mode == BASELINE), None)
     table = []
-    for asked, (first, *measured) in runs.items():
+    for configuration, (first, *measured) in runs.items():
         low, high = quartiles([run.ttft for run in measured])
-        speedup = full / medians[asked] if full is not None else None
+        speedup = full / medians[configuration] if full is not None else None
         bound = measured[0].limit
         table.append(
             BenchRow(
                 length=length,
-                mode=asked.mode,
-                keep=asked.keep,
-                ttft_seconds=medians[asked],
+                mode=configuration.mode,
+                keep=configuration.keep,
+                ttft_seconds=medians[configuration],
                 ttft_low=low,
                 ttft_high=high,
                 speedup=speedup,

@@ -68,14 +68,14 @@ def mass_for_answers(full: float, results: Sequence[MassResult]) -> float | None
     return min(enough) if enough else max(result.mass for result in results if result.f1 == highest)
 
 
-def tuning_items(session: Session, items: Sequence[Item], settings: Settings, most: int) -> list[Item]:
-    """At most `most` questions that the search for heads held out, and whose prompts fit the target as a whole.
+def tuning_items(session: Session, items: Sequence[Item], settings: Settings, limit: int) -> list[Item]:
+    """At most `limit` questions that the search for heads held out, and whose prompts fit the target as a whole.
 
     items: the same as for `calibrate_heads`, whose recall figures and window do rest on the held-out questions
     """
     answering = short_answers(settings)
     cases = list(usable_cases(session, items, answering))[HELD_OUT]
-    return [case.item for case in cases if fits(case.request, FULL.settings(answering))][:most]
+    return [case.item for case in cases if fits(case.request, FULL.settings(answering))][:limit]
 
 
 def fits(request: PrefillRequest, settings: Settings) -> bool:

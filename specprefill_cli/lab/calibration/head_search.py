@@ -72,7 +72,7 @@ def search_heads(sightings: Sequence[Sighting], heads: int) -> tuple[Head, ...]:
     return tuple(Head(row // heads, row % heads, 1.0 / len(chosen)) for row in sorted(chosen))
 
 
-def combined(sighting: Sighting, chosen: Sequence[Head], heads: int, lexical: float = 0.0) -> np.ndarray:
+def combine_heads(sighting: Sighting, chosen: Sequence[Head], heads: int, lexical: float = 0.0) -> np.ndarray:
     """Chunk scores [chunks] of the chosen heads, blended with BM25's at a weight."""
     rows = [head.layer * heads + head.head for head in chosen]
     weights = np.array([head.weight for head in chosen])
@@ -83,7 +83,7 @@ def search_lexical(sightings: Sequence[Sighting], chosen: Sequence[Head], heads:
     """The weight of BM25, of `LEXICAL_WEIGHTS`, with the best recall beside the chosen heads; 0 if the gain is noise."""
     golds = [seen.gold for seen in sightings]
     recalls = {
-        weight: mean_recall([combined(seen, chosen, heads, weight) for seen in sightings], golds)
+        weight: mean_recall([combine_heads(seen, chosen, heads, weight) for seen in sightings], golds)
         for weight in LEXICAL_WEIGHTS
     }
     best = max(recalls, key=lambda weight: recalls[weight])

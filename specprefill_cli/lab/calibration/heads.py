@@ -73,14 +73,14 @@ def calibrate_heads(
     chosen = search.search_heads(searched, heads)
     lexical = search.search_lexical(searched, chosen, heads)
     scores = {
-        "heads": [search.combined(seen, chosen, heads, lexical) for seen in held_out],
-        "attention": [search.combined(seen, chosen, heads) for seen in held_out],
+        "heads": [search.combine_heads(seen, chosen, heads, lexical) for seen in held_out],
+        "attention": [search.combine_heads(seen, chosen, heads) for seen in held_out],
         "lexical": [seen.lexical for seen in held_out],
         "question": [seen.question for seen in held_out],
     }
     golds = [seen.gold for seen in held_out]
     recalls = {scorer: search.recalls_by_keep(rows, golds) for scorer, rows in scores.items()}
-    unlimited = [search.combined(seen, chosen, heads, lexical) for seen in sightings]
+    unlimited = [search.combine_heads(seen, chosen, heads, lexical) for seen in sightings]
     window, window_recalls, windowed = smallest_window(cases, sightings, chosen, lexical, unlimited)
     evidence: dict[str, float | int] = {"questions": len(sightings)}
     for scorer, by_keep in recalls.items():

@@ -257,7 +257,7 @@ def find_gates(
     from specprefill_cli.lab.calibration.files import save_maps
     from specprefill_cli.lab.session import open_with_heads
     from specprefill_cli.lab.study.gate import calibrate_gates
-    from specprefill_cli.lab.study.measurements import fitting
+    from specprefill_cli.lab.study.measurements import questions_that_fit
     from specprefill_cli.lab.study.verdicts import find_verdicts
 
     session = open_with_heads(settings.varied(scorer=AUTO), folder)
@@ -268,7 +268,9 @@ def find_gates(
     # Saved now too, so that Ctrl-C during the answers loses no gates.
     path = save_maps(calibration, folder)
     maps.calibration = calibration
-    answered, _ = fitting(session, [item for item in items if item.answers], settings.varied(mode="draft-kv"))
+    answered, _ = questions_that_fit(
+        session, [item for item in items if item.answers], settings.varied(mode="draft-kv")
+    )
     if answers and answered:
         with notes.progress("answering in the time of draft KV") as update:
             verdicts = find_verdicts(session, answered[:answers], settings, update)

@@ -30,9 +30,7 @@ from specprefill_cli.settings import Settings
 def study(
     questions: Annotated[Path, typer.Argument(help="JSONL (or .xz) of questions, as for `evaluate`.")],
     out: Annotated[Path, typer.Option(help="Folder for study.json, study.html and the pictures (.svg).")],
-    limit: Annotated[
-        int, typer.Option(min=2, help="Questions to study, drawn at random; with --answers, for trying other budgets.")
-    ] = 50,
+    limit: Annotated[int, typer.Option(min=2, help="Questions to study, drawn at random.")] = 50,
     answers: Annotated[
         int, typer.Option(min=0, help="Questions to answer in all modes and controls at equal time to first token.")
     ] = 0,
@@ -68,7 +66,7 @@ def study(
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True)
     settings = settings.varied(mode="draft-kv", scorer=resolve_scorer(settings.scorer, session.pair, "draft-kv"))
-    items, left_out = measurements.fitting(session, items, settings)
+    items, left_out = measurements.questions_that_fit(session, items, settings)
     for item, error in left_out:
         notes.warn(f"question {item.identifier} was left out: {error}")
     studied, cost = items[:limit], None
@@ -76,7 +74,7 @@ def study(
         measured = measurements.study(session, studied, settings, update)
     if answers:
         with notes.progress("answering") as update:
-            cost = equal_cost.equal_cost(session, items[:answers], settings, limit, update)
+            cost = equal_cost.equal_cost(session, items[:answers], settings, update)
     record = page.finite(
         {
             "schema": SCHEMA,

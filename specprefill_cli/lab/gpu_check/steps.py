@@ -77,7 +77,7 @@ def run_step(step: Step, logs: Path, limit: float) -> StepResult:
     started = time.monotonic()
     with out.open("wb") as stdout, err.open("wb") as stderr:
         state = run_process([sys.executable, *step.arguments], limit, stdout=stdout, stderr=stderr)
-    printed, told = (path.read_text(encoding="utf-8", errors="replace") for path in (out, err))
+    printed, logged = (path.read_text(encoding="utf-8", errors="replace") for path in (out, err))
     rows = rows_in(printed)
     return StepResult(
         name=step.name,
@@ -86,7 +86,7 @@ def run_step(step: Step, logs: Path, limit: float) -> StepResult:
         seconds=time.monotonic() - started,
         limit_seconds=limit,
         rows=rows,
-        output=(told if rows else printed + told)[-KEPT_OUTPUT:].strip(),
+        output=(logged if rows else printed + logged)[-KEPT_OUTPUT:].strip(),
     )
 
 

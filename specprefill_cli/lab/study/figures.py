@@ -147,29 +147,20 @@ def repair_section(record: dict[str, Any]) -> Section:
         findings.append(f"{words} {subject} is {'better' if ours < other else 'no better'}." if enough else words)
     if not enough:
         findings.append(f"No verdicts: {TOO_FEW}.")
-    plots = {"kl_by_budget": budget_plot("KL by recompute budget", "median KL, nats", budgets, "kl_median")}
+    plots = {"kl_by_budget": budget_plot(budgets)}
     named = [{"name": name, **variant} for name, variant in variants.items()]
     tables = [Figures("first token", FIRST_TOKEN, named)]
-    if answered := (record.get("equal_cost") or {}).get("budgets", ()):
-        scores = [{**row, "recompute": row["budget"]} for row in answered]
-        plots["f1_by_budget"] = budget_plot(
-            "F1 by recompute budget", "F1, percent", scores, "f1", ("f1_low", "f1_high")
-        )
-        tables.append(Figures("answers by budget", COST, answered))
     return Section("Does recomputing repair it?", findings, plots, tables)
 
 
-def budget_plot(
-    title: str, y_label: str, rows: Sequence[dict[str, Any]], key: str, interval: Sequence[str] = ()
-) -> Callable[[], str]:
-    """A figure over budgets, spent on the riskiest and on random chunks; a budget of 0 counts for both."""
+def budget_plot(rows: Sequence[dict[str, Any]]) -> Callable[[], str]:
+    """KL over budgets, spent on the riskiest and on random chunks; a budget of 0 counts for both."""
     series = []
     for chosen_by, name in (("risk", "riskiest chunks"), ("random", "random chunks")):
-        chosen = {row["recompute"]: row for row in rows if row["chosen_by"] == chosen_by or not row["recompute"]}
-        line = [chosen[budget] for budget in sorted(chosen)]
-        intervals = [tuple(row[bound] for bound in interval) for row in line] if interval else []
-        series.append(Series(name, [(row["recompute"], row[key]) for row in line], intervals))
-    return partial(line_plot, title, "ratio of the prompt recomputed", y_label, series, x_percent=True)
+        by_budget = {row["recompute"]: row for row in rows if row["chosen_by"] == chosen_by or not row["recompute"]}
+        series.append(Series(name, [(budget, row["kl_median"]) for budget, row in sorted(by_budget.items())]))
+    title, x_label, y_label = "KL by recompute budget", "ratio of the prompt recomputed", "median KL, nats"
+    return partial(line_plot, title, x_label, y_label, series, x_percent=True)
 
 
 def cost_section(cost: dict[str, Any]) -> Section:

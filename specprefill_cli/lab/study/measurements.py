@@ -84,23 +84,23 @@ class Trials:
         self.add(name, repair(self.request, state, recomputed_slots(self.request, fates)), state)
 
 
-def fitting(
+def questions_that_fit(
     session: Session, items: Sequence[Item], settings: Settings
 ) -> tuple[list[Item], list[tuple[Item, PromptTooLong]]]:
     """The questions whose prompts fit the pair in the settings' mode, and the others with the reason.
 
     Raises PromptTooLong if none fits.
     """
-    good, left_out = [], []
+    fitting, left_out = [], []
     for item in items:
         try:
             check_context(session.request(item.collection, item.question, settings), settings)
-            good.append(item)
+            fitting.append(item)
         except PromptTooLong as error:
             left_out.append((item, error))
-    if left_out and not good:
+    if left_out and not fitting:
         raise left_out[0][1]
-    return good, left_out
+    return fitting, left_out
 
 
 def study(session: Session, items: Sequence[Item], settings: Settings, step: Callable[[str], None]) -> list[ItemStudy]:
@@ -126,16 +126,16 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
     trials = Trials(request=request, logits=full.logits, reference=reference)
     kv_map = find_map(request, DraftKvMode.name)
     scores, state = score_and_map(request, kv_map)
-    mapped, native = controls.everything_of(state), controls.everything_of(full.state)
+    mapped, native = controls.copy_cache(state), controls.copy_cache(full.state)
     keys, values = (errors[:, slice(*prompt.document)] for errors in key_value_errors(mapped, native))
     checkpoints = checkpoint_slots(prompt.document, scores.importance)
-    seen = inspect(request, state, scores.importance, signal_of(kv_map.gate))
-    observed = observe(request, state, seen.computed, checkpoints)
-    risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
-    checked = controls.everything_of(state)
-    others: dict[str, controls.Contents] = {"zeros": controls.zeroed}
+    inspection = inspect(request, state, scores.importance, signal_of(kv_map.gate))
+    observed = observe(request, state, inspection.computed, checkpoints)
+    risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
+    checked = controls.copy_cache(state)
+    others: dict[str, controls.Contents] = {"zeros": controls.zero_kv}
     if wrong is not None:
-        others["wrong document"] = partial(controls.spliced, wrong)
+        others["wrong document"] = partial(controls.splice_document, wrong)
     before, after = (controls.at(kv, checkpoints) for kv in (mapped, checked))
     for name, kv in ((MAPPED_ONLY, mapped), ("native", native)):
         trials.repair(name, kv)
@@ -143,9 +143,9 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
         trials.repair(name, contents(mapped, prompt.document))
     try_budgets(trials, checked, risks)
     fates = fates_at(request, risks, REFERENCE_BUDGET)
-    accepted = controls.accepted_slots(request, fates, seen.computed)
+    accepted = controls.accepted_slots(request, fates, inspection.computed)
     for name, contents in others.items():
-        replaced = controls.exchanged(checked, contents(checked, prompt.document), accepted)
+        replaced = controls.exchange_slots(checked, contents(checked, prompt.document), accepted)
         trials.repair(f"recompute {REFERENCE_BUDGET:g}, {name} accepted", replaced, fates)
     kept = torch.ones(prompt.length, dtype=torch.bool)
     kept[accepted] = False
@@ -182,7 +182,7 @@ def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:
     return fates_by_risk(risks, prompt_tokens=request.prompt.length, chunk_size=request.chunk_size, share=budget)
 
 
-def repaired(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> Tensor:
+def repaired_logits(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> Tensor:
     """First-token logits [V] on a copy of a cache, after what the fates [chunks] recompute; None: nothing."""
     return repair(request, controls.fresh(kv), recomputed_slots(request, fates))
 

@@ -21,13 +21,12 @@ from specprefill_cli.lab.study.conditions import (
     WRONG_ACCEPTED,
     ZEROS_ACCEPTED,
     conditions,
-    other_budgets,
     reference_settings,
 )
-from specprefill_cli.lab.study.controls import mapped_kv, other_document, spliced
+from specprefill_cli.lab.study.controls import mapped_kv, other_document, splice_document
 from specprefill_cli.lab.study.equal_cost import Tally, cost_rows, equal_cost, gap_recovered, paired_difference
 from specprefill_cli.lab.study.equal_ttft import KEEPS, nearest_keep, tune
-from specprefill_cli.lab.study.measurements import BUDGETS, study
+from specprefill_cli.lab.study.measurements import study
 from specprefill_cli.lab.study.summary import summary
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
@@ -144,7 +143,7 @@ def test_shorter_wrong_document_is_repeated_to_fill_every_slot(random_session):
     wrong = mapped_kv(random_session, item(1, "Rain fell on the harbour all day."), SETTINGS)
     request = random_session.request(item().collection, "When?", SETTINGS)
     start, end = request.prompt.document
-    replaced = spliced(wrong, right, (start, end))
+    replaced = splice_document(wrong, right, (start, end))
     for (keys, values), (old_keys, old_values), other in zip(replaced.layers, right.layers, wrong.layers, strict=True):
         torch.testing.assert_close(keys[:, :start], old_keys[:, :start])
         torch.testing.assert_close(values[:, :start], old_values[:, :start])
@@ -172,7 +171,7 @@ def test_controls_differ_from_draft_kv_and_each_other(with_exact_maps):
             condition.settings(SETTINGS),
             control=condition.control,
         )
-        for condition in conditions(session.pair, KEPT, wrong) + other_budgets()
+        for condition in conditions(session.pair, KEPT, wrong)
     }
     logits = {name: stream.prefilled.logits for name, stream in streams.items()}
     names = list(logits)
@@ -217,19 +216,14 @@ def test_run_reports_every_condition_and_agrees_with_the_study(random_session, m
     monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
     steps = []
     items = [item(0), item(1, TEXT[30:] + " It rains."), item(2, TEXT[60:] + " It snows.")]
-    outcome = equal_cost(random_session, items, Settings(scorer="question", look_ahead=1), 2, steps.append)
-    rows, budgets = ({row.name: row for row in part} for part in (outcome.rows, outcome.budgets))
+    outcome = equal_cost(random_session, items, Settings(scorer="question", look_ahead=1), steps.append)
+    rows = {row.name: row for row in outcome.rows}
     assert {row.n for row in rows.values()} == {3}
-    assert {row.n for row in budgets.values()} == {2}
-    assert set(rows) & set(budgets) == {DRAFT_KV, "random tokens recomputed"}
     assert rows[FULL].first_token_kl == 0
     assert rows[FULL].same_answer == 1
     assert rows[DRAFT_KV].ttft_ratio == 1
     assert rows[DRAFT_KV].equal_ttft
     assert rows["draft alone"].first_token_kl > 0
-    for order in ("risk", "random"):
-        budget_ratios = {row.budget for row in budgets.values() if row.chosen_by == order}
-        assert budget_ratios == {budget for budget in BUDGETS if budget or order == "risk"}
     assert len(outcome.answer_changed) == 3
     assert {comparison.against for comparison in outcome.duels} == {
         REST_DROPPED,
@@ -248,10 +242,4 @@ def test_run_reports_every_condition_and_agrees_with_the_study(random_session, m
         ("recompute 0.15, zeros accepted", rows[ZEROS_ACCEPTED]),
     ):
         assert answered.first_token_kl == pytest.approx(studied["variants"][name]["kl_median"], rel=1e-3)
-    studied = summary(study(random_session, items[:2], SETTINGS, lambda _: None))
-    answered = budgets["random tokens, recompute 0.3"]
-    assert answered.first_token_kl == pytest.approx(
-        studied["variants"]["recompute 0.3 at random"]["kl_median"], rel=1e-3
-    )
     assert any("question 3 of 3: zero KV" in step for step in steps)
-    assert not any("question 3 of 3: draft-kv, recompute" in step for step in steps)

@@ -53,9 +53,8 @@ def test_study_writes_json_plots_and_html(call, random_session, questions, tmp_p
         "error_by_layer.svg",
         "kl_by_budget.svg",
         "kl_by_token.svg",
-        "f1_by_budget.svg",
     }
-    assert (out / "study.html").read_text().count("<svg") == 5
+    assert (out / "study.html").read_text().count("<svg") == 4
     assert "same tokens, rest dropped" in printed
 
 

@@ -17,11 +17,9 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \x1b[2J\
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-def cost_row(name, f1, budget=None, chosen_by=None, **fields):
+def cost_row(name, f1, **fields):
     return {
         "name": name,
-        "budget": budget,
-        "chosen_by": chosen_by,
         "keep": None,
         "n": 500,
         "f1": f1,
@@ -84,14 +82,9 @@ RECORD = {
         "rows": [
             cost_row("full", 60.0, ttft_ratio=2.0, equal_ttft=False),
             cost_row("select", 41.5, keep=0.4, ttft_ratio=1.2, equal_ttft=False),
-            cost_row("draft-kv", 40.0, 0.15, "risk"),
-            cost_row("random tokens recomputed", 33.0, 0.15, "random"),
+            cost_row("draft-kv", 40.0),
+            cost_row("random tokens recomputed", 33.0),
             cost_row("same tokens, rest dropped", 41.5, ttft_ratio=0.9, equal_ttft=False),
-        ],
-        "budgets": [
-            cost_row("draft-kv", 40.0, 0.15, "risk"),
-            cost_row("random tokens recomputed", 33.0, 0.15, "random"),
-            cost_row("draft-kv, recompute 0", 30.0, 0.0, "risk"),
         ],
         "duels": [
             {"against": "same tokens, rest dropped", "difference": -1.5, "low": -3.0, "high": -0.5, "verdict": "worse"}
@@ -111,7 +104,6 @@ def test_plots_are_well_formed_and_show_their_data():
         "error_by_layer",
         "kl_by_budget",
         "kl_by_token",
-        "f1_by_budget",
     }
     assert {"0.12", "0.50", "-", "depth in the document"} <= set(texts(plots["error_by_layer_and_depth"]))
     assert {"keys", "values", "target layer"} <= set(texts(plots["error_by_layer"]))
@@ -120,7 +112,7 @@ def test_plots_are_well_formed_and_show_their_data():
 
 def test_budget_plot_has_lines_for_risk_and_random():
     rows = RECORD["first_token_by_budget"]
-    risk, random = budget_plot("t", "y", rows, "kl_median").args[-1]
+    risk, random = budget_plot(rows).args[-1]
     assert risk.points == [(0.0, 0.6), (0.15, 0.2), (0.5, 0.1)]
     assert random.points == [(0.0, 0.6), (0.15, 0.4), (0.5, 0.3)]
 
@@ -136,7 +128,7 @@ def test_hostile_text_is_inert_in_plots_and_page():
     soup = BeautifulSoup(page, "html.parser")
     assert not soup.find_all(["script", "img", "link", "iframe"])
     assert not [name for node in soup.find_all(True) for name in node.attrs if name.startswith("on")]
-    assert len(soup.find_all("svg")) == 5
+    assert len(soup.find_all("svg")) == 4
     # Nothing is loaded from other sites; XML namespace URIs are identifiers, not links.
     assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org/)", page)
 
@@ -172,7 +164,6 @@ def test_omits_parts_that_were_not_measured():
         "Does recomputing repair it?",
         "What does draft KV win at equal TTFT?",
     ]
-    assert "f1_by_budget" not in study_plots(record)
     page = render_study(record)
     assert "Not measured: needs answers" in page
 
