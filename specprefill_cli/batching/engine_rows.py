@@ -70,7 +70,7 @@ def outcome_of(error: BaseException) -> BaseException:
     return error
 
 
-def reading_once(read: Reader) -> Reader:
+def read_once(read: Reader) -> Reader:
     """A reader that reads each of the latest lists of documents once, also one that cannot be read."""
     outcomes: ByteCache[Collection | SpecprefillError] = ByteCache(
         KEPT_BYTES, lambda outcome: outcome.bytes if isinstance(outcome, Collection) else 0
@@ -83,11 +83,11 @@ def reading_once(read: Reader) -> Reader:
         except SpecprefillError as error:
             return error
 
-    def remembered(names: tuple[str, ...]) -> Collection:
+    def cached_read(names: tuple[str, ...]) -> Collection:
         with lock:
             outcome = outcomes.find_or(names, lambda: attempt(names))
         if isinstance(outcome, SpecprefillError):
             raise outcome
         return outcome
 
-    return remembered
+    return cached_read

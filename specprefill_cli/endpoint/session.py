@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from transformers import LlamaConfig
@@ -97,14 +98,13 @@ def open_chooser(settings: Settings, target: str) -> Session:
 class EndpointStream(TextStream):
     """The answer of a server.
 
-    reply, rest: the message and its pieces after the first; upstream_seconds: from sending to the first piece
+    reply, incoming: the message and its text; upstream_seconds: from sending to the first piece
     """
 
     settings: Settings
     prefilled: Choice
     reply: Reply
-    rest: Iterator[str]
-    first: str
+    incoming: Iterator[str]
     upstream_seconds: float
     decode_seconds: float = 0.0
 
@@ -116,8 +116,7 @@ class EndpointStream(TextStream):
         """Pieces of text as they arrive. Raises EndpointError where the answer is cut off."""
         began = time.perf_counter()
         try:
-            yield from self.emit(self.first)
-            for piece in self.rest:
+            for piece in self.incoming:
                 yield from self.emit(piece)
         except KeyboardInterrupt:
             self.interrupted = True
@@ -208,8 +207,7 @@ class EndpointSession(Session):
             settings=settings,
             prefilled=choice,
             reply=reply,
-            rest=pieces,
-            first=first,
+            incoming=chain([first], pieces),
             upstream_seconds=time.perf_counter() - began,
             memory=memory,
             startup_seconds=self.startup_seconds,

@@ -39,7 +39,7 @@ SHAPES = '{"text": "...", "name": "..."}, {"base64": "...", "name": "report.pdf"
 class AskBody:
     """A question over HTTP.
 
-    question: still without its documents; documents: as they were given; folder: what their paths are relative to
+    question: without documents; documents: the entries of the body; folder: of relative paths
     ignored: unknown keys
     """
 
@@ -96,7 +96,7 @@ def ask_body(values: Mapping[str, Any], settings: Settings) -> AskBody:
         question=Question(
             documents=(),
             question=question,
-            settings=overridden(settings, values),
+            settings=override_settings(settings, values),
             top=top if isinstance(top, int) and top > 0 else None,
             with_cells=values.get("with_cells") is True,
         ),
@@ -107,7 +107,7 @@ def ask_body(values: Mapping[str, Any], settings: Settings) -> AskBody:
     )
 
 
-def overridden(settings: Settings, values: Mapping[str, Any]) -> Settings:
+def override_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
     """The server's settings with those in a body. Raises ApiError, or UsageError for a wrong value."""
     fixed = next((key for key in values if key in SETTINGS and key not in OVERRIDES), None)
     if fixed is not None:
@@ -123,25 +123,25 @@ async def read_all(body: AskBody, paths_allowed: bool) -> Collection:
     """
     read: list[Document] = []
     skipped: list[str] = []
-    for is_path, group in groupby(enumerate(body.documents), key=lambda entry: path_of(entry[1]) is not None):
+    for is_path, group in groupby(enumerate(body.documents), key=lambda numbered: path_of(numbered[1]) is not None):
         entries = list(group)
         if not is_path:
-            read += [await read_given(given, f"documents[{number}]", number + 1) for number, given in entries]
+            read += [await read_entry(entry, f"documents[{number}]", number + 1) for number, entry in entries]
             continue
         if not paths_allowed:
             raise ApiError(
                 403, f"documents[{entries[0][0]}]: paths are read for the socket's user only; send text or base64"
             )
-        names = [str(path_of(given)) for _, given in entries]
+        names = [str(path_of(entry)) for _, entry in entries]
         collection = await asyncio.to_thread(read_paths, names, body.folder, body.question.settings.strict)
         read += collection.documents
         skipped += collection.skipped
     return Collection(tuple(read), tuple(skipped))
 
 
-def path_of(given: object) -> str | None:
+def path_of(entry: object) -> str | None:
     """The file, folder or pattern that an entry of a body names, if it does."""
-    path = given.get("path") if isinstance(given, dict) else given
+    path = entry.get("path") if isinstance(entry, dict) else entry
     return path if isinstance(path, str) else None
 
 
@@ -152,30 +152,30 @@ def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Colle
     """
     # What stands before the first character of a pattern.
     absolute = tuple(PATTERN.split(name)[0] for name in names if os.path.isabs(name))
-    paths = [joined(folder, name) for name in names]
+    paths = [absolute_path(folder, name) for name in names]
     for path in paths:
         if not os.path.isabs(path):
             raise ApiError(400, f"{path}: the server has another folder; give an absolute path")
         if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             raise ApiError(400, f"{path}: no file or folder; send its content as base64")
-    here = os.path.join(folder, "") if folder else ""
+    prefix = os.path.join(folder, "") if folder else ""
     try:
         # Once for all rows of a batch, as long as the files' stamps are the same.
         key = (tuple(paths), strict, stamps_of(paths))
         collection = READ.find_or(key, lambda: read_collection(paths, strict=strict))
     except DocumentError as error:
         text = str(error)
-        raise DocumentError(text.replace(here, "").replace(glob.escape(here), "") if here else text) from error
-    if not here:
+        raise DocumentError(text.replace(prefix, "").replace(glob.escape(prefix), "") if prefix else text) from error
+    if not prefix:
         return collection
     documents = (
-        document if document.name.startswith(absolute) else replace(document, name=document.name.removeprefix(here))
+        document if document.name.startswith(absolute) else replace(document, name=document.name.removeprefix(prefix))
         for document in collection.documents
     )
-    return Collection(tuple(documents), tuple(text.replace(here, "") for text in collection.skipped))
+    return Collection(tuple(documents), tuple(text.replace(prefix, "") for text in collection.skipped))
 
 
-def joined(folder: str, name: str) -> str:
+def absolute_path(folder: str, name: str) -> str:
     """A name as a path; a pattern is one for what is in the folder, whatever the folder itself is called."""
     path = os.path.join(folder, name)
     if os.path.isabs(name) or not PATTERN.search(name) or os.path.lexists(path):
@@ -195,11 +195,11 @@ def stamps_of(paths: Sequence[str]) -> tuple[tuple[str, int, int, int], ...]:
     return tuple(stamps)
 
 
-async def read_given(given: Any, place: str, number: int) -> Document:
+async def read_entry(entry: Any, place: str, number: int) -> Document:
     """The document of one entry that is no path. Raises ApiError or DocumentError."""
-    if not isinstance(given, dict):
+    if not isinstance(entry, dict):
         raise ApiError(400, f"{place}: give {SHAPES}")
-    name, text, encoded = given.get("name", f"document {number}"), given.get("text"), given.get("base64")
+    name, text, encoded = entry.get("name", f"document {number}"), entry.get("text"), entry.get("base64")
     if not isinstance(name, str):
         raise ApiError(400, f"{place}: name must be a string")
     if isinstance(text, str):

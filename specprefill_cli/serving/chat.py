@@ -25,12 +25,12 @@ from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import Record
 from specprefill_cli.serving.backend import Backend, event_stream, while_connected
-from specprefill_cli.serving.body import json_body, overridden
+from specprefill_cli.serving.body import json_body, override_settings
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
 from specprefill_cli.serving.thinning import Untouched, texts_of
 
 ROLES = ("system", "developer", "user", "assistant")
-# Fields that ask for something else than text, with the values that ask for nothing.
+# Fields that this server does not support, with the values that ask for nothing.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "tools": (None, []),
     "functions": (None, []),
@@ -47,15 +47,15 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
 }
-# What is said of messages that `texts_of` refuses.
-NO_TEXT = {
+# Messages for what `texts_of` refuses.
+REFUSALS = {
     "tools": "messages: tool calls are not supported",
     "not text alone": "messages: content must be text or a list of text parts; nothing else is supported",
 }
 PARAGRAPH = "\n\n"
 NAME = "conversation"
 # Characters of a client's value that a message shows.
-LONGEST_SHOWN = 100
+MAX_SHOWN_CHARACTERS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +73,8 @@ async def complete(request: Request, backend: Backend) -> Response:
     check_model(values.get("model"), backend)
     check_fields(values)
     chat = chat_of(values.get("messages"))
-    longest = values.get("max_new_tokens") or values.get("max_completion_tokens") or values.get("max_tokens")
-    settings = overridden(backend.session.settings, {**values, "max_new_tokens": longest})
+    max_tokens = values.get("max_new_tokens") or values.get("max_completion_tokens") or values.get("max_tokens")
+    settings = override_settings(backend.session.settings, {**values, "max_new_tokens": max_tokens})
     question = Question(
         documents=Collection((one_page_document(NAME, clean_characters(chat.document), "text/plain"),)),
         question=chat.question,
@@ -86,8 +86,8 @@ async def complete(request: Request, backend: Backend) -> Response:
         done = await while_connected(request, backend.answer(question))
         return AsciiResponse(completion(heading, done.result))
     with_usage = bool((values.get("stream_options") or {}).get("include_usage"))
-    written = partial(chunks, heading=heading, with_usage=with_usage, confirm=settings.confirm)
-    return await event_stream(request, backend.events(question), written)
+    write = partial(chunks, heading=heading, with_usage=with_usage, confirm=settings.confirm)
+    return await event_stream(request, backend.events(question), write)
 
 
 async def list_models(request: Request, backend: Backend) -> Response:
@@ -109,12 +109,12 @@ def model_of(backend: Backend) -> dict[str, Any]:
 def check_model(model: object, backend: Backend) -> None:
     """Raises ApiError for another model than the loaded pair, by its name or the target's."""
     if model is not None and model not in (backend.pair_name, backend.session.pair.target.name):
-        shown = repr(model)[:LONGEST_SHOWN]
+        shown = repr(model)[:MAX_SHOWN_CHARACTERS]
         raise ApiError(404, f"model {shown}: not loaded; this server has {backend.pair_name}", "model_not_found")
 
 
 def check_fields(values: Mapping[str, Any]) -> None:
-    """Raises ApiError for a field that asks for what this server has not."""
+    """Raises ApiError for a field that asks for something that this server does not support."""
     for name, harmless in REFUSED.items():
         if values.get(name) not in harmless:
             raise ApiError(400, f"{name}: not supported; this server answers with text, and calls no tools")
@@ -129,7 +129,7 @@ def chat_of(messages: object) -> Chat:
     try:
         parts = texts_of(messages)
     except Untouched as untouched:
-        raise ApiError(400, NO_TEXT[str(untouched)]) from None
+        raise ApiError(400, REFUSALS[str(untouched)]) from None
     turns = [
         (role, "\n".join(text for *_, text in group))
         for (role, _), group in groupby(parts, key=lambda part: (part[0], part[1]))
@@ -137,24 +137,24 @@ def chat_of(messages: object) -> Chat:
     if any(role not in ROLES for role, _ in turns):
         raise ApiError(400, f"messages: role must be one of {', '.join(ROLES)}")
     system = clean_characters(PARAGRAPH.join(text for role, text in turns if role in ("system", "developer")))
-    spoken = [(role, text) for role, text in turns if role in ("user", "assistant")]
-    if not spoken or spoken[-1][0] != "user" or not spoken[-1][1].strip():
+    conversation = [(role, text) for role, text in turns if role in ("user", "assistant")]
+    if not conversation or conversation[-1][0] != "user" or not conversation[-1][1].strip():
         raise ApiError(400, "the last message must be the user's, and not empty")
-    earlier = [f"{role.capitalize()}: {text.strip()}" for role, text in spoken[:-1]]
-    before, _, question = spoken[-1][1].strip().rpartition(PARAGRAPH)
+    earlier = [f"{role.capitalize()}: {text.strip()}" for role, text in conversation[:-1]]
+    before, _, question = conversation[-1][1].strip().rpartition(PARAGRAPH)
     return Chat(system=system, document=PARAGRAPH.join([*earlier, *filter(None, [before])]), question=question)
 
 
-def chat_template(chat: Chat, own: Template) -> Template:
+def chat_template(chat: Chat, template: Template) -> Template:
     """The template that puts a conversation into a prompt; a pair without a chat format keeps its own.
 
-    own: the template of the server's questions
+    template: of the server's questions
     """
-    between = PARAGRAPH if chat.document else ""
-    if own.text is None:
-        return Template("chat", None, chat.system or None, f"$document{between}$question")
+    separator = PARAGRAPH if chat.document else ""
+    if template.text is None:
+        return Template("chat", None, chat.system or None, f"$document{separator}$question")
     system = chat.system.replace("$", "$$") + PARAGRAPH if chat.system else ""
-    return Template("chat", system + own.text, None, None)
+    return Template("chat", system + template.text, None, None)
 
 
 def completion(heading: Mapping[str, Any], answer: Record) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def usage(answer: Record) -> dict[str, Any]:
 async def chunks(
     events: AsyncIterator[Event], heading: Mapping[str, Any], with_usage: bool, confirm: bool
 ) -> AsyncIterator[str]:
-    """The answer as server-sent events of OpenAI's API; one that may be corrected comes whole, because none can be taken back."""
+    """The answer as server-sent events of OpenAI's API. An answer that may be corrected comes in one piece at the end."""
 
     def data(values: Mapping[str, Any]) -> str:
         return f"data: {json.dumps(values)}\n\n"

@@ -31,7 +31,7 @@ VERSION = "version"
 # Environment variables that decide what is loaded.
 VARIABLES = ("SPECPREFILL_CALIBRATION", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
 # Settings that are compared as the models that they name, or that decide nothing for an answer.
-ELSEWHERE = ("pair", "draft", "target", "adapter", "offline", "memory_cache")
+NOT_COMPARED = ("pair", "draft", "target", "adapter", "offline", "memory_cache")
 # Seconds to wait for a reply, and for a server to end.
 REPLY_SECONDS, STOP_SECONDS = 5.0, 60.0
 CHECK_SECONDS = 0.05
@@ -47,7 +47,7 @@ def identity_of(settings: Settings) -> Identity:
     names = filter(None, (pair.draft, pair.target, pair.adapter))
     # Hub ids, or where the models are on this machine: a name there depends on the working folder.
     models = [os.path.realpath(name) if os.path.exists(name) else name for name in names]
-    loading = [name for name, setting in SETTINGS.items() if not setting.per_question and name not in ELSEWHERE]
+    loading = [name for name, setting in SETTINGS.items() if not setting.per_question and name not in NOT_COMPARED]
     return {
         VERSION: f"{__version__} {Path(__file__).absolute().parents[1]} {sys.prefix}",
         "the pair": " -> ".join(models),

@@ -17,7 +17,7 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 HAS_UNIX_SOCKETS = os.name == "posix"
 HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
 # The longest path of a Unix socket: the system's address structure bounds it.
-LONGEST_PATH = 103
+MAX_PATH_BYTES = 103
 TOKEN_BYTES = 32
 
 
@@ -87,7 +87,7 @@ def unix_listener(path: Path) -> socket.socket:
 
     Raises SpecprefillError where that is impossible.
     """
-    if len(os.fsencode(path)) > LONGEST_PATH:
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise SpecprefillError(f"{path}: too long for a socket; set XDG_RUNTIME_DIR to a shorter folder")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)

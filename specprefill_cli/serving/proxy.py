@@ -32,21 +32,21 @@ from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import health, metrics
 from specprefill_cli.serving.backend import Backend, starlette, while_connected
-from specprefill_cli.serving.body import body_bytes, overridden
+from specprefill_cli.serving.body import body_bytes, override_settings
 from specprefill_cli.serving.guard import ApiError, log_line
-from specprefill_cli.serving.thinning import LongText, Untouched, texts_of, thinnable, with_texts
+from specprefill_cli.serving.thinning import LongText, Untouched, split_request, texts_of, with_texts
 from specprefill_cli.settings import OFF, Settings
 
 CHAT = f"{USUAL_PATH}/chat/completions"
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 # The key of a request's body with settings for this proxy.
-OWN = "specprefill"
+SETTINGS_KEY = "specprefill"
 KEPT, REASON = "x-specprefill-kept", "x-specprefill-reason"
 # Headers of one connection, and what every server tells of itself.
 HOP_BY_HOP = frozenset(
     b"connection date keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
 )
-NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"authorization", b"expect"}
+DROPPED_HEADERS = HOP_BY_HOP | {b"host", b"content-length", b"authorization", b"expect"}
 TIMEOUT = httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS).as_dict()
 
 
@@ -63,19 +63,19 @@ class Proxy:
     client: httpx.AsyncClient
     chats: Counter
 
-    def request(self, given: Request, content: bytes) -> httpx.Request:
-        """A request as it is forwarded: with the upstream's key, and with another body where that was thinned."""
-        base, path = self.upstream.url, given.scope["raw_path"].decode("latin-1")
+    def request(self, received: Request, content: bytes) -> httpx.Request:
+        """The request to forward, with the upstream's key. content: its body, thinned or not."""
+        base, path = self.upstream.url, received.scope["raw_path"].decode("latin-1")
         if path.startswith(f"{USUAL_PATH}/"):
             path = path.removeprefix(USUAL_PATH)
         else:
             base = base.removesuffix(USUAL_PATH)
-        query = given.scope["query_string"].decode("latin-1")
-        headers = [(name, value) for name, value in given.headers.raw if name not in NOT_SENT]
+        query = received.scope["query_string"].decode("latin-1")
+        headers = [(name, value) for name, value in received.headers.raw if name not in DROPPED_HEADERS]
         if key := os.environ.get(KEY_VARIABLE):
             headers.append((b"authorization", f"Bearer {key}".encode("latin-1")))
         return httpx.Request(
-            given.method,
+            received.method,
             f"{base}{path}?{query}" if query else f"{base}{path}",
             headers=headers,
             content=content or None,
@@ -122,10 +122,10 @@ async def forward(request: Request, proxy: Proxy) -> Response:
     """Pass a request on, thinned where it is a chat about long documents, and its reply back as it comes."""
     content, headers_added = await body_bytes(request, proxy.backend.options.body_bytes), {KEPT: "untouched"}
     if request.method == "POST" and request.url.path == CHAT:
-        values, own = await asyncio.to_thread(without_own, content)
-        content = content if own is None else json.dumps(values).encode()
+        values, overrides = await asyncio.to_thread(split_settings, content)
+        content = content if overrides is None else json.dumps(values).encode()
         try:
-            thinned = await while_connected(request, thin(values, own, proxy))
+            thinned = await while_connected(request, thin(values, overrides, proxy))
             kept, total = await asyncio.to_thread(lambda: (tokens_in(thinned), tokens_in(values)))
             headers_added = {KEPT: f"{kept}/{total}"}
             content = json.dumps(thinned).encode()
@@ -154,53 +154,53 @@ async def relay(response: httpx.Response) -> AsyncIterator[bytes]:
         await response.aclose()
 
 
-def without_own(content: bytes) -> tuple[dict[str, Any], object]:
-    """The values of a body (none where it is no JSON object), without those for this proxy; and these."""
+def split_settings(content: bytes) -> tuple[dict[str, Any], object]:
+    """The values of a body (none where it is no JSON object) without the settings for this proxy, and these settings."""
     try:
         values = json.loads(content)
     except (ValueError, RecursionError):
         values = None
-    return (values, values.pop(OWN, None)) if isinstance(values, dict) else ({}, None)
+    return (values, values.pop(SETTINGS_KEY, None)) if isinstance(values, dict) else ({}, None)
 
 
-async def thin(values: Mapping[str, Any], own: object, proxy: Proxy) -> dict[str, Any]:
-    """A chat request with less text. own: settings for this request.
+async def thin(values: Mapping[str, Any], overrides: object, proxy: Proxy) -> dict[str, Any]:
+    """A chat request with less text. overrides: settings for this request.
 
     Raises Untouched for one that is forwarded as it is; ApiError or UsageError for wrong settings, and where too many wait.
     """
-    if not isinstance(own, dict | None):
-        raise ApiError(400, f'{OWN} must be an object, such as {{"keep": 0.1}}')
-    settings = overridden(proxy.backend.session.settings, own or {}).varied(speculate=OFF)
+    if not isinstance(overrides, dict | None):
+        raise ApiError(400, f'{SETTINGS_KEY} must be an object, such as {{"keep": 0.1}}')
+    settings = override_settings(proxy.backend.session.settings, overrides or {}).varied(speculate=OFF)
     check_possible(settings)
     if proxy.upstream.model not in ("", values.get("model")):
         raise Untouched("another model")
-    question, long, collection = await asyncio.to_thread(documents_in, values, settings)
+    question, long_texts, collection = await asyncio.to_thread(documents_in, values, settings)
     try:
-        asked = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
-        passages = (await proxy.backend.answer(asked)).result.passages
+        request = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
+        passages = (await proxy.backend.answer(request)).result.passages
     except ApiError as error:
         if error.status not in (400, 500):
             raise
         log_line(f"forwarded a request as it is: {error}")
         raise Untouched("the draft failed") from None
-    kept = [
+    kept_texts = [
         evidence_text(
             Collection((document,)), [replace(passage, number=0) for passage in passages if passage.number == number]
         )
         for number, document in enumerate(collection.documents)
     ]
-    return with_texts(values, long, kept)
+    return with_texts(values, long_texts, kept_texts)
 
 
 def documents_in(values: Mapping[str, Any], settings: Settings) -> tuple[str, list[LongText], Collection]:
     """The question of a chat request, its long texts, and these as documents. Raises Untouched."""
     if settings.mode == BASELINE or settings.keep == 1:
         raise Untouched("keep 1")
-    question, long = thinnable(values)
-    if choose_mode(settings.mode, sum(count_tokens(text.document) for text in long))[0] == BASELINE:
+    question, long_texts = split_request(values)
+    if choose_mode(settings.mode, sum(count_tokens(text.document) for text in long_texts))[0] == BASELINE:
         raise Untouched("short")
-    documents = (one_page_document("", clean_characters(text.document), "text/plain") for text in long)
-    return question, long, Collection(tuple(documents))
+    documents = (one_page_document("", clean_characters(text.document), "text/plain") for text in long_texts)
+    return question, long_texts, Collection(tuple(documents))
 
 
 def tokens_in(values: Mapping[str, Any]) -> int:

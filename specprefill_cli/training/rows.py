@@ -121,7 +121,7 @@ class RowMaker:
 
     def kept_tokens(self, starts: list[int], questions: list[Question], room: int) -> np.ndarray:
         """Token indices of whole chunks, up to `room` tokens: those with answers, and random others."""
-        most = max(1, room // CHUNK)
+        max_chunks = max(1, room // CHUNK)
         gold: list[int] = []
         for question in questions[: max(1, room // (6 * CHUNK))]:
             if question.start >= 0:
@@ -129,7 +129,7 @@ class RowMaker:
                 gold += [chunk, max(0, chunk - 1)]
         others = list(range(-(-len(starts) // CHUNK)))
         self.rng.shuffle(others)
-        chosen = list(dict.fromkeys(gold + others))[:most]
+        chosen = list(dict.fromkeys(gold + others))[:max_chunks]
         kept = (np.array(sorted(chosen))[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
         return kept[kept < len(starts)]
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.batching.engine_rows import EngineRows, reading_once
+from specprefill_cli.batching.engine_rows import EngineRows, read_once
 from specprefill_cli.batching.loop import BatchEnded, Count, run_rows
 from specprefill_cli.batching.output import Finished
 from specprefill_cli.batching.rows import parse_line
@@ -135,11 +135,11 @@ def test_each_list_of_documents_is_read_once_also_one_that_cannot_be_read():
             raise SpecprefillError("lost")
         return OWN
 
-    remembered = reading_once(reader)
+    cached_read = read_once(reader)
     for _ in range(2):
-        assert remembered(("a", "b")) is OWN
+        assert cached_read(("a", "b")) is OWN
         with pytest.raises(SpecprefillError, match="lost"):
-            remembered(("lost",))
+            cached_read(("lost",))
     assert read == [("a", "b"), ("lost",)]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specprefill_cli.serving.thinning import SHORT, Untouched, thinnable, with_texts
+from specprefill_cli.serving.thinning import SHORT_CHARACTERS, Untouched, split_request, with_texts
 
 PARAGRAPH = "The harbour is open from nine to five, and the kiosk sells rope. " * 6
 REPORT = "\n\n".join([PARAGRAPH.strip()] * 8)
@@ -14,7 +14,7 @@ def asked(*messages, **more):
 
 
 def documents(body):
-    question, long = thinnable(body)
+    question, long = split_request(body)
     return question, [text.document for text in long]
 
 
@@ -37,7 +37,7 @@ def test_a_long_message_has_its_question_at_its_end_or_its_beginning(content, qu
 def test_earlier_messages_and_parts_are_documents_of_a_short_question():
     parts = [{"type": "text", "text": f"Intro.\n\n{REPORT}\n\nThe end."}, {"type": "text", "text": QUESTION}]
     body = asked(("system", f"Be brief.\n\n{REPORT}\n\nNever guess."), ("assistant", REPORT), ("user", parts))
-    question, long = thinnable(body)
+    question, long = split_request(body)
     assert question == QUESTION
     assert [(text.message, text.part, text.document) for text in long] == [(0, None, REPORT), (2, 0, REPORT)]
     thinned = with_texts(body, long, ["A", "B"])
@@ -56,7 +56,7 @@ LONG = f"Use this.\n\n{REPORT}\n\n{QUESTION}"
         ({}, "no question"),
         (asked(), "no question"),
         (asked(("system", LONG)), "no question"),
-        (asked(("user", "x" * (SHORT + 1))), "no question"),
+        (asked(("user", "x" * (SHORT_CHARACTERS + 1))), "no question"),
         (asked(("user", QUESTION)), "short"),
         (asked(("user", LONG), tools=[{"type": "function"}]), "tools"),
         (asked(("user", LONG), ("tool", "5")), "tools"),
@@ -81,14 +81,14 @@ LONG = f"Use this.\n\n{REPORT}\n\n{QUESTION}"
 )
 def test_what_cannot_be_thinned_is_left_untouched(body, reason):
     with pytest.raises(Untouched, match=reason):
-        thinnable(body)
+        split_request(body)
 
 
 @pytest.mark.parametrize("question", ["How many pounds does a berth cost?", "Which listed company owns it?"])
 def test_questions_of_one_place_are_thinned(question):
-    assert thinnable(asked(("user", LONG.replace(QUESTION, question))))[0] == question
+    assert split_request(asked(("user", LONG.replace(QUESTION, question))))[0] == question
 
 
 def test_blanks_without_end_take_linear_time():
-    question, _ = thinnable(asked(("user", "\n" + " " * 2_000_000 + "x")))
+    question, _ = split_request(asked(("user", "\n" + " " * 2_000_000 + "x")))
     assert question == "x"

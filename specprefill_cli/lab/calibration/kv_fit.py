@@ -169,5 +169,5 @@ def best_fits(
 def columns_of(candidates: Sequence[int], draft_size: int, own_size: int, chosen: Sequence[int]) -> Tensor:
     """Columns of the inputs that belong to the target's own states, the chosen draft layers, and the constant."""
     widths = [own_size, *[draft_size] * len(candidates), 1]
-    own, *drafts, constant = torch.arange(sum(widths)).split(widths)
-    return torch.cat([own, *(drafts[list(candidates).index(layer)] for layer in chosen), constant])
+    target_columns, *drafts, constant = torch.arange(sum(widths)).split(widths)
+    return torch.cat([target_columns, *(drafts[list(candidates).index(layer)] for layer in chosen), constant])

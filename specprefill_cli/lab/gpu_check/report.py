@@ -42,8 +42,8 @@ def section(result: StepResult) -> str:
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A column for every key of the rows but those of lists, and those only that hold anything."""
     names = dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, list))
-    known = [name for name in names if any(row.get(name) not in (None, {}) for row in rows)]
-    return {name: lambda row, name=name: named_text(name, row.get(name)) for name in known}
+    used = [name for name in names if any(row.get(name) not in (None, {}) for row in rows)]
+    return {name: lambda row, name=name: named_text(name, row.get(name)) for name in used}
 
 
 def named_text(name: str, value: Any) -> str:

@@ -126,7 +126,7 @@ def ask_all(
     step: Callable[[str], None],
 ) -> dict[str, Tally]:
     """The figures of every condition by name; settings: the reference's, keeps: keep ratio by mode."""
-    session, alone = session.with_cache(None), draft_session(session)
+    session, draft_alone = session.with_cache(None), draft_session(session)
     tallies: dict[str, Tally] = {}
     # Number -1 asks the last question without counting it, as a warm-up of every condition.
     for number in range(-1, len(items)):
@@ -136,7 +136,7 @@ def ask_all(
         full: tuple[str, Tensor] | None = None
         for condition in conditions.conditions(session.pair, keeps, wrong):
             step(f"question {number + 1:,} of {len(items):,}: {condition.label}")
-            asking = alone if condition.by_draft else session
+            asking = draft_alone if condition.by_draft else session
             stream = answer_with(
                 asking, item.collection, item.question, condition.settings(settings), condition.control
             )

@@ -77,9 +77,9 @@ def signal_section(record: dict[str, Any]) -> Section:
     if record["questions"] < FEWEST_QUESTIONS:
         return Section(title, [*findings, f"No correlations: {TOO_FEW}."], {})
     for key, words in PREDICTIONS.items():
-        known = [signal for signal in record["signals"] if signal["observable"] and signal[key] is not None]
-        if known:
-            best = max(known, key=lambda signal: signal[key])
+        measured = [signal for signal in record["signals"] if signal["observable"] and signal[key] is not None]
+        if measured:
+            best = max(measured, key=lambda signal: signal[key])
             statistic = "Spearman" if key.startswith("spearman") else "AUROC, where 0.5 is chance"
             findings.append(f"{words}: {SIGNAL_NAMES[best['signal']]}, {best[key]:.2f} ({statistic}).")
         else:
@@ -121,7 +121,7 @@ def layer_section(record: dict[str, Any]) -> Section:
 
 
 def repair_section(record: dict[str, Any]) -> Section:
-    """What recomputing repairs: KL and F1 by budget."""
+    """KL by recompute budget, and the controls."""
     budgets, variants = record["first_token_by_budget"], record["variants"]
     by_risk = {row["recompute"]: row for row in budgets if row["chosen_by"] == "risk"}
     first, *_, last = by_risk.values()
@@ -143,13 +143,13 @@ def repair_section(record: dict[str, Any]) -> Section:
             words = f"With {row['recompute']:.0%} recomputed it is {risk:.3f} for the riskiest chunks, {random:.3f} for random"
             compared.append((f"{words} ones.", "Choosing by risk", risk, random))
     enough = record["questions"] >= FEWEST_QUESTIONS
-    for words, subject, ours, other in compared:
-        findings.append(f"{words} {subject} is {'better' if ours < other else 'no better'}." if enough else words)
+    for words, subject, ours, control_kl in compared:
+        findings.append(f"{words} {subject} is {'better' if ours < control_kl else 'no better'}." if enough else words)
     if not enough:
         findings.append(f"No verdicts: {TOO_FEW}.")
     plots = {"kl_by_budget": budget_plot(budgets)}
-    named = [{"name": name, **variant} for name, variant in variants.items()]
-    tables = [Figures("first token", FIRST_TOKEN, named)]
+    rows = [{"name": name, **variant} for name, variant in variants.items()]
+    tables = [Figures("first token", FIRST_TOKEN, rows)]
     return Section("Does recomputing repair it?", findings, plots, tables)
 
 
