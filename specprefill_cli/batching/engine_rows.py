@@ -22,11 +22,11 @@ AGAIN = "run the same command with --out and --resume to go on"
 
 @dataclass(frozen=True)
 class EngineRows:
-    """Answers rows with an engine. settings, own: settings and documents of rows that bring none."""
+    """Answers rows with an engine. settings, documents: of rows that bring none."""
 
     engine: Engine
     settings: Settings
-    own: Collection | tuple[str, ...]
+    documents: Collection | tuple[str, ...]
 
     @property
     def capacity(self) -> int:
@@ -35,7 +35,7 @@ class EngineRows:
     def ask(self, row: Row, deliver: Callable[[Outcome], None]) -> Callable[[], None]:
         try:
             settings = row_settings(self.settings, row)
-            request = Request(documents=row.documents or self.own, question=row.question, settings=settings)
+            request = Request(documents=row.documents or self.documents, question=row.question, settings=settings)
             ticket = self.engine.submit(request, partial(take, row, deliver))
         except SpecprefillError as error:
             deliver(error)

@@ -114,7 +114,7 @@ def run_rows(
     number, requested, ended = 0, False, False
     try:
         while not ended or batch.pending:
-            # What is answered is written before more is read: reading may wait.
+            # Answers are written before more lines are read, because reading may wait.
             has_room = len(batch.pending) < READ_AHEAD * engine.capacity
             if has_room and not (ended or requested) and batch.events.empty():
                 requested = True
@@ -192,7 +192,7 @@ class Batch:
             pending.cancel = self.engine.ask(pending.row, deliver)
 
     def take(self, place: int, outcome: Outcome) -> None:
-        """Take the outcome of a row; one that was given up has another already."""
+        """Take the outcome of a row. A row that was given up has its outcome already."""
         if isinstance(outcome, BatchEnded | KeyboardInterrupt):
             raise outcome
         if self.in_flight.pop(place, None) is not None:
@@ -215,7 +215,7 @@ class Batch:
             self.take(place, RowTimeout(f"not answered within {self.row_seconds:g} s; raise --row-timeout"))
 
     def finish(self, place: int, outcome: Outcome) -> None:
-        """Write the record of a row, or why it has none; in order, one that is early waits for those before it."""
+        """Write the record of a row, or its error. In order, an early record waits for those before it."""
         identity = identity_of(self.pending[place].row, self.repeated)
         record = error_record(outcome, identity) if isinstance(outcome, BaseException) else outcome | identity
         self.pending[place].record = record

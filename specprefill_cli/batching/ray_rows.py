@@ -29,7 +29,7 @@ OLDEST = Version("2.50")
 CONNECTING = 10
 # Seconds for all workers to start, and to load their models.
 OPENING = 1800
-# How often a row is asked again whose actor was lost.
+# How often a row is asked again after its actor was lost.
 RETRIES = 2
 
 

@@ -37,10 +37,10 @@ class RowError(SpecprefillError):
 
 @dataclass(frozen=True)
 class Row:
-    """One question, or why its line is none; `identifier` is the row's own, or the number of its line.
+    """One question, or the error of its line. identifier: that of the row, or the number of its line.
 
-    documents: empty for the batch's own; overrides: settings as the row has them; ignored: unknown keys
-    content_hash: of its whole line; named: whether that has an identifier
+    documents: empty for those of the batch; overrides: settings as the row has them; ignored: unknown keys
+    content_hash: of its line; named: whether the line has an identifier
     """
 
     identifier: str | int
@@ -90,7 +90,7 @@ def key_of(row: Row) -> str | int:
 
 
 def identity_of(row: Row, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
-    """The keys of a record that tell whose it is.
+    """The keys of a record that identify its row.
 
     repeated: identifiers that several rows of the input have; their content tells them apart; None: any may be
     """

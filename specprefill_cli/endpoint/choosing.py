@@ -41,7 +41,7 @@ PARAGRAPH = "\n\n"
 
 
 def check_possible(settings: Settings) -> None:
-    """Raises UsageError that names the settings which need the target's weights here."""
+    """Raises UsageError for settings that need the target's weights here; it names them."""
     refused = [f"--mode {settings.mode}"] if settings.mode not in ENDPOINT_MODES else []
     names = [name for name in WEIGHT_SETTINGS if getattr(settings, name) != SETTINGS[name].default]
     refused += ["--confirm"] if settings.confirm else []

@@ -88,7 +88,7 @@ def no_chat_error(ref: EndpointRef, cause: str) -> EndpointError:
 
 
 def detail_of(error: Any, key: str) -> str:
-    """What the server says, on one line and without the key."""
+    """The server's own words, on one line and without the key."""
     body = getattr(error, "body", None)
     body = body.get("error", body) if isinstance(body, dict) else body
     said = body.get("message") if isinstance(body, dict) else body
@@ -183,7 +183,7 @@ class Reply:
                     if choice.delta.content:
                         yield str(choice.delta.content)
         except Exception as error:
-            # What another program sends can break its reading in any way.
+            # A reply of another program can fail to parse in any way.
             raise self.client.translate(error, streaming=True) from error
         if not received:
             raise no_chat_error(self.client.ref, "it is empty")

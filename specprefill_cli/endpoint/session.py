@@ -46,14 +46,14 @@ CAPACITY = 8
 # No prompt is too long here: the server knows its model's context, and says when it is exceeded.
 NO_LIMIT = 2**40
 ENDPOINT_DECODES = Verdict("off", "the endpoint decodes by itself")
-# Share of our count below which the server's own count of the prompt suggests that it has cut it.
+# A server that counts less than this share of our tokens has probably cut the prompt.
 DOUBTFUL_SHARE = 0.4
 CHOOSER = f"{BUNDLED}draft"
 
 
 @dataclass
 class EndpointOutline(ModelOutline):
-    """A target of which only its name is known.
+    """A target that is known by its name only.
 
     Its prompt is counted in the draft's tokens. Where `auto` of a setting depends on its size, it is taken for a model of
     7 billion parameters: that is what transformers' own configuration of Llama describes.

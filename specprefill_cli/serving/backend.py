@@ -1,4 +1,4 @@
-"""What the HTTP endpoints share: questions to the engine and their events, limits, errors as responses."""
+"""Shared by the HTTP endpoints: questions to the engine and their events, limits, errors as responses."""
 
 from __future__ import annotations
 

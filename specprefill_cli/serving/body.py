@@ -150,7 +150,7 @@ def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Colle
 
     Raises ApiError for a relative path without a folder, and for what is no file; DocumentError.
     """
-    # What stands before the first character of a pattern.
+    # The text before the first special character of a pattern.
     absolute = tuple(PATTERN.split(name)[0] for name in names if os.path.isabs(name))
     paths = [absolute_path(folder, name) for name in names]
     for path in paths:

@@ -42,7 +42,7 @@ Identity = dict[str, Any]
 
 
 def identity_of(settings: Settings) -> Identity:
-    """What a server with these settings would be. Raises UsageError for a pair that does not exist."""
+    """The identity of a server with these settings. Raises UsageError for a pair that does not exist."""
     pair = chosen_pair(settings)
     names = filter(None, (pair.draft, pair.target, pair.adapter))
     # Hub ids, or where the models are on this machine: a name there depends on the working folder.
@@ -65,7 +65,7 @@ def difference(identity: Identity, running: Identity) -> str | None:
 
 
 def server_state() -> dict[str, Any] | None:
-    """What `/healthz` of this user's server says; None where none runs. Raises SpecprefillError where it is silent."""
+    """The reply of `/healthz` of this user's server; None without one. Raises SpecprefillError where it does not answer."""
     if not HAS_UNIX_SOCKETS or not is_private(runtime_folder()):
         return None
     folder = Path(runtime_folder())
@@ -84,7 +84,7 @@ def server_state() -> dict[str, Any] | None:
 
 
 def loading_state(folder: Path) -> dict[str, Any] | None:
-    """What a server that does not listen yet has written into its lock file; None where none runs."""
+    """The state in the lock file of a server that does not listen yet; None where none runs."""
     lock = sole_server(folder)
     if lock is not None:
         os.close(lock)

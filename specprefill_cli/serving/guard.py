@@ -1,4 +1,4 @@
-"""What stands before the application: who may ask, how much they may send, and how slowly."""
+"""Guards the application: who may ask, how much they may send, and how slowly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specprefill_cli.errors import SpecprefillError, first_line
 
 # Seconds for a request's headers, and for its body; seconds that a connection may rest between requests.
 HEADER_SECONDS, BODY_SECONDS, REST_SECONDS = 10.0, 60.0, 30
-# Seconds after which a client that reads nothing is given up, and a server that was told to stop ends.
+# Seconds until a connection is closed whose client reads nothing, and until a server that was told to stop ends.
 WRITE_SECONDS, DRAIN_SECONDS = 30.0, 30
 # Bytes of a request's headers; connections at a time.
 MAX_HEADER_BYTES, MAX_CONNECTIONS = 32 * 1024, 512

@@ -54,7 +54,7 @@ def start(settings: Settings, documents: Collection | None, options: ServeOption
         addresses = [listener.address for listener in listeners]
         about = {"version": __version__, "process": os.getpid(), "addresses": addresses, "identity": identity}
         if on_socket and lock is not None:
-            # What `--status` and `--stop` read while the models load.
+            # For `--status` and `--stop` while the models load.
             os.truncate(lock, 0)
             os.write(lock, json.dumps(about).encode())
         try:
@@ -63,6 +63,8 @@ def start(settings: Settings, documents: Collection | None, options: ServeOption
             return 0
         count, hosts = backend.metrics.count, options.allowed_hosts
         sites = [(Guard(application(token is None), token, count, hosts), bound) for bound, token, _ in listeners]
+        for listener in listeners:
+            listener.socket.listen()
         tell(f"ready: {', '.join(addresses)}; Ctrl-C ends it")
         return asyncio.run(serve(backend.engine, sites))
 
@@ -70,7 +72,10 @@ def start(settings: Settings, documents: Collection | None, options: ServeOption
 def load(
     settings: Settings, documents: Collection | None, options: ServeOptions, about: dict[str, Any]
 ) -> tuple[Backend, Callable[[bool], ASGIApp]]:
-    """Load the models and read the documents ahead; what answers, and the application for a socket where paths are allowed."""
+    """Load the models and read the documents ahead; the backend, and a function that makes the application of a socket.
+
+    Its argument: whether requests may name files
+    """
     import_transformers()
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.engine.local import LocalEngine

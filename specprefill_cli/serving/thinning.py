@@ -38,7 +38,7 @@ class LongText:
 
     @property
     def document(self) -> str:
-        """What may be thinned."""
+        """The part that may be thinned."""
         return self.text[self.start : self.end]
 
 

@@ -79,11 +79,6 @@ def test_a_row_that_cannot_be_asked_has_an_error_in_its_place(session):
     assert "row k: keep 7" in third["error"]["message"]
 
 
-def test_unknown_keys_are_warnings(session):
-    (record,) = run(session, [{**ROWS[0], "kep": 0.1}])
-    assert "key 'kep' of the row" in record["warnings"][-1]
-
-
 def test_a_failed_device_ends_the_batch(session, monkeypatch):
     def fail(_session, _prepared):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")

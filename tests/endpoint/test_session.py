@@ -57,8 +57,8 @@ def test_the_time_to_first_token_has_both_parts(session, handbook):
 
 def test_the_record_says_how_tokens_are_counted_and_what_may_have_been_cut(session, upstream, handbook):
     upstream.script = lambda _body: says("42", prompt_tokens=321)
-    told = session.ask(handbook, QUESTION).finished().warnings
-    assert "tokens are counted with tiny:draft's tokenizer; the endpoint counts 321 in the sent text" in told[-1]
+    warnings = session.ask(handbook, QUESTION).finished().warnings
+    assert "tokens are counted with tiny:draft's tokenizer; the endpoint counts 321 in the sent text" in warnings[-1]
     upstream.script = lambda _body: says("42", prompt_tokens=10)
     assert "may have cut the prompt" in session.ask(handbook, QUESTION).finished().warnings[-1]
 
@@ -130,8 +130,8 @@ def test_modes_are_compared_and_one_that_does_not_fit_is_a_misfit(session, upstr
     assert full.answer.kept_tokens > 5 * select.answer.kept_tokens
     assert (select.agreement, select.first_token_kl) == (1.0, None)
     assert select.speedup > 0
-    whole = error(400, "maximum context length is 2048 tokens")
-    upstream.script = lambda body: says("42") if "[...]" in body["messages"][-1]["content"] else whole
+    too_long = error(400, "maximum context length is 2048 tokens")
+    upstream.script = lambda body: says("42") if "[...]" in body["messages"][-1]["content"] else too_long
     (only,) = comparison.ask(QUESTION, session.settings, ["full", "select"])
     assert only.asked == "select"
     assert "maximum context length is 2048" in comparison.misfits["full"]

@@ -28,8 +28,8 @@ class RunningServer:
 
     @property
     def environment(self):
-        own = {name: value for name, value in os.environ.items() if name != "SPECPREFILL_SERVER"}
-        return {**own, "XDG_RUNTIME_DIR": str(self.folder)}
+        variables = {name: value for name, value in os.environ.items() if name != "SPECPREFILL_SERVER"}
+        return {**variables, "XDG_RUNTIME_DIR": str(self.folder)}
 
     @property
     def token(self):
@@ -52,9 +52,9 @@ class RunningServer:
         with self.over_socket() as client:
             return float(re.search(r"^specprefill_answers_total (\S+)", client.get("/metrics").text, re.MULTILINE)[1])
 
-    def run(self, *arguments, stdin=b"", **more):
+    def run(self, *arguments, stdin=b"", **variables):
         command = [sys.executable, "-m", "specprefill_cli", *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, env=self.environment | more, timeout=120)
+        done = subprocess.run(command, input=stdin, capture_output=True, env=self.environment | variables, timeout=120)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 

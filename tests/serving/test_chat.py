@@ -48,8 +48,8 @@ def test_chat_models_get_system_and_question_whole(document):
 
 
 def test_a_pair_without_chat_format_keeps_its_template():
-    own = Template("tiny", "Read this.\n\n$document\n\nQuestion: $question", None, None)
-    template = chat_template(Chat(system="Costs $5.", document="d", question="q"), own)
+    pair_template = Template("tiny", "Read this.\n\n$document\n\nQuestion: $question", None, None)
+    template = chat_template(Chat(system="Costs $5.", document="d", question="q"), pair_template)
     assert template.text_parts() == ("Costs $5.\n\nRead this.\n\n", "\n\nQuestion: ", "")
 
 

@@ -65,7 +65,7 @@ def test_clients_that_ask_at_once_get_the_answers_of_one(server):
 
 def test_one_bad_request_harms_no_other(server):
     with server.over_http() as client:
-        bad = [
+        refused_replies = [
             client.post(
                 "/v1/ask", json={"question": "Who?", "documents": [{"base64": "JVBERi0xLjQK", "name": "a.pdf"}]}
             ),
@@ -75,9 +75,9 @@ def test_one_bad_request_harms_no_other(server):
             client.post("/v1/ask", content=b"{"),
             client.post("/v1/ask", json={"question": "Who?", "documents": [{"text": "x y " * 40_000}], "mode": "full"}),
         ]
-        assert [response.status_code for response in bad] == [400] * len(bad)
-        assert all(response.json()["error"]["message"] for response in bad)
-        assert bad[-1].json()["error"]["type"] == "prompt_too_long"
+        assert [response.status_code for response in refused_replies] == [400] * len(refused_replies)
+        assert all(response.json()["error"]["message"] for response in refused_replies)
+        assert refused_replies[-1].json()["error"]["type"] == "prompt_too_long"
         refused = client.post("/v1/ask", json={"question": "Who?", "documents": [{"path": str(HANDBOOK)}]})
         assert refused.status_code == 403
         assert client.post("/v1/ask", json={"question": "Which color?", "documents": [GATE]}).status_code == 200
@@ -117,10 +117,12 @@ def test_openai_completion_and_stream_agree(chat):
     (document,) = read_documents([str(HANDBOOK)])
     assert [model.id for model in chat.models.list()] == ["tiny"]
     messages = [{"role": "user", "content": f"{document.text}\n\n{QUESTION}"}]
-    whole = chat.chat.completions.create(model="tiny", messages=messages, extra_body={"mode": "select", "keep": 0.2})
-    assert "42 pence" in whole.choices[0].message.content
-    assert whole.choices[0].finish_reason == "stop"
-    assert whole.usage.prompt_tokens_details.kept_tokens < 0.25 * whole.usage.prompt_tokens
+    completion = chat.chat.completions.create(
+        model="tiny", messages=messages, extra_body={"mode": "select", "keep": 0.2}
+    )
+    assert "42 pence" in completion.choices[0].message.content
+    assert completion.choices[0].finish_reason == "stop"
+    assert completion.usage.prompt_tokens_details.kept_tokens < 0.25 * completion.usage.prompt_tokens
     stream = chat.chat.completions.create(
         model="tiny",
         messages=messages,
@@ -129,8 +131,10 @@ def test_openai_completion_and_stream_agree(chat):
         extra_body={"mode": "select", "keep": 0.2},
     )
     chunks = list(stream)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == whole.choices[0].message.content
-    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == completion.choices[0].message.content
+    )
+    assert chunks[-1].usage.total_tokens == completion.usage.total_tokens
 
 
 def test_openai_errors_are_clear(chat):

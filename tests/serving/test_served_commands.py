@@ -77,16 +77,16 @@ def call(server):
     return run
 
 
-def rounded(number):
+def round_number(number):
     return f"{float(number):.4g}"
 
 
-def unmeasured(text):
+def without_measurements(text):
     """An output without what differs from run to run; numbers up to rounding, which depends on rows that share a pass."""
     lines = []
     for line in text.splitlines():
         if line.startswith("{"):
-            record = json.loads(line, parse_float=rounded)
+            record = json.loads(line, parse_float=round_number)
             lines.append(json.dumps({key: value for key, value in record.items() if key not in MEASURED_KEYS}))
         elif not line.startswith(("reused", "TTFT", "  ")):
             lines.append(re.sub(r"\s+", " ", MEASURED.sub("#", line)))
@@ -124,10 +124,10 @@ def test_output_is_that_of_a_run_without_server(server, arguments):
     # Twice, because the second one finds the document's KV.
     for _ in range(2):
         served = server.run(*arguments, stdin=rows, **plain)
-    alone = server.run(*arguments, "--no-server", stdin=rows, **plain)
-    assert served[0] == alone[0] == 0
-    assert unmeasured(served[1]) == unmeasured(alone[1])
-    assert unmeasured(served[2]) == unmeasured(alone[2])
+    direct = server.run(*arguments, "--no-server", stdin=rows, **plain)
+    assert served[0] == direct[0] == 0
+    assert without_measurements(served[1]) == without_measurements(direct[1])
+    assert without_measurements(served[2]) == without_measurements(direct[2])
 
 
 def test_the_server_answers_the_command(server):
@@ -238,8 +238,8 @@ def test_stop_prints_json():
 def test_a_server_that_loads_says_so_and_can_be_stopped(stop):
     # Sockets need short paths.
     folder = tempfile.TemporaryDirectory(prefix="sp")
-    own = {name: value for name, value in os.environ.items() if name != "SPECPREFILL_SERVER"}
-    environment = {**own, "XDG_RUNTIME_DIR": folder.name}
+    variables = {name: value for name, value in os.environ.items() if name != "SPECPREFILL_SERVER"}
+    environment = {**variables, "XDG_RUNTIME_DIR": folder.name}
     run = [sys.executable, "-m", "specprefill_cli", "serve"]
     with folder, subprocess.Popen(run, stderr=subprocess.PIPE, env=environment, start_new_session=True) as process:
         try:

@@ -9,8 +9,8 @@ REPORT = "\n\n".join([PARAGRAPH.strip()] * 8)
 QUESTION = "What does a berth cost?"
 
 
-def asked(*messages, **more):
-    return {"model": "m", "messages": [{"role": role, "content": content} for role, content in messages], **more}
+def chat_body(*messages, **fields):
+    return {"model": "m", "messages": [{"role": role, "content": content} for role, content in messages], **fields}
 
 
 def documents(body):
@@ -29,14 +29,14 @@ def documents(body):
     ],
 )
 def test_a_long_message_has_its_question_at_its_end_or_its_beginning(content, question, document):
-    found, (text,) = documents(asked(("user", content)))
-    assert found == question
+    found_question, (text,) = documents(chat_body(("user", content)))
+    assert found_question == question
     assert text.strip() == document.strip()
 
 
 def test_earlier_messages_and_parts_are_documents_of_a_short_question():
     parts = [{"type": "text", "text": f"Intro.\n\n{REPORT}\n\nThe end."}, {"type": "text", "text": QUESTION}]
-    body = asked(("system", f"Be brief.\n\n{REPORT}\n\nNever guess."), ("assistant", REPORT), ("user", parts))
+    body = chat_body(("system", f"Be brief.\n\n{REPORT}\n\nNever guess."), ("assistant", REPORT), ("user", parts))
     question, long = split_request(body)
     assert question == QUESTION
     assert [(text.message, text.part, text.document) for text in long] == [(0, None, REPORT), (2, 0, REPORT)]
@@ -54,18 +54,21 @@ LONG = f"Use this.\n\n{REPORT}\n\n{QUESTION}"
     ("body", "reason"),
     [
         ({}, "no question"),
-        (asked(), "no question"),
-        (asked(("system", LONG)), "no question"),
-        (asked(("user", "x" * (SHORT_CHARACTERS + 1))), "no question"),
-        (asked(("user", QUESTION)), "short"),
-        (asked(("user", LONG), tools=[{"type": "function"}]), "tools"),
-        (asked(("user", LONG), ("tool", "5")), "tools"),
+        (chat_body(), "no question"),
+        (chat_body(("system", LONG)), "no question"),
+        (chat_body(("user", "x" * (SHORT_CHARACTERS + 1))), "no question"),
+        (chat_body(("user", QUESTION)), "short"),
+        (chat_body(("user", LONG), tools=[{"type": "function"}]), "tools"),
+        (chat_body(("user", LONG), ("tool", "5")), "tools"),
         ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "tools"),
-        (asked(("user", [{"type": "text", "text": LONG}, {"type": "image_url", "image_url": {}}])), "not text alone"),
-        (asked(("user", None)), "not text alone"),
+        (
+            chat_body(("user", [{"type": "text", "text": LONG}, {"type": "image_url", "image_url": {}}])),
+            "not text alone",
+        ),
+        (chat_body(("user", None)), "not text alone"),
         ({"messages": ["x"]}, "not text alone"),
         *(
-            (asked(("user", LONG.replace(QUESTION, question))), "the question needs everything")
+            (chat_body(("user", LONG.replace(QUESTION, question))), "the question needs everything")
             for question in (
                 "Summarise the text.",
                 "List the fees.",
@@ -86,9 +89,9 @@ def test_what_cannot_be_thinned_is_left_untouched(body, reason):
 
 @pytest.mark.parametrize("question", ["How many pounds does a berth cost?", "Which listed company owns it?"])
 def test_questions_of_one_place_are_thinned(question):
-    assert split_request(asked(("user", LONG.replace(QUESTION, question))))[0] == question
+    assert split_request(chat_body(("user", LONG.replace(QUESTION, question))))[0] == question
 
 
 def test_blanks_without_end_take_linear_time():
-    question, _ = split_request(asked(("user", "\n" + " " * 2_000_000 + "x")))
+    question, _ = split_request(chat_body(("user", "\n" + " " * 2_000_000 + "x")))
     assert question == "x"

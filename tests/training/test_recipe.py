@@ -52,9 +52,14 @@ def data(tmp_path_factory):
     write(folder / "pretrain" / "a.jsonl.xz", [{"text": text + "\n" + PROSE} for text in shuffled])
     secret = "alpha beta gamma delta epsilon zeta eta theta iota"
     write(folder / "dev" / "d.jsonl.xz", [{"context": secret, "question": "What is it?", "answers": ["beta"]}])
-    good = {"context": PROSE, "question": "Where does the mill stand?", "answers": ["by the river"], "verbatim": True}
+    verbatim = {
+        "context": PROSE,
+        "question": "Where does the mill stand?",
+        "answers": ["by the river"],
+        "verbatim": True,
+    }
     leaked = {"context": f"Note: {secret}.", "question": "Which letter?", "answers": ["gamma"], "verbatim": True}
-    write(folder / "qa" / "q.jsonl.xz", [good, leaked, good | {"verbatim": False}])
+    write(folder / "qa" / "q.jsonl.xz", [verbatim, leaked, verbatim | {"verbatim": False}])
     return folder
 
 
@@ -124,7 +129,7 @@ def test_relations_have_valid_slots_and_kinds():
 @pytest.mark.parametrize("progress", [0.0, 0.2, 0.6, 0.9])
 def test_pointers_lead_to_the_predicted_token(data, run, progress):
     maker = row_source(data, run)(1)
-    copied = asked = 0
+    copied = pointers = 0
     for _ in range(4):
         batch = make_batch(maker, progress, 2_048)
         flat = batch.tokens.flatten()
@@ -136,11 +141,11 @@ def test_pointers_lead_to_the_predicted_token(data, run, progress):
                 if query >= 0:
                     assert target < query
                     copied += int(batch.tokens[row, query + 1] == batch.tokens[row, target])
-                    asked += 1
+                    pointers += 1
         assert not set(batch.answers.tolist()) & set(batch.texts.tolist())
         assert (flat[batch.texts + 1] != maker.pad).all()
     # Only a first token may differ from the one it is copied from (with and without the blank before it).
-    assert copied > 0.5 * asked
+    assert copied > 0.5 * pointers
 
 
 def test_guided_losses_are_small_only_for_right_attention():
@@ -174,8 +179,8 @@ def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_p
     assert (resumed.steps, resumed.seconds, resumed.tokens) == (first.steps, first.seconds, first.tokens)
     weights = first.models.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in resumed.models.state_dict().items())
-    for ours, theirs in zip(resumed.optimizers, first.optimizers, strict=True):
-        states = zip(ours.state_dict()["state"].values(), theirs.state_dict()["state"].values(), strict=True)
+    for loaded, saved in zip(resumed.optimizers, first.optimizers, strict=True):
+        states = zip(loaded.state_dict()["state"].values(), saved.state_dict()["state"].values(), strict=True)
         assert all(torch.equal(torch.as_tensor(a[key]), torch.as_tensor(b[key])) for a, b in states for key in b)
     # A complete run has nothing to add.
     assert train(shape, settings, BatchStream(source, 1_024, 1), folder).steps == first.steps
@@ -202,17 +207,17 @@ def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_p
     from transformers import AutoModelForCausalLM
 
     for name, sizes in (("target", shape.target), ("draft", shape.draft)):
-        ours = LanguageModel(sizes)
+        trained = LanguageModel(sizes)
         state = {
             key.removeprefix(f"{name}."): value
             for key, value in second.models.state_dict().items()
             if key.startswith(name)
         }
-        ours.load_state_dict({key: value.half().float() for key, value in state.items()})
+        trained.load_state_dict({key: value.half().float() for key, value in state.items()})
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32)
         tokens, positions = torch.arange(5, 45)[None], torch.arange(40)[None]
         with torch.no_grad():
-            expected = ours.logits(ours(tokens, positions, None)[0])
+            expected = trained.logits(trained(tokens, positions, None)[0])
             torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -242,7 +247,7 @@ def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(data, run, tmp_path)
     assert (batch.tokens == maker.pad).any()
     rows, length = batch.tokens.shape
     trainer = Trainer(PAIR_SHAPES["smoke"], TrainSettings(minutes=1, compile=False), tmp_path)
-    whole = trainer.losses("target", batch, None)
+    together = trainer.losses("target", batch, None)
     summed = {"answer": 0.0, "text": 0.0}
     for row in range(rows):
         used = int((batch.tokens[row] != maker.pad).sum())
@@ -250,17 +255,17 @@ def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(data, run, tmp_path)
         for name in ("answers", "texts"):
             flat = getattr(batch, name)
             indices[name] = flat[(flat >= row * length) & (flat < (row + 1) * length)] - row * length
-        alone = Batch(
+        single_row = Batch(
             tokens=batch.tokens[row : row + 1, :used],
             positions=batch.positions[row : row + 1, :used],
             probes=None,
             **indices,
         )
-        losses = trainer.losses("target", alone, None)
+        losses = trainer.losses("target", single_row, None)
         summed["answer"] += losses["answer"].item() * len(indices["answers"])
         summed["text"] += losses["text"].item() * len(indices["texts"])
-    assert summed["answer"] / len(batch.answers) == pytest.approx(whole["answer"].item(), rel=1e-4)
-    assert summed["text"] / len(batch.texts) == pytest.approx(whole["text"].item(), rel=1e-4)
+    assert summed["answer"] / len(batch.answers) == pytest.approx(together["answer"].item(), rel=1e-4)
+    assert summed["text"] / len(batch.texts) == pytest.approx(together["text"].item(), rel=1e-4)
 
 
 def test_cloze_questions_ask_for_pieces_of_the_text():

@@ -62,9 +62,9 @@ def test_years_stay_years_and_numbers_keep_their_length():
 
 
 def test_pool_holds_names_from_inside_sentences():
-    known = names_in(["Rain fell on Oslo and on Bergen.", "Nobody came to The Hague.", "the rain"])
-    assert known.pool == ["Oslo", "Bergen", "Hague"]
-    assert {"rain", "the", "came"} <= known.ordinary
+    found_names = names_in(["Rain fell on Oslo and on Bergen.", "Nobody came to The Hague.", "the rain"])
+    assert found_names.pool == ["Oslo", "Bergen", "Hague"]
+    assert {"rain", "the", "came"} <= found_names.ordinary
 
 
 def test_keeps_words_that_are_not_names():

@@ -88,14 +88,14 @@ def test_transformers_peer_is_skipped_with_several_ranks(random_pair, capsys):
 @pytest.fixture
 def stub_llama(monkeypatch):
     """The part of xllamacpp that is used, and the requests to it."""
-    asked = []
+    requests = []
 
     class Server:
         def __init__(self, options):
             self.options = options
 
         def handle_completions(self, request):
-            asked.append((self.options, request))
+            requests.append((self.options, request))
             return {"choices": [{"logprobs": {"content": [{"id": sum(request["prompt"])}]}}]}
 
     def options():
@@ -103,7 +103,7 @@ def stub_llama(monkeypatch):
         return types.SimpleNamespace(**parts)
 
     monkeypatch.setitem(sys.modules, "xllamacpp", types.SimpleNamespace(Server=Server, CommonParams=options))
-    return asked
+    return requests
 
 
 def test_llama_cpp_starts_cold_with_the_same_threads(stub_llama, tmp_path):

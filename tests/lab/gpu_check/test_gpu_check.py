@@ -98,14 +98,14 @@ def test_rejects_unknown_shapes_before_anything_runs(tmp_path, capsys):
 
 
 def test_without_a_gpu_small_sizes_are_taken(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(command, "all_steps", lambda *sizes: asked.append(sizes) or [python("measures", FIGURES)])
+    requested = []
+    monkeypatch.setattr(command, "all_steps", lambda *sizes: requested.append(sizes) or [python("measures", FIGURES)])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     command.check()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     command.check()
-    assert asked == [("tiny:tiny", [1024]), ("qwen2.5-0.5b:qwen2.5-32b", [8192, 32768, 65536, 131072])]
+    assert requested == [("tiny:tiny", [1024]), ("qwen2.5-0.5b:qwen2.5-32b", [8192, 32768, 65536, 131072])]
     assert (tmp_path / "gpu-check" / "report.md").exists()
 
 
