@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from specprefill_cli.batching.output import Finished
@@ -75,16 +74,16 @@ class PendingRow:
     record: dict[str, Any] | None = None
 
 
-def read_lines(lines: Iterable[bytes], requests: threading.Semaphore, events: SimpleQueue[Event]) -> None:
+def read_lines(lines: Iterable[bytes], requests: threading.Semaphore, put: Callable[[Event], None]) -> None:
     """Deliver one line for each request, because reading a pipe may wait while answers come."""
     try:
         for line in lines:
             requests.acquire()
-            events.put(line)
+            put(line)
         requests.acquire()
-        events.put(b"")
+        put(b"")
     except Exception as error:
-        events.put(error)
+        put(error)
 
 
 def run_rows(
@@ -110,18 +109,19 @@ def run_rows(
     """
     batch = Batch(engine, write, count, step, ordered, row_seconds, repeated)
     requests = threading.Semaphore(0)
-    threading.Thread(target=read_lines, args=(lines, requests, batch.events), name="input", daemon=True).start()
+    threading.Thread(target=read_lines, args=(lines, requests, batch.put), name="input", daemon=True).start()
     number, requested, ended = 0, False, False
     try:
         while not ended or batch.pending:
             # Answers are written before more lines are read, because reading may wait.
             has_room = len(batch.pending) < READ_AHEAD * engine.capacity
-            if has_room and not (ended or requested) and batch.events.empty():
+            if has_room and not (ended or requested) and not batch.events:
                 requested = True
                 requests.release()
+            batch.wait()
             # An event that was taken must not be lost to a Ctrl-C.
             with deferred_signals(insistent=True):
-                event = batch.next_event(SLICE_SECONDS)
+                event = batch.next_event()
                 if isinstance(event, Exception):
                     raise event
                 if isinstance(event, tuple):
@@ -145,7 +145,7 @@ class Batch:
     """The rows between their lines and their records: those that wait, and at most `engine.capacity` in flight.
 
     pending: rows that are not written, by their place, the oldest one first; added: how many there were so far
-    events: from the reading thread and the engine, in the order in which they came
+    events: from the reading thread and the engine, in the order in which they came; arrival: set when one comes
     """
 
     engine: RowEngine
@@ -155,18 +155,27 @@ class Batch:
     ordered: bool
     row_seconds: float | None
     repeated: Container[str | int] | None
-    events: SimpleQueue[Event] = field(default_factory=SimpleQueue)
+    events: deque[Event] = field(default_factory=deque)
+    arrival: threading.Event = field(default_factory=threading.Event)
     pending: dict[int, PendingRow] = field(default_factory=dict)
     waiting: deque[int] = field(default_factory=deque)
     in_flight: dict[int, PendingRow] = field(default_factory=dict)
     added: int = 0
 
-    def next_event(self, seconds: float = 0.0) -> Event | None:
-        """Take the oldest event; None where none comes in time."""
-        try:
-            return self.events.get(timeout=seconds)
-        except Empty:
-            return None
+    def put(self, event: Event) -> None:
+        """Add an event, from any thread."""
+        self.events.append(event)
+        self.arrival.set()
+
+    def wait(self) -> None:
+        """Wait for an event, for a moment only: a single long wait would miss a Ctrl-C that came just before."""
+        self.arrival.clear()
+        if not self.events:
+            self.arrival.wait(SLICE_SECONDS)
+
+    def next_event(self) -> Event | None:
+        """Take the oldest event, or None."""
+        return self.events.popleft() if self.events else None
 
     def add(self, row: Row) -> None:
         """Take the next row."""
@@ -187,7 +196,7 @@ class Batch:
                 pending.deadline = time.monotonic() + self.row_seconds
 
             def deliver(outcome: Outcome, place: int = place) -> None:
-                self.events.put((place, outcome))
+                self.put((place, outcome))
 
             pending.cancel = self.engine.ask(pending.row, deliver)
 

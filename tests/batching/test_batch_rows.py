@@ -368,8 +368,8 @@ def test_a_second_ctrl_c_ends_a_write_that_blocks():
 def test_ctrl_c_does_not_lose_an_answer_that_was_just_delivered(monkeypatch):
     written, next_event = [], Batch.next_event
 
-    def interrupted(batch, seconds=0.0):
-        event = next_event(batch, seconds)
+    def interrupted(batch):
+        event = next_event(batch)
         if isinstance(event, tuple):
             signal.raise_signal(signal.SIGINT)
         return event

@@ -7,6 +7,7 @@ import socket
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -25,6 +26,7 @@ from specprefill_cli.serving.body import json_body
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_own_host
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, parse_address, private_folder, read_token, unix_listener
 from specprefill_cli.serving.metrics import Metrics
+from specprefill_cli.serving.start import serve
 
 POSIX = pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets")
 
@@ -240,6 +242,15 @@ def test_the_servers_own_user_waits_as_long_as_it_takes(random_session):
     engine.close()
     thread.join(60)
     assert [response.status_code for response in responses] == [200, 200, 200]
+
+
+def test_an_engine_that_fails_ends_the_server(capfd):
+    def run():
+        raise RuntimeError("no device\nat all")
+
+    engine = SimpleNamespace(run=run, close=lambda: None)
+    assert asyncio.run(asyncio.wait_for(serve(engine, []), 60)) == 1
+    assert capfd.readouterr().err == "specprefill serve: the engine failed with RuntimeError: no device\n"
 
 
 @pytest.mark.parametrize("stream", [False, True])
