@@ -5,30 +5,25 @@ import threading
 
 import pytest
 
-from specprefill_cli.batching.loop import Inbox
-from specprefill_cli.batching.rows import Line
+from specprefill_cli.batching.loop import Count, run_rows
+from specprefill_cli.batching.output import Finished
+from tests.helpers.batches import StubEngine
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals go to a process, not to a thread")
 def test_ctrl_c_ends_a_wait_that_it_did_not_wake():
-    inbox, came = Inbox(), threading.Event()
+    came = threading.Event()
 
-    def deliver():
-        came.set()
-        inbox.put(Line(b""))
-
-    def wait():
+    def lines():
         interrupt.start()
-        rescue.start()
-        inbox.wait()
+        # Without a limit, a wait that Ctrl-C does not end would never end.
+        came.wait(20)
+        yield b""
 
     interrupt = threading.Timer(0.05, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
-    # Without this, a wait that Ctrl-C does not end would never end.
-    rescue = threading.Timer(20, deliver)
     try:
         with pytest.raises(KeyboardInterrupt):
-            wait()
-        assert not came.is_set()
+            run_rows(lines(), True, StubEngine(dict), [].append, Finished(), Count())
     finally:
-        rescue.cancel()
+        came.set()
         interrupt.join()

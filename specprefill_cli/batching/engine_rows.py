@@ -22,11 +22,11 @@ AGAIN = "run the same command with --out and --resume to go on"
 
 @dataclass(frozen=True)
 class EngineRows:
-    """Answers rows with an engine. settings, own: settings and documents of rows that bring none."""
+    """Answers rows with an engine. settings, documents: of rows that bring none."""
 
     engine: Engine
     settings: Settings
-    own: Collection | tuple[str, ...]
+    documents: Collection | tuple[str, ...]
 
     @property
     def capacity(self) -> int:
@@ -35,7 +35,7 @@ class EngineRows:
     def ask(self, row: Row, deliver: Callable[[Outcome], None]) -> Callable[[], None]:
         try:
             settings = row_settings(self.settings, row)
-            request = Request(documents=row.documents or self.own, question=row.question, settings=settings)
+            request = Request(documents=row.documents or self.documents, question=row.question, settings=settings)
             ticket = self.engine.submit(request, partial(take, row, deliver))
         except SpecprefillError as error:
             deliver(error)
@@ -70,7 +70,7 @@ def outcome_of(error: BaseException) -> BaseException:
     return error
 
 
-def reading_once(read: Reader) -> Reader:
+def read_once(read: Reader) -> Reader:
     """A reader that reads each of the latest lists of documents once, also one that cannot be read."""
     outcomes: ByteCache[Collection | SpecprefillError] = ByteCache(
         KEPT_BYTES, lambda outcome: outcome.bytes if isinstance(outcome, Collection) else 0
@@ -83,11 +83,11 @@ def reading_once(read: Reader) -> Reader:
         except SpecprefillError as error:
             return error
 
-    def remembered(names: tuple[str, ...]) -> Collection:
+    def cached_read(names: tuple[str, ...]) -> Collection:
         with lock:
             outcome = outcomes.find_or(names, lambda: attempt(names))
         if isinstance(outcome, SpecprefillError):
             raise outcome
         return outcome
 
-    return remembered
+    return cached_read

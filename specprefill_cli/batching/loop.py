@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from specprefill_cli.batching.output import Finished
-from specprefill_cli.batching.rows import Line, Row, Source, identity_of, parse_line
+from specprefill_cli.batching.rows import Row, identity_of, parse_line
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.record import SCHEMA
 from specprefill_cli.signals import SLICE_SECONDS, deferred_signals
@@ -20,6 +19,8 @@ from specprefill_cli.signals import SLICE_SECONDS, deferred_signals
 READ_AHEAD = 4
 
 Outcome = dict[str, Any] | BaseException
+# A line of the input, empty at its end; the error that ended the reading; or a row's place and its outcome.
+Event = bytes | Exception | tuple[int, Outcome]
 
 
 class RowTimeout(SpecprefillError):
@@ -59,44 +60,8 @@ class Count:
     failed_before: int = 0
 
 
-@dataclass(frozen=True)
-class Answered:
-    """The outcome of the row at a place among those that this run asks."""
-
-    place: int
-    outcome: Outcome
-
-
-class Inbox:
-    """Events in the order in which they came, from any thread."""
-
-    def __init__(self) -> None:
-        self.events: SimpleQueue[Line | Answered] = SimpleQueue()
-        self.arrival = threading.Event()
-
-    def put(self, event: Line | Answered) -> None:
-        self.events.put(event)
-        self.arrival.set()
-
-    def empty(self) -> bool:
-        return self.events.empty()
-
-    def wait(self) -> None:
-        """Wait for an event, for a moment only: a single long wait would miss a Ctrl-C that came just before."""
-        self.arrival.clear()
-        if self.events.empty():
-            self.arrival.wait(SLICE_SECONDS)
-
-    def take(self) -> Line | Answered | None:
-        """Take the oldest event, or None."""
-        try:
-            return self.events.get_nowait()
-        except Empty:
-            return None
-
-
 @dataclass
-class Held:
+class PendingRow:
     """A row that is not written yet.
 
     cancel: ends it at the engine, once that has it; deadline: then on the clock of `time.monotonic`, None for none
@@ -109,8 +74,20 @@ class Held:
     record: dict[str, Any] | None = None
 
 
+def read_lines(lines: Iterable[bytes], requests: threading.Semaphore, put: Callable[[Event], None]) -> None:
+    """Deliver one line for each request, because reading a pipe may wait while answers come."""
+    try:
+        for line in lines:
+            requests.acquire()
+            put(line)
+        requests.acquire()
+        put(b"")
+    except Exception as error:
+        put(error)
+
+
 def run_rows(
-    source: Source,
+    lines: Iterable[bytes],
     has_documents: bool,
     engine: RowEngine,
     write: Callable[[dict[str, Any]], None],
@@ -121,7 +98,7 @@ def run_rows(
     row_seconds: float | None = None,
     repeated: Container[str | int] | None = (),
 ) -> None:
-    """Let an engine answer the lines of a source, and write their records.
+    """Let an engine answer lines, and write their records.
 
     ordered: in the order of the lines; otherwise as soon as they are there
     finished: rows of earlier runs; they are skipped, and what is left of them at the end is not in the input
@@ -130,34 +107,37 @@ def run_rows(
 
     Raises SpecprefillError where the engine cannot go on; rows that are not written are then not answered.
     """
-    inbox = Inbox()
-    request = source(inbox.put)
-    batch = Batch(engine, inbox, write, count, step, ordered, row_seconds, repeated)
+    batch = Batch(engine, write, count, step, ordered, row_seconds, repeated)
+    requests = threading.Semaphore(0)
+    threading.Thread(target=read_lines, args=(lines, requests, batch.put), name="input", daemon=True).start()
     number, requested, ended = 0, False, False
     try:
         while not ended or batch.pending:
-            # What is answered is written before more is read: reading may wait.
-            if not (ended or requested) and inbox.empty() and len(batch.pending) < READ_AHEAD * engine.capacity:
+            # Answers are written before more lines are read, because reading may wait.
+            has_room = len(batch.pending) < READ_AHEAD * engine.capacity
+            if has_room and not (ended or requested) and not batch.events:
                 requested = True
-                request()
-            inbox.wait()
+                requests.release()
+            batch.wait()
             # An event that was taken must not be lost to a Ctrl-C.
             with deferred_signals(insistent=True):
-                event = inbox.take()
-                if isinstance(event, Answered):
-                    batch.take(event)
+                event = batch.next_event()
+                if isinstance(event, Exception):
+                    raise event
+                if isinstance(event, tuple):
+                    batch.take(*event)
                 elif event is not None:
-                    number, requested, ended = number + 1, False, not event.text
-                    row = parse_line(event.text, number, has_documents)
+                    number, requested, ended = number + 1, False, not event
+                    row = parse_line(event, number, has_documents)
                     if row is not None and not skip(row, finished, count):
                         batch.add(row)
-                batch.fail_late_ones()
+                batch.fail_late_rows()
     except KeyboardInterrupt:
         batch.keep_delivered()
         raise
     finally:
-        for held in batch.in_flight.values():
-            held.cancel()
+        for pending in batch.in_flight.values():
+            pending.cancel()
 
 
 @dataclass
@@ -165,25 +145,42 @@ class Batch:
     """The rows between their lines and their records: those that wait, and at most `engine.capacity` in flight.
 
     pending: rows that are not written, by their place, the oldest one first; added: how many there were so far
+    events: from the reading thread and the engine, in the order in which they came; arrival: set when one comes
     """
 
     engine: RowEngine
-    inbox: Inbox
     write: Callable[[dict[str, Any]], None]
     count: Count
     step: Callable[[], None]
     ordered: bool
     row_seconds: float | None
     repeated: Container[str | int] | None
-    pending: dict[int, Held] = field(default_factory=dict)
+    events: deque[Event] = field(default_factory=deque)
+    arrival: threading.Event = field(default_factory=threading.Event)
+    pending: dict[int, PendingRow] = field(default_factory=dict)
     waiting: deque[int] = field(default_factory=deque)
-    in_flight: dict[int, Held] = field(default_factory=dict)
+    in_flight: dict[int, PendingRow] = field(default_factory=dict)
     added: int = 0
+
+    def put(self, event: Event) -> None:
+        """Add an event, from any thread."""
+        self.events.append(event)
+        self.arrival.set()
+
+    def wait(self) -> None:
+        """Wait for an event, for a moment only: a single long wait would miss a Ctrl-C that came just before."""
+        self.arrival.clear()
+        if not self.events:
+            self.arrival.wait(SLICE_SECONDS)
+
+    def next_event(self) -> Event | None:
+        """Take the oldest event, or None."""
+        return self.events.popleft() if self.events else None
 
     def add(self, row: Row) -> None:
         """Take the next row."""
         place, self.added = self.added, self.added + 1
-        self.pending[place] = Held(row)
+        self.pending[place] = PendingRow(row)
         if row.error is not None:
             self.finish(place, row.error)
         else:
@@ -194,53 +191,53 @@ class Batch:
         """Ask as many rows as the engine has room for."""
         while self.waiting and len(self.in_flight) < self.engine.capacity:
             place = self.waiting.popleft()
-            held = self.in_flight[place] = self.pending[place]
+            pending = self.in_flight[place] = self.pending[place]
             if self.row_seconds is not None:
-                held.deadline = time.monotonic() + self.row_seconds
+                pending.deadline = time.monotonic() + self.row_seconds
 
             def deliver(outcome: Outcome, place: int = place) -> None:
-                self.inbox.put(Answered(place, outcome))
+                self.put((place, outcome))
 
-            held.cancel = self.engine.ask(held.row, deliver)
+            pending.cancel = self.engine.ask(pending.row, deliver)
 
-    def take(self, event: Answered) -> None:
-        """Take the outcome of a row; one that was given up has another already."""
-        if isinstance(event.outcome, BatchEnded | KeyboardInterrupt):
-            raise event.outcome
-        if self.in_flight.pop(event.place, None) is not None:
-            self.finish(event.place, event.outcome)
+    def take(self, place: int, outcome: Outcome) -> None:
+        """Take the outcome of a row. A row that was given up has its outcome already."""
+        if isinstance(outcome, BatchEnded | KeyboardInterrupt):
+            raise outcome
+        if self.in_flight.pop(place, None) is not None:
+            self.finish(place, outcome)
             self.submit()
 
     def keep_delivered(self) -> None:
         """Write what the engine has delivered already, and ask nothing more."""
         self.waiting.clear()
-        while (event := self.inbox.take()) is not None:
-            if isinstance(event, Answered) and not isinstance(event.outcome, BatchEnded | KeyboardInterrupt):
-                self.take(event)
+        while (event := self.next_event()) is not None:
+            if isinstance(event, tuple) and not isinstance(event[1], BatchEnded | KeyboardInterrupt):
+                self.take(*event)
 
-    def fail_late_ones(self) -> None:
+    def fail_late_rows(self) -> None:
         """Give up the rows that take too long."""
         now = time.monotonic()
-        late = [place for place, held in self.in_flight.items() if held.deadline is not None and held.deadline < now]
+        late = [place for place, row in self.in_flight.items() if row.deadline is not None and row.deadline < now]
         for place in late:
             self.in_flight[place].cancel()
-            self.take(Answered(place, RowTimeout(f"not answered within {self.row_seconds:g} s; raise --row-timeout")))
+            self.take(place, RowTimeout(f"not answered within {self.row_seconds:g} s; raise --row-timeout"))
 
     def finish(self, place: int, outcome: Outcome) -> None:
-        """Write the record of a row, or why it has none; in order, one that is early waits for those before it."""
+        """Write the record of a row, or its error. In order, an early record waits for those before it."""
         identity = identity_of(self.pending[place].row, self.repeated)
         record = error_record(outcome, identity) if isinstance(outcome, BaseException) else outcome | identity
         self.pending[place].record = record
         places = [*self.pending] if self.ordered else [place]
-        for written in places:
-            early = self.pending[written].record
-            if early is None:
+        for next_place in places:
+            next_record = self.pending[next_place].record
+            if next_record is None:
                 return
             with deferred_signals(insistent=True):
-                self.write(early)
+                self.write(next_record)
                 self.count.answered += 1
-                self.count.failed += "error" in early
-            del self.pending[written]
+                self.count.failed += "error" in next_record
+            del self.pending[next_place]
             self.step()
 
 

@@ -1,4 +1,4 @@
-"""Rows of output: written whole by one run at a time, and found again after the process was killed."""
+"""Rows of output: one run at a time writes complete rows; a later run finds them again, also after a kill."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Finished:
     def take(self, row: Row) -> bool | None:
         """Whether a row failed, and forget it; None where the output does not have it."""
         entries = self.rows.get(key_of(row), [])
-        same = [entry for entry in entries if entry[0] in (row.content_hash, None)]
-        if not same:
+        candidates = [entry for entry in entries if entry[0] in (row.content_hash, None)]
+        if not candidates:
             return None
         # One that names this content, and did not fail, first.
-        entry = min(same, key=lambda entry: (entry[0] is None, entry[1]))
+        entry = min(candidates, key=lambda entry: (entry[0] is None, entry[1]))
         entries.remove(entry)
         return entry[1]
 
@@ -95,36 +95,33 @@ def open_output(path: Path, resume: bool, retry_failed: bool = False) -> Iterato
         raise UsageError(f"--resume: {path} is not a file; a pipe or a device cannot be resumed")
     finished = Finished()
     with ExitStack() as stack:
-        stream = stack.enter_context(opened(path, "ab+" if resume else "ab"))
+        stream = stack.enter_context(open_locked(path, "ab+" if resume else "ab"))
         if path.is_file() and path.stat().st_size and not resume:
             raise UsageError(f"--out {path}: is not empty; give --resume to continue it, or another name")
         if resume:
             end = failed = 0
-            for text, record in whole_rows(stream, path):
+            for text, record in complete_rows(stream, path):
                 end += len(text)
                 failed += "error" in record
                 if not (retry_failed and "error" in record):
                     finished.add(record)
             stream.truncate(end)
             if retry_failed and failed:
-                stream = stack.enter_context(without_failed_rows(stream, path))
+                stream = stack.enter_context(remove_failed_rows(stream, path))
         yield stream, finished
 
 
-def without_failed_rows(stream: BinaryIO, path: Path) -> BinaryIO:
+def remove_failed_rows(stream: BinaryIO, path: Path) -> BinaryIO:
     """Replace the output by one without its failed rows, and open that."""
+    kept = [text for text, record in complete_rows(stream, path) if "error" not in record]
     if os.name == "nt":
         # Windows replaces no open file.
-        with path.open("rb") as copy:
-            kept = [text for text, record in whole_rows(copy, path) if "error" not in record]
         stream.close()
-        write_pieces(path, kept)
-    else:
-        write_pieces(path, (text for text, record in whole_rows(stream, path) if "error" not in record))
-    return opened(path, "ab")
+    write_pieces(path, kept)
+    return open_locked(path, "ab")
 
 
-def opened(path: Path, mode: str) -> BinaryIO:
+def open_locked(path: Path, mode: str) -> BinaryIO:
     """Open the output, for this run alone.
 
     Without a buffer: that would retry, and fail again, on close when the disk is full.
@@ -143,7 +140,7 @@ def opened(path: Path, mode: str) -> BinaryIO:
     return stream
 
 
-def whole_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def complete_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Text and record of each row of an output, up to an unfinished one; a power cut may leave zeros in its place.
 
     Raises UsageError for a file that holds no rows, SpecprefillError for a line that is not one of `batch`.
@@ -152,12 +149,12 @@ def whole_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, 
     with open(stream.fileno(), "rb", closefd=False) as reader:
         reader.seek(0)
         for number, text in enumerate(reader, 1):
-            whole = text.endswith(b"\n")
-            if not whole and not text.strip(b"\0"):
+            is_complete = text.endswith(b"\n")
+            if not is_complete and not text.strip(b"\0"):
                 return
-            if (number == 1 or not whole) and not BEGINNING.startswith(text[: len(BEGINNING)]):
+            if (number == 1 or not is_complete) and not BEGINNING.startswith(text[: len(BEGINNING)]):
                 raise foreign
-            if not whole:
+            if not is_complete:
                 return
             try:
                 record = json.loads(text)

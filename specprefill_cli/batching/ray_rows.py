@@ -29,7 +29,7 @@ OLDEST = Version("2.50")
 CONNECTING = 10
 # Seconds for all workers to start, and to load their models.
 OPENING = 1800
-# How often a row is asked again whose actor was lost.
+# How often a row is asked again after its actor was lost.
 RETRIES = 2
 
 
@@ -41,24 +41,24 @@ class RowActor:
     """An actor with an engine of its own. opener: opens it, in the actor's process."""
 
     def __init__(self, opener: Callable[[], RowEngine]) -> None:
-        self.rows: RowEngine | None = None
-        self.refusal: tuple[str, int] | None = None
+        self.engine: RowEngine | None = None
+        self.refusal: SpecprefillError | None = None
+        # Ray would restart an actor whose constructor fails, again and again.
         try:
-            self.rows = opener()
+            self.engine = opener()
         except SpecprefillError as error:
-            self.refusal = str(error), error.exit_code
+            self.refusal = error
 
     def refused(self) -> tuple[str, int] | None:
         """Why the engine cannot be opened, and the exit code for that."""
-        return self.refusal
+        return None if self.refusal is None else (str(self.refusal), self.refusal.exit_code)
 
     def answer(self, row: Row) -> dict[str, Any]:
-        """The record of a row, or its error record; or why this actor can answer none, as `refused`."""
-        if self.rows is None:
-            # It was opened once, and cannot be after a restart.
-            return {"refused": self.refusal[0] if self.refusal else ""}
+        """The record of a row, or its error record. Raises BatchEnded where the engine could not be opened after a restart."""
+        if self.engine is None:
+            raise BatchEnded(f"{self.refusal}; run again with --resume")
         outcomes: SimpleQueue[Outcome] = SimpleQueue()
-        self.rows.ask(row, outcomes.put)
+        self.engine.ask(row, outcomes.put)
         outcome = outcomes.get()
         if isinstance(outcome, BatchEnded):
             # Ray starts another process, and that can use the device again.
@@ -86,14 +86,11 @@ class RayRows:
         """Deliver what an actor has returned; in a thread of Ray's that must not call Ray."""
         self.held[place] -= 1
         try:
-            outcome = result.result()
+            deliver(result.result())
         except self.lost as error:
             deliver(WorkerLost(f"asked {RETRIES + 1} times, and each time the worker was lost ({first_line(error)})"))
         except Exception as error:
             deliver(getattr(error, "cause", None) or error)
-        else:
-            refused = outcome.get("refused")
-            deliver(outcome if refused is None else BatchEnded(f"{refused}; run again with --resume"))
 
     def close(self) -> None:
         for actor in self.actors:
@@ -118,15 +115,15 @@ def connect(
         connection.enter_context(redirect_stdout(connection.enter_context(open(os.devnull, "w"))))
         connection.callback(ray.shutdown)
         start(ray, address, workers)
-        places, resources = division(ray, workers, gpus)
+        count, resources = divide_cluster(ray, workers, gpus)
         options = {"max_restarts": -1, "max_task_retries": RETRIES, "max_concurrency": rows + 1}
         actor_class = ray.remote(RowActor).options(**resources, **options, scheduling_strategy="SPREAD")
-        actors = [actor_class.remote(opener) for _ in range(places)]
+        actors = [actor_class.remote(opener) for _ in range(count)]
         try:
             answers = ray.get([actor.refused.remote() for actor in actors], timeout=OPENING)
         except ray.exceptions.GetTimeoutError as error:
             raise SpecprefillError(
-                f"--ray: {places} workers were not ready within {OPENING // 60} min; give fewer --workers, or look at "
+                f"--ray: {count} workers were not ready within {OPENING // 60} min; give fewer --workers, or look at "
                 "`ray status`"
             ) from error
         except Exception as error:
@@ -144,13 +141,15 @@ def start(ray: Any, address: str | None, workers: int | None) -> None:
     # Ray replaces them.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # A machine with fewer cores than workers runs them all the same.
-    here = {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False} if address is None else {}
+    local_options = (
+        {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False} if address is None else {}
+    )
     try:
         host, _, port = (address or "").rpartition(":")
         if host:
             # Ray would try for minutes.
             socket.create_connection((host, int(port)), timeout=CONNECTING).close()
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **here)
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **local_options)
     except Exception as error:
         # Ray's own errors have no common base with Python's.
         raise SpecprefillError(
@@ -176,24 +175,24 @@ def import_ray() -> Any:
     return ray
 
 
-def division(ray: Any, workers: int | None, gpus: int) -> tuple[int, Mapping[str, float]]:
-    """How many workers a cluster gets, and what each of them takes, as Ray's options.
+def divide_cluster(ray: Any, workers: int | None, gpus: int) -> tuple[int, Mapping[str, float]]:
+    """The number of workers on a cluster, and the resources of each, as Ray's options.
 
     Raises SpecprefillError for more workers than there is room for.
     """
     total = ray.cluster_resources()
-    kind, each = ("GPU", gpus) if gpus and total.get("GPU") else ("CPU", 1)
+    resource, per_worker = ("GPU", gpus) if gpus and total.get("GPU") else ("CPU", 1)
     # A head node often has nothing for workers.
     cores_of = [
-        node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"] and node["Resources"].get(kind)
+        node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"] and node["Resources"].get(resource)
     ]
     nodes = len(cores_of)
-    places = workers or (int(total["GPU"]) // each if kind == "GPU" else nodes)
-    if not 0 < places * each <= total.get(kind, 0):
+    count = workers or (int(total["GPU"]) // per_worker if resource == "GPU" else nodes)
+    if not 0 < count * per_worker <= total.get(resource, 0):
         raise SpecprefillError(
-            f"--ray: the cluster has {total.get(kind, 0):g} {kind}(s), and {max(places, 1)} workers need {each} each; give "
-            "fewer --workers, or add nodes"
+            f"--ray: the cluster has {total.get(resource, 0):g} {resource}(s), and {max(count, 1)} workers need "
+            f"{per_worker} each; give fewer --workers, or add nodes"
         )
     # A worker that no node has room for would be awaited for ever.
-    cores = max(1, int(min(cores_of)) // math.ceil(places / nodes))
-    return places, {"num_gpus": each, "num_cpus": cores} if kind == "GPU" else {"num_cpus": cores}
+    cores = max(1, int(min(cores_of)) // math.ceil(count / nodes))
+    return count, {"num_gpus": per_worker, "num_cpus": cores} if resource == "GPU" else {"num_cpus": cores}

@@ -1,11 +1,10 @@
-"""Rows of input: JSON objects, or plain questions; and the lines that they arrive in."""
+"""Rows of input: JSON objects, or plain questions; and the lines in which they arrive."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
@@ -19,59 +18,15 @@ OVERRIDES = tuple(name for name, setting in SETTINGS.items() if setting.per_ques
 KEYS = ("id", "question", "document", "documents")
 
 
-@dataclass(frozen=True)
-class Line:
-    """The next line of the input has arrived; empty: there is none."""
-
-    text: bytes
-
-
-# Takes what puts a line into the inbox of a loop; the function that it returns asks for one line.
-Source = Callable[[Callable[[Any], None]], Callable[[], None]]
-
-
-def arriving(lines: Iterable[bytes]) -> Source:
-    """A source whose lines are there when they are asked for, or else are all that there is to wait for."""
-
-    def source(put: Callable[[Line], None]) -> Callable[[], None]:
-        iterator = iter(lines)
-        return lambda: put(Line(next(iterator, b"")))
-
-    return source
-
-
-def awaited(lines: Iterable[bytes]) -> Source:
-    """A source whose lines come late, while other events are waited for: a thread reads them."""
-
-    def source(put: Callable[[Line], None]) -> Callable[[], None]:
-        requests = threading.Semaphore(0)
-
-        def read() -> None:
-            for line in lines:
-                requests.acquire()
-                put(Line(line))
-            requests.acquire()
-            put(Line(b""))
-
-        threading.Thread(target=read, name="input", daemon=True).start()
-        return requests.release
-
-    return source
-
-
-def lines_of(stream: BinaryIO) -> Source:
-    """The lines of a file, or of a pipe or terminal whose writer may wait for answers."""
+def lines_of(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, or of a pipe past its buffer: no program could end while a thread waits inside that."""
     if stream.seekable():
-        return arriving(iter(stream.readline, b""))
-    return awaited(lines_of_pipe(stream))
-
-
-def lines_of_pipe(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of a pipe, past its buffer: no program could end while a thread waits inside that."""
+        yield from iter(stream.readline, b"")
+        return
     raw, rest = getattr(stream, "raw", stream), b""
     while piece := raw.read(PIECE):
-        *whole, rest = (rest + piece).split(b"\n")
-        yield from (line + b"\n" for line in whole)
+        *complete, rest = (rest + piece).split(b"\n")
+        yield from (line + b"\n" for line in complete)
     if rest:
         yield rest
 
@@ -82,10 +37,10 @@ class RowError(SpecprefillError):
 
 @dataclass(frozen=True)
 class Row:
-    """One question, or why its line is none; `identifier` is the row's own, or the number of its line.
+    """One question, or the error of its line. identifier: that of the row, or the number of its line.
 
-    documents: empty for the batch's own; overrides: settings as the row has them; ignored: unknown keys
-    content_hash: of its whole line; named: whether that has an identifier
+    documents: empty for those of the batch; overrides: settings as the row has them; ignored: unknown keys
+    content_hash: of its line; named: whether the line has an identifier
     """
 
     identifier: str | int
@@ -116,26 +71,26 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
         if not text:
             return None
         values = json.loads(text) if text.startswith("{") else {"question": plain_question(text, has_documents)}
-        own = values.get("id")
-        if isinstance(own, bool) or not isinstance(own, str | int | None):
+        row_id = values.get("id")
+        if isinstance(row_id, bool) or not isinstance(row_id, str | int | None):
             raise RowError("id must be a string or a whole number")
-        if own is not None:
-            identifier, named = own, True
+        if row_id is not None:
+            identifier, named = row_id, True
         return replace(row_of(values, identifier, has_documents), content_hash=content_hash, named=named)
     except RowError as error:
         return Row(identifier, error=error, content_hash=content_hash, named=named)
     except (ValueError, RecursionError) as error:
-        wrong = RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})")
-        return Row(identifier, error=wrong, content_hash=content_hash, named=named)
+        row_error = RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})")
+        return Row(identifier, error=row_error, content_hash=content_hash, named=named)
 
 
 def key_of(row: Row) -> str | int:
-    """What finds a row again in an output, wherever it stands: its identifier, or its content where it has none."""
+    """The key that finds a row again in an output: its identifier, or the hash of its content where it has none."""
     return row.identifier if row.named else row.content_hash
 
 
 def identity_of(row: Row, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
-    """The keys of a record that tell whose it is.
+    """The keys of a record that identify its row.
 
     repeated: identifiers that several rows of the input have; their content tells them apart; None: any may be
     """

@@ -61,7 +61,7 @@ class RowOptions:
         began = time.perf_counter()
         settings = self.settings
         session = open_ready_session(context, [settings], notes)
-        from specprefill_cli.batching.engine_rows import EngineRows, reading_once
+        from specprefill_cli.batching.engine_rows import EngineRows, read_once
         from specprefill_cli.prefill.disk_cache import DiskCache
         from specprefill_cli.prefill.prefix_cache import document_cache
 
@@ -69,7 +69,7 @@ class RowOptions:
         session = session.with_cache(document_cache(settings.memory_cache, session.pair, store))
         if context is None:
             session.startup_seconds = time.perf_counter() - began
-        reader = reading_once(document_reader(settings))
+        reader = read_once(document_reader(settings))
         own = () if self.own is None else self.own
         if is_endpoint(settings.target):
             from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine

@@ -1,6 +1,6 @@
-"""What of the documents is sent to an endpoint, chosen by the draft, and what no endpoint can do.
+"""The draft chooses the text that an endpoint gets; settings that no endpoint can have are refused.
 
-Kept spans are sent as prose: whole sentences below the name and page of their document, with `[...]` for what is left out.
+Kept spans are sent as prose: whole sentences below the name and page of their document, with `[...]` for left-out text.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
 
 SELECT = "select"
-MODES_THERE = (AUTO, BASELINE, SELECT)
+ENDPOINT_MODES = (AUTO, BASELINE, SELECT)
 # Settings of the target's weights, and of how they are run.
-OF_WEIGHTS = ("adapter", "style", "quantization", "tensor_parallel")
+WEIGHT_SETTINGS = ("adapter", "style", "quantization", "tensor_parallel")
 # Document tokens up to which `auto` sends everything: choosing would take longer than reading them.
-SHORTEST = 1_024
+SHORT_TOKENS = 1_024
 LEFT_OUT = "[...]"
 PARAGRAPH = "\n\n"
 
 
 def check_possible(settings: Settings) -> None:
-    """Raises UsageError that names the settings which need the target's weights here."""
-    asked = [f"--mode {settings.mode}"] if settings.mode not in MODES_THERE else []
-    names = [name for name in OF_WEIGHTS if getattr(settings, name) != SETTINGS[name].default]
-    asked += ["--confirm"] if settings.confirm else []
+    """Raises UsageError for settings that need the target's weights here; it names them."""
+    refused = [f"--mode {settings.mode}"] if settings.mode not in ENDPOINT_MODES else []
+    names = [name for name in WEIGHT_SETTINGS if getattr(settings, name) != SETTINGS[name].default]
+    refused += ["--confirm"] if settings.confirm else []
     names += ["positions"] if settings.positions != AUTO else []
     names += ["speculate"] if settings.speculate not in (AUTO, OFF) else []
     names += ["proposer"] if settings.proposer != AUTO else []
-    asked += [f"{SETTINGS[name].flag} {getattr(settings, name)}" for name in names]
-    if asked:
+    refused += [f"{SETTINGS[name].flag} {getattr(settings, name)}" for name in names]
+    if refused:
         raise UsageError(
-            f"{', '.join(asked)}: an endpoint takes text only; leave it out, or give a --target with weights here"
+            f"{', '.join(refused)}: an endpoint takes text only; leave it out, or give a --target with weights here"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What is sent, and how it was found.
+    """The text that is sent, and how the draft chose it.
 
-    mode: `full` or `select`; reason: why `auto` took it; text: what is sent
+    mode: `full` or `select`; reason: why `auto` took it; text: to send
     plan: its tokens, as the draft counts them; importance: [n] of the document's tokens, None where nothing was scored
     neighbours: weight of a chunk's two neighbours in its rank
     logits: none: an endpoint shows no distribution of its first token
@@ -78,7 +78,7 @@ class Choice:
 
 
 def choose(session: Session, collection: Collection, question: str, settings: Settings) -> Choice:
-    """Choose what is sent for a question.
+    """Choose the text that is sent for a question.
 
     Raises PromptTooLong where the draft cannot read the documents.
     """
@@ -113,12 +113,12 @@ def choose(session: Session, collection: Collection, question: str, settings: Se
 
 
 def choose_mode(mode: str, document_tokens: int) -> tuple[str, str | None]:
-    """The mode, and the reason where `auto` chose it: what a token costs at the endpoint is unknown, and so no speedup."""
+    """The mode, and the reason where `auto` chose it. The cost of a token at the endpoint is unknown, and so is the speedup."""
     if mode != AUTO:
         return mode, None
-    if document_tokens <= SHORTEST:
+    if document_tokens <= SHORT_TOKENS:
         return BASELINE, f"auto: {document_tokens:,} document tokens are few enough to send them all"
-    return SELECT, f"auto: {document_tokens:,} document tokens; up to {SHORTEST:,} are sent whole"
+    return SELECT, f"auto: {document_tokens:,} document tokens; up to {SHORT_TOKENS:,} are sent whole"
 
 
 def whole_sentences(collection: Collection, plan: Plan, offsets: np.ndarray) -> list[Passage]:

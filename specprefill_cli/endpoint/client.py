@@ -20,12 +20,12 @@ TOO_LONG = re.compile(
     r"context[_ ](?:length|size|window)|exceed_context|maximum context|(?:prompt|input) is too long|too many tokens",
     re.IGNORECASE,
 )
-LONGEST_DETAIL = 200
+MAX_DETAIL_CHARACTERS = 200
 KEY_VARIABLE = "OPENAI_API_KEY"
 # A CPU may prefill for minutes before the first token.
 TIMEOUT_SECONDS, CONNECT_SECONDS = 600.0, 10.0
 # Attempts while the server says that it is busy, and how long it may ask to wait before the next.
-ATTEMPTS, LONGEST_WAIT = 4, 60.0
+ATTEMPTS, MAX_WAIT_SECONDS = 4, 60.0
 BUSY = (429, 503)
 
 
@@ -33,27 +33,27 @@ class EndpointError(SpecprefillError):
     """The server of an endpoint cannot be reached, refuses, or fails."""
 
 
-def explained(error: Any, ref: EndpointRef, key: str, timeout: float, streaming: bool) -> SpecprefillError:
+def translate_error(error: Any, ref: EndpointRef, key: str, timeout: float, streaming: bool) -> SpecprefillError:
     """The error to raise for one of the client library, of its transport, or of a reply that cannot be read.
 
     key: never shown; timeout: seconds that the server had; streaming: whether it has begun to reply
     """
     # By name: the library's transport is another package in some of its versions.
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & {"APITimeoutError", "TimeoutException", "TimeoutError"}:
+    class_names = {base.__name__ for base in type(error).__mro__}
+    if class_names & {"APITimeoutError", "TimeoutException", "TimeoutError"}:
         return EndpointError(
             f"{ref.name}: no answer within {timeout:g} s; ask again, send it less text (--mode select, a smaller --keep), or "
             "see whether the server is busy"
         )
-    if kinds & {"APIConnectionError", "TransportError"}:
+    if class_names & {"APIConnectionError", "TransportError"}:
         cause = first_line(error.__cause__ or error)
         if streaming:
-            return cut_off(ref, cause)
+            return cut_off_error(ref, cause)
         return EndpointError(
             f"{ref.url}: cannot be reached ({cause}); start the server, or check the address and the port"
         )
-    if "APIError" not in kinds:
-        return no_chat(ref, f"{type(error).__name__} while its reply was read")
+    if "APIError" not in class_names:
+        return no_chat_error(ref, f"{type(error).__name__} while its reply was read")
     status, detail = getattr(error, "status_code", None), detail_of(error, key)
     if TOO_LONG.search(detail):
         return PromptTooLong(
@@ -74,12 +74,12 @@ def explained(error: Any, ref: EndpointRef, key: str, timeout: float, streaming:
     return EndpointError(f"{ref.url}: refuses the request ({reason}); leave out the option that it names")
 
 
-def cut_off(ref: EndpointRef, cause: str) -> EndpointError:
+def cut_off_error(ref: EndpointRef, cause: str) -> EndpointError:
     """The error for an answer that ends before the server says that it is complete."""
     return EndpointError(f"{ref.url}: the answer was cut off ({cause}); see the server's log, and ask again")
 
 
-def no_chat(ref: EndpointRef, cause: str) -> EndpointError:
+def no_chat_error(ref: EndpointRef, cause: str) -> EndpointError:
     """The error for a reply that is no streamed chat completion."""
     return EndpointError(
         f"{ref.url}: the reply is no streamed chat completion ({cause}); check the address: for most servers it ends "
@@ -88,7 +88,7 @@ def no_chat(ref: EndpointRef, cause: str) -> EndpointError:
 
 
 def detail_of(error: Any, key: str) -> str:
-    """What the server says, on one line and without the key."""
+    """The server's own words, on one line and without the key."""
     body = getattr(error, "body", None)
     body = body.get("error", body) if isinstance(body, dict) else body
     said = body.get("message") if isinstance(body, dict) else body
@@ -97,7 +97,7 @@ def detail_of(error: Any, key: str) -> str:
     if isinstance(kind, str) and TOO_LONG.search(kind):
         text = f"{kind}: {text}"
     text = text if key == NO_KEY else text.replace(key, "***")
-    return one_line(" ".join(text.split()))[:LONGEST_DETAIL]
+    return one_line(" ".join(text.split()))[:MAX_DETAIL_CHARACTERS]
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Client:
         Raises EndpointError, and PromptTooLong where the server says that its context is exceeded.
         """
         # `top_k` is none of OpenAI's, and sent to those who ask for it alone.
-        more: dict[str, Any] = {"extra_body": {"top_k": settings.top_k}} if settings.top_k else {}
+        extra: dict[str, Any] = {"extra_body": {"top_k": settings.top_k}} if settings.top_k else {}
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 stream = self.openai.chat.completions.create(
@@ -141,19 +141,19 @@ class Client:
                     temperature=settings.temperature,
                     top_p=settings.top_p,
                     seed=settings.seed,
-                    **more,
+                    **extra,
                 )
                 return Reply(self, stream)
             except Exception as error:
                 wait = wait_before_retry(error, attempt)
                 if wait is None:
-                    raise self.explained(error, streaming=False) from error
+                    raise self.translate(error, streaming=False) from error
                 self.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 
-    def explained(self, error: Exception, streaming: bool) -> SpecprefillError:
+    def translate(self, error: Exception, streaming: bool) -> SpecprefillError:
         """The error to raise in place of one of the library's."""
-        return explained(error, self.ref, self.key, self.timeout, streaming)
+        return translate_error(error, self.ref, self.key, self.timeout, streaming)
 
 
 @dataclass
@@ -183,12 +183,12 @@ class Reply:
                     if choice.delta.content:
                         yield str(choice.delta.content)
         except Exception as error:
-            # What another program sends can break its reading in any way.
-            raise self.client.explained(error, streaming=True) from error
+            # A reply of another program can fail to parse in any way.
+            raise self.client.translate(error, streaming=True) from error
         if not received:
-            raise no_chat(self.client.ref, "it is empty")
+            raise no_chat_error(self.client.ref, "it is empty")
         if self.finish_reason is None:
-            raise cut_off(self.client.ref, "it ended without a reason")
+            raise cut_off_error(self.client.ref, "it ended without a reason")
 
     def close(self) -> None:
         """Read no more of it, so that the server can stop."""
@@ -209,4 +209,4 @@ def wait_before_retry(error: Any, attempt: int) -> float | None:
     except (KeyError, ValueError):
         # Without a number of seconds: 1, 2, 4.
         wait = 2.0 ** (attempt - 1)
-    return wait if 0 <= wait <= LONGEST_WAIT and math.isfinite(wait) else None
+    return wait if 0 <= wait <= MAX_WAIT_SECONDS and math.isfinite(wait) else None

@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from transformers import LlamaConfig
@@ -40,19 +41,19 @@ from specprefill_cli.settings import Settings
 if TYPE_CHECKING:
     from specprefill_cli.batching.engine_rows import Reader
 
-# Rows that wait at a time where nothing is said: servers answer as many together without making each much slower.
+# Rows in flight without --concurrency: servers answer as many together without making each much slower.
 CAPACITY = 8
 # No prompt is too long here: the server knows its model's context, and says when it is exceeded.
 NO_LIMIT = 2**40
-DECODES_ALONE = Verdict("off", "the endpoint decodes by itself")
-# Share of our count below which the server's own count of the prompt suggests that it has cut it.
-DOUBTFUL = 0.4
+ENDPOINT_DECODES = Verdict("off", "the endpoint decodes by itself")
+# A server that counts less than this share of our tokens has probably cut the prompt.
+DOUBTFUL_SHARE = 0.4
 CHOOSER = f"{BUNDLED}draft"
 
 
 @dataclass
 class EndpointOutline(ModelOutline):
-    """A target of which only its name is known.
+    """A target that is known by its name only.
 
     Its prompt is counted in the draft's tokens. Where `auto` of a setting depends on its size, it is taken for a model of
     7 billion parameters: that is what transformers' own configuration of Llama describes.
@@ -84,27 +85,26 @@ def open_chooser(settings: Settings, target: str) -> Session:
     """
     check_names(settings)
     check_possible(settings)
-    named = Pair("custom", settings.draft or CHOOSER, target)
+    names = Pair("custom", settings.draft or CHOOSER, target)
     place = draft_placement(choose_placement(settings.devices), None)
-    draft = load_model(named.draft, place, settings.dtype, settings.offline)
+    draft = load_model(names.draft, place, settings.dtype, settings.offline)
     outline = EndpointOutline(target, LlamaConfig(), draft.tokenizer, draft.device.partition(":")[0])
-    pair = CalibratedPair(pair=named, target=outline, draft=draft)
-    pair.scoring_heads = load_heads(draft_folder(named.draft), draft)
-    return Session(pair=pair, template=load_template(named.draft_prompt or named.prompt), settings=settings)
+    pair = CalibratedPair(pair=names, target=outline, draft=draft)
+    pair.scoring_heads = load_heads(draft_folder(names.draft), draft)
+    return Session(pair=pair, template=load_template(names.draft_prompt or names.prompt), settings=settings)
 
 
 @dataclass(kw_only=True)
 class EndpointStream(TextStream):
     """The answer of a server.
 
-    reply, rest: the message and its pieces after the first; upstream_seconds: from sending to the first piece
+    reply, incoming: the message and its text; upstream_seconds: from sending to the first piece
     """
 
     settings: Settings
     prefilled: Choice
     reply: Reply
-    rest: Iterator[str]
-    first: str
+    incoming: Iterator[str]
     upstream_seconds: float
     decode_seconds: float = 0.0
 
@@ -116,8 +116,7 @@ class EndpointStream(TextStream):
         """Pieces of text as they arrive. Raises EndpointError where the answer is cut off."""
         began = time.perf_counter()
         try:
-            yield from self.emit(self.first)
-            for piece in self.rest:
+            for piece in self.incoming:
                 yield from self.emit(piece)
         except KeyboardInterrupt:
             self.interrupted = True
@@ -132,13 +131,13 @@ class EndpointStream(TextStream):
         """All warnings: about documents, what was chosen, how tokens are counted, and the answer's end."""
         draft = self.request.draft
         counted = self.reply.prompt_tokens
-        there = f"; the endpoint counts {counted:,} in the sent text" if counted else ""
+        server_count = f"; the endpoint counts {counted:,} in the sent text" if counted else ""
         warnings = [*self.collection.warnings, *draft.warnings, *self.prefilled.warnings]
         warnings.append(
-            f"tokens are counted with {draft.name}'s tokenizer{there}; kept text is sent as prose, without its original "
+            f"tokens are counted with {draft.name}'s tokenizer{server_count}; kept text is sent as prose, without its original "
             "positions, draft KV or speculation"
         )
-        if counted and counted < DOUBTFUL * self.prefilled.plan.kept_tokens:
+        if counted and counted < DOUBTFUL_SHARE * self.prefilled.plan.kept_tokens:
             warnings.append(
                 "the endpoint counts too few tokens and may have cut the prompt; give its model a longer context"
             )
@@ -163,7 +162,7 @@ class EndpointStream(TextStream):
             tokens_per_second=(tokens - 1) / self.decode_seconds if tokens > 1 and self.decode_seconds else None,
             acceptance_rate=None,
             warnings=self.warnings(length_stop),
-            speculation=DECODES_ALONE,
+            speculation=ENDPOINT_DECODES,
             scorer=request.scorer if selects else None,
             draft_window=request.draft_window if draft_ran else None,
         )
@@ -208,8 +207,7 @@ class EndpointSession(Session):
             settings=settings,
             prefilled=choice,
             reply=reply,
-            rest=pieces,
-            first=first,
+            incoming=chain([first], pieces),
             upstream_seconds=time.perf_counter() - began,
             memory=memory,
             startup_seconds=self.startup_seconds,
@@ -235,7 +233,7 @@ class EndpointSession(Session):
             self.warmed.add(settings.scorer)
 
     def score(self, request: PrefillRequest) -> Scores:
-        """Refuse dry runs: their times rest on the target's sizes. Raises UsageError."""
+        """Refuse the dry runs of `compare`: their times rest on the target's sizes. Raises UsageError."""
         raise UsageError(
             f"{self.pair.target.name}: a plan's times need the sizes of its model; ask, or give a --target with "
             "weights here"

@@ -90,7 +90,7 @@ def line_plot(
         places = sorted({x for line in series for x, _ in line.points})
         if x_log:
             axes.set_xscale("log", base=2)
-        shown = spaced(places, math.log2 if x_log else float)
+        shown = space_ticks(places, math.log2 if x_log else float)
         axes.set_xticks(shown, [f"{x:.0%}" if x_percent else tick_label(x) for x in shown])
         axes.set_xticks([], minor=True)
         axes.set(xlabel=x_label, ylabel=y_label)
@@ -109,7 +109,7 @@ def tick_label(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:.2g}"
 
 
-def spaced(places: Sequence[float], scale: Callable[[float], float]) -> list[float]:
+def space_ticks(places: Sequence[float], scale: Callable[[float], float]) -> list[float]:
     """Those of some ascending places whose labels do not run into one another; scale: from a value to its place."""
     least = TICK_DISTANCE * (scale(places[-1]) - scale(places[0]))
     shown = [places[0]]

@@ -38,14 +38,6 @@ def mebibytes(count: int | None) -> str:
     return "" if count is None else f"{count / 2**20:,.0f} MiB"
 
 
-def rates(row: Any) -> str:
-    """Achieved TFLOP/s of draft and target, with their share of the devices' peak where that is known."""
-    return ", ".join(
-        f"{name.partition('_')[0]} {rate:.3g}" + (f" ({row.mfu[name]:.0%})" if name in row.mfu else "")
-        for name, rate in row.tflops.items()
-    )
-
-
 def signal(row: Any, name: str) -> tuple[Any, ...]:
     """The AUROC of a signal, its format, and its interval."""
     value, low, high, _ = row.signals[name]
@@ -60,7 +52,6 @@ PREFILL: Columns = {
     "x full": lambda row: number(row.speedup),
     "operations, x full": lambda row: number(row.limit),
     "speedup / operations": lambda row: number(row.efficiency),
-    "TFLOP/s (MFU)": lambda row: rates(row),
     "peak memory": lambda row: mebibytes(row.peak_memory_bytes),
     "of it new": lambda row: mebibytes(row.memory_growth_bytes),
     "phases": lambda row: phase_text(row.phases),

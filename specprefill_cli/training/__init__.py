@@ -1,4 +1,4 @@
-"""The recipe of the bundled pair `tiny`: corpus, tokenizer, training, export, scores.
+"""The recipe of the bundled pair `tiny`: corpus, tokenizer, training, export.
 
 `python -m specprefill_cli.training --help` lists the steps in their order.
 """

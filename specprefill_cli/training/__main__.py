@@ -9,20 +9,15 @@ from typing import Annotated
 import typer
 
 from specprefill_cli.answering.session import open_session
-from specprefill_cli.cli.options import split
 from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
 from specprefill_cli.lab.session import LONGEST_ANSWER
 from specprefill_cli.lab.tables import markdown
-from specprefill_cli.resources import BUNDLED_FOLDER
 from specprefill_cli.settings import Settings
 from specprefill_cli.training.batches import BatchStream
 from specprefill_cli.training.corpus import dev_grams, stream_text
 from specprefill_cli.training.encoder_tuning import TuningSettings, tune_encoder
 from specprefill_cli.training.export import export_pair
-from specprefill_cli.training.ladder import COLUMNS, Protocol, climb, fingerprint, run_ladder
 from specprefill_cli.training.recipe import TrainSettings
-from specprefill_cli.training.rungs import BASELINE, RUNGS
-from specprefill_cli.training.score import dev_set, score_pair
 from specprefill_cli.training.shapes import PAIR_SHAPES
 from specprefill_cli.training.shards import ShardStream, write_shards
 from specprefill_cli.training.smollm2.network import Rank
@@ -31,12 +26,11 @@ from specprefill_cli.training.smollm2.train import AdapterSettings, train_adapte
 from specprefill_cli.training.sources import RowSource
 from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from specprefill_cli.training.train import train
-from specprefill_cli.training.unanswerable import COLUMNS as NOT_FOUND_COLUMNS
-from specprefill_cli.training.unanswerable import measure_not_found, question_pairs
+from specprefill_cli.training.unanswerable import COLUMNS, measure_not_found, question_pairs
 from specprefill_cli.training.written import EVERYDAY, written_documents
 
 app = typer.Typer(
-    help="Make the bundled pair: tokenizer, corpus, pretrain, tune, export, score, in this order. corpus and pretrain may "
+    help="Make the bundled pair: tokenizer, corpus, pretrain, tune, export, in this order. corpus and pretrain may "
     "be left out; pretrain and tune resume from their checkpoints when run again with the same arguments.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -166,96 +160,6 @@ def export(
 
 
 @app.command()
-def score(
-    data: Data,
-    run: Run,
-    pair: Annotated[Path, typer.Option(help="Folder of the exported pair.")],
-    limit: Annotated[int, typer.Option(help="Questions of the dev set; 0 leaves it out.")] = 500,
-    needles: Annotated[int, typer.Option(help="Needle questions of each length, of 200; 0 leaves them out.")] = 200,
-    unanswerable: Annotated[
-        int,
-        typer.Option(
-            help="Dev questions to ask of another paragraph of their article too, to see how often `not found` is right at "
-            "5 % false alarms; 0 leaves them out."
-        ),
-    ] = 300,
-) -> None:
-    """Measure the exported pair; scores.json, not_found.json and scores.md go to RUN/scores."""
-    out = run / "scores"
-    out.mkdir(parents=True, exist_ok=True)
-
-    def progress(text: str) -> None:
-        print(f"\r{text}   ", end="", flush=True)
-
-    score_pair(data, pair, load_tokenizer(run / "tokenizer"), out, limit, needles, unanswerable, progress)
-    print("\n" + (out / "scores.md").read_text(encoding="utf-8"), flush=True)
-
-
-@app.command()
-def ladder(
-    data: Data,
-    run: Run,
-    minutes: Minutes = 30,
-    start: Annotated[
-        Path, typer.Option(help="Folder of the exported pair that every rung begins with; its draft chooses.")
-    ] = BUNDLED_FOLDER,
-    rungs: Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(RUNGS)}.")] = ",".join(RUNGS),
-    questions: Annotated[
-        int, typer.Option(min=1, help="Dev questions on one paragraph; two in five of as many among 19 others.")
-    ] = 1_500,
-    log: Annotated[
-        Path | None, typer.Option(help="JSONL to append a line to for each rung; default: RUN/ladder.jsonl.")
-    ] = None,
-    shape: Shape = "cpu",
-    device: Device = "cpu",
-    tokens_per_batch: BatchTokens = 8_192,
-    workers: Workers = 1,
-    rate: Rate = 4e-3,
-    characters: Characters = 20_000_000,
-    seed: int = 1,
-) -> None:
-    """Trials of the target's recipe: each rung trains for MINUTES from the same start and answers the same questions.
-
-    The baseline is always one of them. A rung that the log has under the same protocol is not run again. A trial is an
-    entry in specprefill_cli/training/rungs.py.
-    """
-    names = dict.fromkeys([BASELINE, *split(rungs, "--rungs")])
-    if unknown := [name for name in names if name not in RUNGS]:
-        raise typer.BadParameter(f"{unknown[0]}: unknown; use some of {', '.join(RUNGS)}")
-    protocol = Protocol(
-        shape=shape,
-        start=fingerprint(start),
-        minutes=minutes,
-        questions=questions,
-        tokens_per_batch=tokens_per_batch,
-        rate=rate,
-        characters=characters,
-        workers=workers,
-        device=device,
-        seed=seed,
-    )
-    settings = TrainSettings(
-        minutes=minutes,
-        rate=rate,
-        workers=workers,
-        seed=seed,
-        device=device,
-        compile=shape != "smoke",
-        draft_every=0,
-        curriculum_from=0.75,
-    )
-    source = RowSource(data, start / "target", characters, PAIR_SHAPES[shape].target.context)
-    run.mkdir(parents=True, exist_ok=True)
-    outcomes = run_ladder(
-        [RUNGS[name] for name in names],
-        protocol,
-        log or run / "ladder.jsonl",
-        lambda rung: climb(rung, protocol, source, settings, start, run),
-    )
-    print(markdown(outcomes, COLUMNS), flush=True)
-
-
-@app.command()
 def smollm2(
     data: Data,
     model: Annotated[Path, typer.Option(help="Folder of SmolLM2-135M-Instruct as transformers loads it.")],
@@ -301,9 +205,9 @@ def not_found(
 ) -> None:
     """How often a pair's `not found` is right, at 5 % false alarms and as it decodes."""
     settings = Settings(pair=pair, mode="full", max_new_tokens=LONGEST_ANSWER)
-    pairs = question_pairs(dev_set(data), questions, 0)
+    pairs = question_pairs(data / "dev" / "squad11_dev.jsonl.xz", questions, 0)
     figures = measure_not_found(open_session(settings, draft=False), pairs, settings, lambda _asked: None)
-    print(markdown([figures], NOT_FOUND_COLUMNS), flush=True)
+    print(markdown([figures], COLUMNS), flush=True)
 
 
 @app.command()
@@ -316,7 +220,7 @@ def held_out(data: Data, out: Annotated[Path, typer.Option(help="JSONL file to w
 
 @app.command()
 def dry_run(data: Data, run: Run, minutes: Minutes = 2.0) -> None:
-    """All steps but `score` with models of the shape `smoke`, to see that they work: about MINUTES, mostly training."""
+    """All these steps with models of the shape `smoke`, to see that they work: about MINUTES, mostly training."""
     tokenizer(data, run, characters=500_000)
     corpus(data, run, characters=500_000)
     pretrain(run, minutes / 3, shape="smoke", tokens_per_batch=2_048, workers=0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from specprefill_cli.training.cloze import cloze_block, thin_words
 from specprefill_cli.training.corpus import ContextQuestions
 from specprefill_cli.training.recipe import Recipe
-from specprefill_cli.training.renaming import Names, renamed
+from specprefill_cli.training.renaming import Names, rename_blocks
 from specprefill_cli.training.synthesis import Block, Question, fact_block, key_value_block, table_block
 from specprefill_cli.training.topics import Material, Scattered, SingleTopic
 
@@ -43,7 +43,7 @@ class BlockMaker:
         neighbours = self.neighbours(topic, written) if isinstance(topic, SingleTopic) else []
         if self.rng.random() < self.recipe.renamed:
             # Together, so that a name is replaced alike in the document and in its neighbours' questions.
-            changed = renamed([*contexts, *neighbours], self.names, self.rng)
+            changed = rename_blocks([*contexts, *neighbours], self.names, self.rng)
             contexts, neighbours = changed[: len(contexts)], changed[len(contexts) :]
         blocks = contexts + others
         self.rng.shuffle(blocks)
@@ -71,7 +71,7 @@ class BlockMaker:
 
     def context_block(self, group: ContextQuestions) -> Block:
         """A context with its written questions, some of them with words left out."""
-        questions = [Question(*question, written=(group.context, question[0])) for question in group.questions]
+        questions = [Question(*question) for question in group.questions]
         for index, question in enumerate(questions):
             if self.rng.random() < self.recipe.noisy:
                 words = thin_words(question.text.split(), 0.15, self.rng)

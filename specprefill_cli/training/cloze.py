@@ -82,7 +82,7 @@ def cloze(sentence: str, rng: random.Random) -> Question | None:
     kind, match = rng.choices(pieces, [kind.weight for kind, _ in pieces])[0]
     before = words_of(sentence[: match.start()])
     after = words_of(sentence[match.end() :])
-    text = rearranged(before, after, rng.choice(kind.question_words), rng)
+    text = rearrange_cloze(before, after, rng.choice(kind.question_words), rng)
     # Fewer words would fit every other sentence of a document.
     if sum(len(word) > 3 for word in text.split()[1:]) < 3:
         return None
@@ -94,13 +94,13 @@ def words_of(text: str) -> list[str]:
     return [word for word in stripped if word]
 
 
-def rearranged(before: list[str], after: list[str], question_word: str, rng: random.Random) -> str:
+def rearrange_cloze(before: list[str], after: list[str], question_word: str, rng: random.Random) -> str:
     """The words of a cloze as a question: noisy, cut to those nearest to the gap, the auxiliary verb moved forward."""
-    most = rng.randint(5, 12)
+    max_words = rng.randint(5, 12)
     if before and before[-1].lower() in LEADING and rng.random() < 0.8:
         before = before[:-1]
-    after = after[: rng.randint(0, most // 2) if before else most]
-    before = before[-max(1, most - len(after)) :] if before else []
+    after = after[: rng.randint(0, max_words // 2) if before else max_words]
+    before = before[-max(1, max_words - len(after)) :] if before else []
     noise = rng.choice([0.0, 0.0, 0.0, 0.1, 0.25])
     before, after = thin_words(before, noise, rng), thin_words(after, noise, rng)
     draw = rng.random()

@@ -39,7 +39,7 @@ def convert(source: Path, out: Path) -> None:
     if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
         raise SpecprefillError(f"{path}: other weights than those of all-MiniLM-L6-v2 (SHA-256 {SHA256})")
     out.mkdir(parents=True, exist_ok=True)
-    save_file(packed(renamed(load_file(path))), out / WEIGHTS)
+    save_file(packed(rename_weights(load_file(path))), out / WEIGHTS)
     tokenizer = json.loads((source / TOKENIZER).read_text())
     # A document is tokenised whole, whatever its length.
     tokenizer |= {"truncation": None, "padding": None}
@@ -68,7 +68,7 @@ def nibbles(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return numbers[:, ::2] * 16 + numbers[:, 1::2], scale.half()
 
 
-def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def rename_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """BERT's weights by our names: queries, keys and values in one matrix; texts have one type, which joins the positions."""
     result = {
         "words": tensors["embeddings.word_embeddings.weight"],

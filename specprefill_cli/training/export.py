@@ -54,10 +54,7 @@ def export_pair(
     average: folder of the exported pair that the run started from; the mean of both pairs' weights is written
         (model soup, arXiv 2203.05482), in which the run's count by `weight`
     """
-    saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    state = saved["models"]
-    if "mean" in saved:
-        state = {key.removeprefix("module."): value for key, value in saved["mean"].items()}
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)["models"]
     tokenizer = json.loads((tokenizer_folder / "tokenizer.json").read_text(encoding="utf-8"))
     token_ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
     for name, model_shape in (("target", shape.target), ("draft", shape.draft)):

@@ -19,7 +19,7 @@ STEPS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum whose update of each matrix is orthogonalised, and as large as AdamW's would be.
+    """Nesterov momentum whose update of each matrix is orthogonal, and as large as AdamW's would be.
 
     dtype: of the orthogonalisation
     """
@@ -48,7 +48,7 @@ class Muon(torch.optim.Optimizer):
                     [self.averaged_gradient(parameter, group["momentum"]) for parameter in parameters]
                 )
                 size = 0.2 * math.sqrt(max(rows, columns))
-                for parameter, update in zip(parameters, orthogonalised(updates.to(self.dtype)), strict=True):
+                for parameter, update in zip(parameters, orthogonalise(updates.to(self.dtype)), strict=True):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
                     parameter.add_(update, alpha=-group["lr"] * size)
 
@@ -62,7 +62,7 @@ class Muon(torch.optim.Optimizer):
         return parameter.grad.lerp(state["momentum_buffer"], momentum)
 
 
-def orthogonalised(matrices: Tensor) -> Tensor:
+def orthogonalise(matrices: Tensor) -> Tensor:
     """The matrices [n, rows, columns] with singular values near 1, by Newton-Schulz iteration."""
     first, second, third = COEFFICIENTS
     wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT

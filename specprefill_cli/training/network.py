@@ -109,38 +109,36 @@ class FeedForward(nn.Module):
 class DecoderLayer(nn.Module):
     """Attention and feed-forward layer with their norms; returns states, queries and keys as `Attention` does."""
 
-    def __init__(self, shape: ModelShape, dropout: float) -> None:
+    def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.input_layernorm = nn.RMSNorm(shape.hidden_size, shape.norm_epsilon)
         self.self_attn = Attention(shape)
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, shape.norm_epsilon)
         self.mlp = FeedForward(shape)
-        self.dropout = nn.Dropout(dropout)
 
     def forward(self, states: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mixed, queries, keys = self.self_attn(self.input_layernorm(states), cos, sin)
-        states = states + self.dropout(mixed)
-        return states + self.dropout(self.mlp(self.post_attention_layernorm(states))), queries, keys
+        states = states + mixed
+        return states + self.mlp(self.post_attention_layernorm(states)), queries, keys
 
 
 class Decoder(nn.Module):
     """Embedding, layers and the final norm."""
 
-    def __init__(self, shape: ModelShape, dropout: float) -> None:
+    def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocabulary, shape.hidden_size)
-        self.dropout = nn.Dropout(dropout)
-        self.layers = nn.ModuleList(DecoderLayer(shape, dropout) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden_size, shape.norm_epsilon)
 
 
 class LanguageModel(nn.Module):
-    """Decoder with tied embeddings; dropout: of embeddings and of what each layer adds to the residual stream."""
+    """Decoder with tied embeddings."""
 
-    def __init__(self, shape: ModelShape, dropout: float = 0.0) -> None:
+    def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.shape = shape
-        self.model = Decoder(shape, dropout)
+        self.model = Decoder(shape)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 deep = name.endswith(("o_proj.weight", "down_proj.weight"))
@@ -149,7 +147,7 @@ class LanguageModel(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor, probes: ProbeTargets | None) -> tuple[Tensor, Tensor, Tensor]:
         """Final hidden states [B, S, H], region loss and pointer loss (scalars; 0 without probes)."""
         cos, sin = rotary(positions, self.shape)
-        states = self.model.dropout(self.model.embed_tokens(tokens))
+        states = self.model.embed_tokens(tokens)
         region = pointer = states.new_zeros((), dtype=torch.float32)
         for number, layer in enumerate(self.model.layers):
             states, queries, keys = layer(states, cos, sin)

@@ -47,6 +47,6 @@ def widen_gaps(kept: np.ndarray, free: int, rng: random.Random) -> tuple[np.ndar
     if rng.random() < PLAIN_GAPS_RATIO or free < CHUNK or not len(kept):
         return kept, 0
     gaps = np.concatenate([[0], 1 + np.flatnonzero(np.diff(kept) > 1)])
-    most = int(free * rng.random() ** 2) // CHUNK
-    moves = CHUNK * np.array(sorted(rng.randint(0, most) for _ in gaps))
-    return kept + moves[np.searchsorted(gaps, np.arange(len(kept)), side="right") - 1], CHUNK * most
+    max_chunks = int(free * rng.random() ** 2) // CHUNK
+    moves = CHUNK * np.array(sorted(rng.randint(0, max_chunks) for _ in gaps))
+    return kept + moves[np.searchsorted(gaps, np.arange(len(kept)), side="right") - 1], CHUNK * max_chunks

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from specprefill_cli.training.synthesis import Block, Question
+from specprefill_cli.training.synthesis import Question
 from specprefill_cli.training.tokenizer import BOS, EOS, token_id
 
 QUESTION_TOKENS = 24
@@ -115,17 +115,6 @@ def pointers(document: ShownDocument, question: Question, answer: Encoding, pred
             weight = FIRST_TOKEN_WEIGHT if number == 0 else 1
             pairs += [(predicting + number, document.row_index[index])] * weight
     return pairs
-
-
-def question_first(text: str, question: Question) -> Block:
-    """A document that begins with its only question."""
-    lead = lead_question(question.text)
-    return Block(lead + text, (question.moved(len(lead)),))
-
-
-def lead_question(question: str) -> str:
-    """What a document begins with where the question stands on both sides."""
-    return f"Question: {question}\n\n"
 
 
 def unambiguous(questions: Sequence[Question]) -> list[Question]:

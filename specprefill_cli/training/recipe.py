@@ -1,4 +1,4 @@
-"""What a run trains on and how: what a trial may change."""
+"""What a run trains on and how."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ class Recipe:
     cloze: of passages with questions about themselves; the others have synthesised facts woven in
     absent: of questions with an answer that are followed by one that the document does not answer
     single_topic: of documents whose blocks share a topic
-    thinned: of documents of which only some chunks are shown; selected: of these, those whose chunks a draft chooses
-    most_asked: how often each worker process asks a written question; None: any number of times
-    question_first: each document begins with its question, the only one asked
+    thinned: of documents of which only some chunks are shown
     """
 
     written: float = 0.8
@@ -26,9 +24,6 @@ class Recipe:
     absent: float = 0.05
     single_topic: float = 0.6
     thinned: float = 0.3
-    selected: float = 0.0
-    most_asked: int | None = None
-    question_first: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +33,6 @@ class TrainSettings:
     minutes: length of the whole run, resumed parts included; the clock runs from batch to batch, without the time
         to load and to compile for the first
     rate: highest learning rate; warmup: steps in which it rises; cooldown: part of the run, at its end, in which it falls
-    dropout: in the target; average: of its weights over the run, how much of the mean stays at each step (0: none)
     compile: compile the layers, and compute in bfloat16 where the device is fast in it
     draft_every: the draft, which learns its part sooner, is updated at every n-th step only; 0 leaves it unchanged
     curriculum_from: progress at which the curriculum of rows begins; later for weights that can already copy
@@ -52,8 +46,6 @@ class TrainSettings:
     region_weight: float = 0.1
     pointer_weight: float = 1.0
     distill_weight: float = 0.5
-    dropout: float = 0.0
-    average: float = 0.0
     draft_every: int = 3
     curriculum_from: float = 0.0
     workers: int = 1

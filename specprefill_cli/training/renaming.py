@@ -41,22 +41,22 @@ def lower_case_words(texts: Iterable[str]) -> frozenset[str]:
     return frozenset(word for text in texts for word in LOWER_CASE_WORD.findall(text))
 
 
-def renamed(blocks: Sequence[Block], known: Names, rng: random.Random) -> list[Block]:
+def rename_blocks(blocks: Sequence[Block], names_pool: Names, rng: random.Random) -> list[Block]:
     """The blocks of a document with other names and numbers, the same in all texts, questions and answers.
 
     A question whose answer no longer stands at its place is dropped.
     """
     # "In The Times" does not make a name of every "The", nor ", When" of every question.
-    ordinary = known.ordinary | lower_case_words(block.text for block in blocks)
+    ordinary = names_pool.ordinary | lower_case_words(block.text for block in blocks)
     capitalised = {name for block in blocks for name in NAME_INSIDE_SENTENCE.findall(block.text)} - KEPT
     names = {name for name in capitalised if name.lower() not in ordinary}
     replacements: dict[str, str] = {}
 
     def replacement(match: re.Match) -> str:
         word = match.group()
-        if word not in replacements and (word.isdigit() or (word in names and known.pool)):
-            draw = partial(other_number, word, rng) if word.isdigit() else partial(rng.choice, known.pool)
-            replacements[word] = unused(draw, replacements)
+        if word not in replacements and (word.isdigit() or (word in names and names_pool.pool)):
+            draw = partial(other_number, word, rng) if word.isdigit() else partial(rng.choice, names_pool.pool)
+            replacements[word] = draw_unused(draw, replacements)
         return replacements.get(word, word)
 
     def replaced(text: str) -> str:
@@ -75,7 +75,7 @@ def renamed(blocks: Sequence[Block], known: Names, rng: random.Random) -> list[B
     return result
 
 
-def unused(draw: Callable[[], str], replacements: Mapping[str, str], tries: int = 8) -> str:
+def draw_unused(draw: Callable[[], str], replacements: Mapping[str, str], tries: int = 8) -> str:
     """Draw until the word replaces no other yet, at most `tries` times: two people must not become the same person."""
     taken = set(replacements.values())
     return next((word for word in (draw() for _ in range(tries)) if word not in taken), draw())

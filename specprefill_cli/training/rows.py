@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -13,14 +13,7 @@ from tokenizers import Tokenizer
 from specprefill_cli.training.blocks import BlockMaker, joined
 from specprefill_cli.training.corpus import ContextQuestions
 from specprefill_cli.training.positions import CHUNK, MAX_GAP_BEFORE_SUFFIX, skipped_positions, thinned_positions
-from specprefill_cli.training.questions import (
-    PromptFormat,
-    QuestionWriter,
-    Row,
-    ShownDocument,
-    question_first,
-    unambiguous,
-)
+from specprefill_cli.training.questions import PromptFormat, QuestionWriter, Row, ShownDocument, unambiguous
 from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import names_in
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question
@@ -28,8 +21,6 @@ from specprefill_cli.training.tokenizer import PAD, token_id
 from specprefill_cli.training.topics import Material, Scattered, SingleTopic
 
 CHARACTERS_PER_TOKEN = 3.9
-# Given a document, a question and a number: that many of the document's chunks, as indices in any order.
-ChunkChoice = Callable[[str, str, int], Sequence[int]]
 # Part of a row that its document takes, by the longest row that it holds for.
 DOCUMENT_RATIOS = ((512, 0.45), (1_024, 0.52), (2_048, 0.65), (1 << 30, 0.8))
 
@@ -45,11 +36,8 @@ class RowMaker:
         groups: Sequence[ContextQuestions],
         context: int,
         seed: int,
-        recipe: Recipe | None = None,
-        choose_chunks: ChunkChoice | None = None,
     ) -> None:
-        self.recipe = recipe or Recipe()
-        self.choose_chunks = choose_chunks
+        self.recipe = Recipe()
         self.rng = random.Random(seed)
         self.material = Material(passages, groups, FactBook())
         self.block_maker = BlockMaker(self.material, names_in(passages), self.recipe, self.rng)
@@ -58,7 +46,6 @@ class RowMaker:
         self.context = context
         self.pad = token_id(tokenizer, PAD)
         self.recent_questions: deque[Question] = deque(maxlen=200)
-        self.asked: Counter[tuple[str, str] | None] = Counter()
 
     def positions(self, length: int) -> np.ndarray:
         return skipped_positions(length, len(self.writer.prefix), self.context, self.rng)
@@ -103,7 +90,7 @@ class RowMaker:
         offsets = encoding.offsets[: longest if thinned else None]
         starts, end = [start for start, _ in offsets], offsets[-1][1]
         questions = [question for question in document.questions if question.start + len(question.answer) <= end]
-        kept = self.kept_tokens(document.text[:end], starts, questions, room) if thinned else np.arange(len(starts))
+        kept = self.kept_tokens(starts, questions, room) if thinned else np.arange(len(starts))
         # Blocks overshoot, but the document does not get the room that the questions need.
         kept = kept[:room]
         prefix = self.writer.prefix
@@ -125,9 +112,6 @@ class RowMaker:
         document = joined(blocks, self.rng.choice(["\n\n", "\n\n", "\n"]))
         questions = unambiguous(document.questions)
         self.rng.shuffle(questions)
-        if self.recipe.question_first:
-            # Another question would not be the one that the document begins with.
-            return (question_first(document.text, questions[0]) if questions else document), []
         # A fact that the document states answers a foreign question too, whatever its words.
         return Block(document.text, tuple(questions)), [
             question
@@ -135,20 +119,17 @@ class RowMaker:
             if question.fact is None or question.fact not in topic.stated
         ]
 
-    def kept_tokens(self, text: str, starts: list[int], questions: list[Question], room: int) -> np.ndarray:
-        """Token indices of whole chunks, up to `room` tokens: those with answers and random others, or a draft's choice."""
-        most = max(1, room // CHUNK)
-        if self.choose_chunks is not None and questions and self.rng.random() < self.recipe.selected:
-            chosen = self.choose_chunks(text, questions[0].text, most)
-        else:
-            gold = [0] if self.recipe.question_first else []
-            for question in questions[: max(1, room // (6 * CHUNK))]:
-                if question.start >= 0:
-                    chunk = (bisect_right(starts, question.start) - 1) // CHUNK
-                    gold += [chunk, max(0, chunk - 1)]
-            others = list(range(-(-len(starts) // CHUNK)))
-            self.rng.shuffle(others)
-            chosen = list(dict.fromkeys(gold + others))[:most]
+    def kept_tokens(self, starts: list[int], questions: list[Question], room: int) -> np.ndarray:
+        """Token indices of whole chunks, up to `room` tokens: those with answers, and random others."""
+        max_chunks = max(1, room // CHUNK)
+        gold: list[int] = []
+        for question in questions[: max(1, room // (6 * CHUNK))]:
+            if question.start >= 0:
+                chunk = (bisect_right(starts, question.start) - 1) // CHUNK
+                gold += [chunk, max(0, chunk - 1)]
+        others = list(range(-(-len(starts) // CHUNK)))
+        self.rng.shuffle(others)
+        chosen = list(dict.fromkeys(gold + others))[:max_chunks]
         kept = (np.array(sorted(chosen))[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
         return kept[kept < len(starts)]
 
@@ -163,16 +144,11 @@ class RowMaker:
         """Append questions with answers while they fit, and now and then one that the document does not answer."""
         failures = 0
         for question in questions:
-            if self.recipe.most_asked is not None and self.asked[question.written] >= self.recipe.most_asked:
-                continue
             if self.rng.random() < self.recipe.absent and unanswered:
                 foreign = self.rng.choice(unanswered)
                 if foreign.answer.lower() not in document.text.lower():
                     self.writer.append(row, document, Question(foreign.text, NOT_FOUND, -1), length)
-            before = len(row.answers)
             failures += not self.writer.append(row, document, question, length)
-            if question.written is not None:
-                self.asked[question.written] += len(row.answers) > before
             # After a long question that does not fit there may be room for a shorter one.
             if failures > 3:
                 break

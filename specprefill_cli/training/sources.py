@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from specprefill_cli.prompting import load_template
 from specprefill_cli.training.corpus import dev_grams, question_groups, stream_text
 from specprefill_cli.training.questions import PromptFormat
-from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.rows import RowMaker
-from specprefill_cli.training.selection import DraftChoice
 from specprefill_cli.training.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True)
 class RowSource:
-    """Loads text, questions and tokenizer when called with a seed, and returns a maker of rows.
-
-    pair: folder of the exported pair whose draft chooses chunks, for a recipe that has them chosen
-    """
+    """Loads text, questions and tokenizer when called with a seed, and returns a maker of rows."""
 
     data: Path
     tokenizer: Path
     characters_per_file: int
     context: int
     skipped_characters: int = 0
-    recipe: Recipe = field(default_factory=Recipe)
-    pair: Path | None = None
 
     def __call__(self, seed: int) -> RowMaker:
         forbidden = dev_grams(self.data)
@@ -38,9 +31,8 @@ class RowSource:
             f"questions; {dropped:,} rows dropped for sharing 8 words with the dev set",
             flush=True,
         )
-        choice = DraftChoice(self.pair) if self.pair is not None and self.recipe.selected else None
         tokenizer = load_tokenizer(self.tokenizer)
-        return RowMaker(tokenizer, prompt_format(), passages, groups, self.context, seed, self.recipe, choice)
+        return RowMaker(tokenizer, prompt_format(), passages, groups, self.context, seed)
 
 
 def prompt_format() -> PromptFormat:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 
-from specprefill_cli.training.values import WORDS, draw, invented, place_name
+from specprefill_cli.training.values import WORDS, brand_name, draw, place_name
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"(])")
 NOT_FOUND = "not found"
@@ -20,14 +20,12 @@ class Question:
     """A question with its answer and the answer's character position in the block or document (-1: not there).
 
     fact: (group of relations, subject) that it asks about, if it was synthesised
-    written: context and question as a person wrote them, if one did, whatever was changed since
     """
 
     text: str
     answer: str
     start: int
     fact: tuple[str, str] | None = None
-    written: tuple[str, str] | None = None
 
     def moved(self, by: int) -> Question:
         return replace(self, start=self.start + by) if self.start >= 0 else self
@@ -168,7 +166,7 @@ def key_value_block(book: FactBook, rng: random.Random) -> Block:
     for _ in range(rng.randint(2, 6)):
         kind = rng.choice(list(WORDS["labels"]))
         value = draw(kind, book.pools, rng)
-        owner = rng.choice([invented, place_name])(rng)
+        owner = rng.choice([brand_name, place_name])(rng)
         label = rng.choice(WORDS["labels"][kind])
         if needles:
             leads = ["The {label} for {owner} is ", "The {owner} {label} is ", "For {owner} the {label} is "]

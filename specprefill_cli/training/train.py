@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
 from specprefill_cli.errors import SpecprefillError
@@ -45,7 +44,7 @@ class Trainer:
         self.settings = settings
         self.folder = folder
         self.dtype = fast_dtype(settings.device)
-        self.pair = {"target": LanguageModel(shape.target, settings.dropout), "draft": LanguageModel(shape.draft)}
+        self.pair = {"target": LanguageModel(shape.target), "draft": LanguageModel(shape.draft)}
         self.models = nn.ModuleDict(self.pair).to(settings.device)
         parameters = dict(self.models.named_parameters())
         matrices = [p for name, p in parameters.items() if p.dim() == 2 and "embed" not in name]
@@ -59,9 +58,6 @@ class Trainer:
         self.tokens = 0
         if start is not None:
             self.start_from(start)
-        self.mean: AveragedModel | None = None
-        if settings.average:
-            self.mean = AveragedModel(self.models, multi_avg_fn=get_ema_multi_avg_fn(settings.average))
         self.resume()
         if settings.compile:
             # All layers of both models share a compiled function, which has an entry for every shape and row length.
@@ -88,8 +84,6 @@ class Trainer:
         # The optimisers move what belongs on the device; their step counts stay where reading them needs no transfer.
         state = torch.load(path, map_location="cpu", weights_only=True)
         self.models.load_state_dict(state["models"])
-        if self.mean is not None:
-            self.mean.load_state_dict(state["mean"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.seconds, self.steps, self.tokens = state["seconds"], state["steps"], state["tokens"]
@@ -98,7 +92,6 @@ class Trainer:
         """Write the checkpoint, whole or not at all."""
         state = {
             "models": self.models.state_dict(),
-            **({"mean": self.mean.state_dict()} if self.mean is not None else {}),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "seconds": self.seconds,
             "steps": self.steps,
@@ -107,11 +100,6 @@ class Trainer:
         partial = self.folder / "checkpoint.partial"
         torch.save(state, partial)
         partial.replace(self.folder / "checkpoint.pt")
-
-    def weights(self, name: str) -> dict[str, Tensor]:
-        """The weights of "target" or "draft" that the run is judged by."""
-        models = self.models if self.mean is None else self.mean.module
-        return models.get_submodule(name).state_dict()
 
     @property
     def progress(self) -> float:
@@ -138,8 +126,6 @@ class Trainer:
                 group["lr"] = self.settings.rate * self.rate_factor()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        if self.mean is not None:
-            self.mean.update_parameters(self.models)
         self.steps += 1
         self.tokens += batch.tokens.numel()
         kinds = ("answer", "text", "region", "pointer")

@@ -102,10 +102,10 @@ def measure_not_found(
 ) -> NotFoundFigures:
     """The figures of questions on both paragraphs, in the settings' mode; step: called with how many pairs are done."""
     answerable, unanswerable = [], []
-    for asked, (own, other) in enumerate(pairs, 1):
-        answerable.append(not_found_margin(session, own, settings))
-        unanswerable.append(not_found_margin(session, other, settings))
-        step(asked)
+    for done, (answerable_item, unanswerable_item) in enumerate(pairs, 1):
+        answerable.append(not_found_margin(session, answerable_item, settings))
+        unanswerable.append(not_found_margin(session, unanswerable_item, settings))
+        step(done)
     return not_found_figures(answerable, unanswerable)
 
 

@@ -60,6 +60,6 @@ def place_name(rng: random.Random) -> str:
     return draw("city", {}, rng)
 
 
-def invented(rng: random.Random) -> str:
+def brand_name(rng: random.Random) -> str:
     """An invented brand name."""
     return fill("Brand", {}, rng)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from specprefill_cli.batching.loop import Answered, BatchEnded, Count, Inbox, run_rows
+from specprefill_cli.batching.loop import Batch, BatchEnded, Count, run_rows
 from specprefill_cli.batching.output import Finished, RowWriter, open_output
-from specprefill_cli.batching.rows import OVERRIDES, Row, arriving, key_of, parse_line
+from specprefill_cli.batching.rows import OVERRIDES, Row, key_of, parse_line
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.signals import Termination
 from tests.helpers.batches import StubEngine, run_batch
@@ -26,16 +26,16 @@ def echo(row):
     return {"schema": 1, "id": None, "answer": row.question.upper()}
 
 
-def answered(lines, answer, write, finished=None, **options):
+def answer_lines(lines, answer, write, finished=None, **options):
     count = Count()
     run_batch(lines, True, answer, write, Finished() if finished is None else finished, count, **options)
     return count
 
 
-def resumed(lines, out, answer=echo, retry_failed=False, **options):
+def resume_batch(lines, out, answer=echo, retry_failed=False, **options):
     """Run a batch that writes to a file and skips the rows that this holds; counts, and the rows that are left over."""
     with open_output(out, True, retry_failed) as (sink, finished):
-        return answered(lines, answer, RowWriter(sink), finished, **options), finished.total()
+        return answer_lines(lines, answer, RowWriter(sink), finished, **options), finished.total()
 
 
 def ids(out):
@@ -97,9 +97,9 @@ def test_parses_objects_and_plain_questions(line, documents, row):
     ],
 )
 def test_bad_lines_say_what_is_wrong(line, documents, identifier, words):
-    bad = parse_line(line, 5, documents)
-    assert bad.identifier == identifier
-    assert words in str(bad.error)
+    row = parse_line(line, 5, documents)
+    assert row.identifier == identifier
+    assert words in str(row.error)
 
 
 def test_failed_row_becomes_error_row_and_the_next_follows():
@@ -110,7 +110,7 @@ def test_failed_row_becomes_error_row_and_the_next_follows():
 
     written = []
     lines = [*jsonl({"id": "a", "question": "x"}, {"id": "b", "question": "y"}), b"{bad\n", b"\n", b"plain\n"]
-    count = answered(lines, fail_second, written.append)
+    count = answer_lines(lines, fail_second, written.append)
     assert (count.answered, count.failed) == (4, 2)
     assert [row["id"] for row in written] == ["a", "b", 3, 5]
     assert written[1] == {"schema": 1, "id": "b", "error": {"type": "SpecprefillError", "message": "no such file"}}
@@ -126,9 +126,9 @@ def test_the_end_of_the_engine_ends_the_batch_and_its_rows_are_asked_again(tmp_p
 
     out, lines = tmp_path / "out.jsonl", [b"x", b"y", b"z"]
     with pytest.raises(BatchEnded, match="the device failed"):
-        resumed(lines, out, second_fails)
+        resume_batch(lines, out, second_fails)
     assert ids(out) == [1]
-    assert resumed(lines, out)[0].answered == 2
+    assert resume_batch(lines, out)[0].answered == 2
     assert ids(out) == [1, 2, 3]
 
 
@@ -145,15 +145,15 @@ def test_rows_with_one_identifier_are_told_apart_by_their_content(tmp_path, retr
     for order in ("xy", "yx"):
         out.unlink(missing_ok=True)
         lines = jsonl(*({"id": "a", "question": question} for question in order))
-        resumed(lines, out, second_fails, repeated={repeated})
-        asked = []
+        resume_batch(lines, out, second_fails, repeated={repeated})
+        questions = []
 
-        def note(row, asked=asked):
-            asked.append(row.question)
+        def note(row, questions=questions):
+            questions.append(row.question)
             return echo(row)
 
-        count, left = resumed(lines, out, note, retry_failed, repeated={repeated})
-        assert asked == (["y"] if retry_failed else [])
+        count, left = resume_batch(lines, out, note, retry_failed, repeated={repeated})
+        assert questions == (["y"] if retry_failed else [])
         assert (count.skipped, left) == (1 if retry_failed else 2, 0)
         if retry_failed:
             assert sorted(json.loads(line)["answer"] for line in out.read_bytes().splitlines()) == ["X", "Y"]
@@ -167,7 +167,7 @@ def test_a_row_that_takes_too_long_fails_and_the_others_follow():
             return super().ask(row, deliver)
 
     written, cancelled, count = [], [], Count()
-    run_rows(arriving([b"x", b"y"]), True, Stuck(echo), written.append, Finished(), count, row_seconds=0.01)
+    run_rows([b"x", b"y"], True, Stuck(echo), written.append, Finished(), count, row_seconds=0.01)
     assert [row.get("answer") for row in written] == [None, "Y"]
     assert "raise --row-timeout" in written[0]["error"]["message"]
     assert (cancelled, count.failed) == (["x"], 1)
@@ -179,29 +179,18 @@ def test_no_more_rows_are_in_flight_than_the_engine_has_room_for():
 
         def ask(self, row, deliver):
             held.append((row, deliver))
-            most.append(len(held))
+            held_counts.append(len(held))
             # The latest one first, once there is no more room.
             while len(held) == self.capacity or (held and row.question == "last"):
                 late, tell = held.pop()
                 tell(echo(late))
             return lambda: None
 
-    held, most, written = [], [], []
+    held, held_counts, written = [], [], []
     lines = [b"%d" % number for number in range(9)] + [b"last"]
-    run_rows(arriving(lines), True, Slow(echo), written.append, Finished(), Count())
-    assert max(most) == 3
+    run_rows(lines, True, Slow(echo), written.append, Finished(), Count())
+    assert max(held_counts) == 3
     assert [row["answer"] for row in written] == [*map(str, range(9)), "LAST"]
-
-
-def test_rows_reach_the_disk_within_a_second(tmp_path, monkeypatch):
-    now, synced = [0.0], []
-    monkeypatch.setattr("specprefill_cli.batching.output.time.monotonic", lambda: now[0])
-    monkeypatch.setattr(os, "fsync", lambda _handle: synced.append(now[0]))
-    with open(tmp_path / "out", "wb") as sink:
-        writer = RowWriter(sink)
-        for now[0] in (0.1, 0.9, 1.5, 1.6, 4.0):
-            writer({"schema": 1, "id": 1})
-    assert synced == [1.5, 4.0]
 
 
 def test_rows_are_answered_before_the_input_ends():
@@ -214,15 +203,15 @@ def test_rows_are_answered_before_the_input_ends():
             # Half of the next row is there already: it must not hold up the one before.
             for piece in (b"question 0\nques", b"tion 1\nques", b"tion 2\nques", b"tion 3\n"):
                 out.write(piece)
-                got.append(json.loads(replies.readline())["answer"])
+                answers_read.append(json.loads(replies.readline())["answer"])
 
-    got = []
+    answers_read = []
     partner = threading.Thread(target=converse, daemon=True)
     partner.start()
     with open(question_end, "rb") as source, open(answer_end, "wb") as sink:
-        answered(iter(source.readline, b""), echo, RowWriter(sink))
+        answer_lines(iter(source.readline, b""), echo, RowWriter(sink))
     partner.join(timeout=60)
-    assert got == [f"QUESTION {number}" for number in range(4)]
+    assert answers_read == [f"QUESTION {number}" for number in range(4)]
 
 
 def test_memory_does_not_grow_with_the_rows():
@@ -235,7 +224,7 @@ def test_memory_does_not_grow_with_the_rows():
     marks = []
     with open(os.devnull, "wb") as sink:
         tracemalloc.start()
-        answered(rows(), echo, RowWriter(sink))
+        answer_lines(rows(), echo, RowWriter(sink))
         tracemalloc.stop()
     assert marks[1] < marks[0] * 1.1 + 10_000
 
@@ -247,21 +236,21 @@ def test_resume_cuts_the_unfinished_row_and_skips_whole_rows(tmp_path, tail):
     """A power cut may leave zeros."""
     out = tmp_path / "out.jsonl"
     lines = [f"question {number}\n".encode() for number in range(6)]
-    resumed(lines[:3], out)
-    whole = out.read_bytes()
-    out.write_bytes(whole + tail)
-    asked = []
-    count, _ = resumed(lines, out, lambda row: asked.append(row) or echo(row))
-    assert out.read_bytes().startswith(whole)
+    resume_batch(lines[:3], out)
+    complete = out.read_bytes()
+    out.write_bytes(complete + tail)
+    questions = []
+    count, _ = resume_batch(lines, out, lambda row: questions.append(row) or echo(row))
+    assert out.read_bytes().startswith(complete)
     assert (count.skipped, count.answered) == (3, 3)
-    assert [row.identifier for row in asked] == [4, 5, 6]
+    assert [row.identifier for row in questions] == [4, 5, 6]
     assert ids(out) == [1, 2, 3, 4, 5, 6]
 
 
 def test_resume_finds_rows_by_id_whatever_their_place_and_content(tmp_path):
     out = tmp_path / "out.jsonl"
-    resumed(jsonl({"id": "a", "question": "x"}, {"id": "b", "question": "y"}), out)
-    count, left_over = resumed(jsonl({"id": "c", "question": "z"}, {"id": "b", "question": "changed"}), out)
+    resume_batch(jsonl({"id": "a", "question": "x"}, {"id": "b", "question": "y"}), out)
+    count, left_over = resume_batch(jsonl({"id": "c", "question": "z"}, {"id": "b", "question": "changed"}), out)
     assert (count.skipped, count.answered, left_over) == (1, 1, 1)
     assert ids(out) == ["a", "b", "c"]
 
@@ -269,13 +258,15 @@ def test_resume_finds_rows_by_id_whatever_their_place_and_content(tmp_path):
 def test_resume_finds_rows_without_an_id_by_their_content(tmp_path):
     out = tmp_path / "out.jsonl"
     fails = b"{bad\n"
-    resumed([b"Who?\n", b"When?\n", fails], out)
-    asked = []
-    count, _ = resumed(
-        [b"Why?\n", fails, b"When?\r\n", b"Who?", b"Who?\n"], out, lambda row: asked.append(row.question) or echo(row)
+    resume_batch([b"Who?\n", b"When?\n", fails], out)
+    questions = []
+    count, _ = resume_batch(
+        [b"Why?\n", fails, b"When?\r\n", b"Who?", b"Who?\n"],
+        out,
+        lambda row: questions.append(row.question) or echo(row),
     )
     # The second "Who?" is another row.
-    assert asked == ["Why?", "Who?"]
+    assert questions == ["Why?", "Who?"]
     assert (count.skipped, count.failed, count.failed_before) == (3, 1, 1)
 
 
@@ -285,10 +276,10 @@ def test_failed_rows_are_asked_again_and_stand_once_in_the_output(tmp_path):
 
     out = tmp_path / "out.jsonl"
     lines = jsonl(*({"id": name, "question": name} for name in "abc"))
-    resumed(lines[:1], out)
-    resumed(lines[:2], out, fails)
+    resume_batch(lines[:1], out)
+    resume_batch(lines[:2], out, fails)
     out.write_bytes(out.read_bytes() + b'{"schema": 1, "id": "c", "ans')
-    count, _ = resumed(lines, out, retry_failed=True)
+    count, _ = resume_batch(lines, out, retry_failed=True)
     assert (count.skipped, count.answered, count.failed) == (1, 2, 0)
     assert ids(out) == ["a", "b", "c"]
     assert b"error" not in out.read_bytes()
@@ -297,11 +288,11 @@ def test_failed_rows_are_asked_again_and_stand_once_in_the_output(tmp_path):
 
 def test_nothing_is_lost_where_failed_rows_cannot_be_removed(tmp_path, monkeypatch):
     out = tmp_path / "out.jsonl"
-    resumed([b"{bad\n", b"Who?\n"], out)
+    resume_batch([b"{bad\n", b"Who?\n"], out)
     before = out.read_bytes()
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(SpecprefillError, match="No space left"):
-        resumed([b"{bad\n", b"Who?\n"], out, retry_failed=True)
+        resume_batch([b"{bad\n", b"Who?\n"], out, retry_failed=True)
     assert out.read_bytes() == before
 
 
@@ -325,7 +316,7 @@ def test_a_foreign_file_is_left_alone(tmp_path, content):
 
 def test_a_foreign_line_among_rows_is_named(tmp_path):
     out = tmp_path / "out.jsonl"
-    resumed([b"x"], out)
+    resume_batch([b"x"], out)
     out.write_bytes(out.read_bytes() + b"notes\n" + out.read_bytes())
     before = out.read_bytes()
     with pytest.raises(SpecprefillError, match=r"line 2 of .* is not a row of output"), open_output(out, True):
@@ -337,16 +328,16 @@ def test_a_foreign_line_among_rows_is_named(tmp_path):
 def test_a_second_run_cannot_write_to_the_same_file(tmp_path, resume):
     out, words = tmp_path / "out.jsonl", "another run is writing to it"
     with open_output(out, False) as (sink, _):
-        answered([b"Who?"], echo, RowWriter(sink))
+        answer_lines([b"Who?"], echo, RowWriter(sink))
         with pytest.raises(SpecprefillError, match=words) as refused, open_output(out, resume):
             pass
     assert (refused.value.exit_code, ids(out)) == (1, [1])
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
     # Also where the file has become another one.
-    resumed([b"{bad\n"], out)
+    resume_batch([b"{bad\n"], out)
     with open_output(out, True, retry_failed=True), pytest.raises(SpecprefillError, match=words):
-        resumed([b"Who?"], out)
-    assert resumed([b"Who?"], out)[0].skipped == 1
+        resume_batch([b"Who?"], out)
+    assert resume_batch([b"Who?"], out)[0].skipped == 1
 
 
 def test_signal_waits_until_the_row_is_written():
@@ -357,7 +348,7 @@ def test_signal_waits_until_the_row_is_written():
         written.append(record)
 
     with termination.handled(), pytest.raises(KeyboardInterrupt):
-        answered([b"a", b"b"], echo, write)
+        answer_lines([b"a", b"b"], echo, write)
     assert [row["answer"] for row in written] == ["A"]
     assert termination.requested
 
@@ -370,22 +361,22 @@ def test_a_second_ctrl_c_ends_a_write_that_blocks():
 
     written = []
     with pytest.raises(KeyboardInterrupt):
-        answered([b"a", b"b"], echo, write)
+        answer_lines([b"a", b"b"], echo, write)
     assert written == []
 
 
 def test_ctrl_c_does_not_lose_an_answer_that_was_just_delivered(monkeypatch):
-    written, take = [], Inbox.take
+    written, next_event = [], Batch.next_event
 
-    def interrupted(inbox):
-        event = take(inbox)
-        if isinstance(event, Answered):
+    def interrupted(batch):
+        event = next_event(batch)
+        if isinstance(event, tuple):
             signal.raise_signal(signal.SIGINT)
         return event
 
-    monkeypatch.setattr(Inbox, "take", interrupted)
+    monkeypatch.setattr(Batch, "next_event", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        answered([b"a", b"b"], echo, written.append)
+        answer_lines([b"a", b"b"], echo, written.append)
     assert written[0]["answer"] == "A"
 
 

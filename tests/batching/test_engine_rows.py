@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.batching.engine_rows import EngineRows, reading_once
+from specprefill_cli.batching.engine_rows import EngineRows, read_once
 from specprefill_cli.batching.loop import BatchEnded, Count, run_rows
 from specprefill_cli.batching.output import Finished
-from specprefill_cli.batching.rows import arriving, parse_line
+from specprefill_cli.batching.rows import parse_line
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine import local
 from specprefill_cli.engine.http import HttpEngine
@@ -48,7 +48,7 @@ def run(session, rows, write=None, **options):
     engine = LocalEngine(session, concurrency=4)
     engine.start()
     with closing(EngineRows(engine, SETTINGS, OWN)) as answering:
-        run_rows(arriving(lines), True, answering, write or written.append, Finished(), count, **options)
+        run_rows(lines, True, answering, write or written.append, Finished(), count, **options)
     assert not engine.thread.is_alive()
     return written
 
@@ -77,11 +77,6 @@ def test_a_row_that_cannot_be_asked_has_an_error_in_its_place(session):
     assert "error" not in first
     assert "fast" in second["error"]["message"]
     assert "row k: keep 7" in third["error"]["message"]
-
-
-def test_unknown_keys_are_warnings(session):
-    (record,) = run(session, [{**ROWS[0], "kep": 0.1}])
-    assert "key 'kep' of the row" in record["warnings"][-1]
 
 
 def test_a_failed_device_ends_the_batch(session, monkeypatch):
@@ -135,11 +130,11 @@ def test_each_list_of_documents_is_read_once_also_one_that_cannot_be_read():
             raise SpecprefillError("lost")
         return OWN
 
-    remembered = reading_once(reader)
+    cached_read = read_once(reader)
     for _ in range(2):
-        assert remembered(("a", "b")) is OWN
+        assert cached_read(("a", "b")) is OWN
         with pytest.raises(SpecprefillError, match="lost"):
-            remembered(("lost",))
+            cached_read(("lost",))
     assert read == [("a", "b"), ("lost",)]
 
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from specprefill_cli.batching.loop import BatchEnded
-from specprefill_cli.batching.ray_rows import RayRows, RowActor, division, import_ray, start
+from specprefill_cli.batching.ray_rows import RayRows, RowActor, divide_cluster, import_ray, start
 from specprefill_cli.errors import SpecprefillError
 
 SCRIPT = Path(__file__).parent.with_name("helpers") / "batch_workers.py"
@@ -62,9 +62,9 @@ def test_workers_share_the_cluster(resources, workers, gpus, expected):
     ray = SimpleNamespace(cluster_resources=lambda: resources, nodes=lambda: nodes)
     if expected is None:
         with pytest.raises(SpecprefillError, match="fewer --workers, or add nodes"):
-            division(ray, workers, gpus)
+            divide_cluster(ray, workers, gpus)
     else:
-        assert division(ray, workers, gpus) == expected
+        assert divide_cluster(ray, workers, gpus) == expected
 
 
 def refuse():

@@ -13,7 +13,7 @@ from specprefill_cli.draft_kv.gate import ACCEPT, DROP, RECOMPUTE, Gate, drop_do
 from specprefill_cli.draft_kv.mapped_cache import mapped_state
 from specprefill_cli.draft_kv.projection import KvCalibration, KvMap, LayerFit, find_map, maps_of, pair_identity
 from specprefill_cli.draft_kv.raw_kv import attention_module
-from specprefill_cli.lab.study.controls import everything_of, fresh, spliced, zeroed
+from specprefill_cli.lab.study.controls import copy_cache, fresh, splice_document, zero_kv
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
@@ -217,7 +217,7 @@ def replace_mapped_kv(monkeypatch, contents):
     """From now on, put other contents into every mapped cache."""
 
     def replaced(request, kv_map, states):
-        return fresh(contents(everything_of(mapped_state(request, kv_map, states)), request.prompt.document))
+        return fresh(contents(copy_cache(mapped_state(request, kv_map, states)), request.prompt.document))
 
     monkeypatch.setattr(mapped_cache, "mapped_state", replaced)
 
@@ -225,15 +225,15 @@ def replace_mapped_kv(monkeypatch, contents):
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_kv_of_another_document_does_not_pass_a_gate_that_native_kv_passes(own_draft, signal, monkeypatch):
     set_map(own_draft, gate=gate(1e-4, signal))
-    replace_mapped_kv(monkeypatch, partial(spliced, foreign_kv(own_draft)))
+    replace_mapped_kv(monkeypatch, partial(splice_document, foreign_kv(own_draft)))
     assert not prefilled(own_draft, "draft-kv").gate.accepted
 
 
 def test_the_bundled_gate_refuses_zeros_and_another_documents_kv(tiny_session, monkeypatch):
     right = prefilled(tiny_session, "draft-kv", recompute=0.5)
     assert (right.gate.signal, right.gate.threshold is not None) == (ATTENTION_OUTPUT, True)
-    wrong = partial(spliced, foreign_kv(tiny_session))
-    for contents in (zeroed, wrong):
+    wrong = partial(splice_document, foreign_kv(tiny_session))
+    for contents in (zero_kv, wrong):
         with monkeypatch.context() as patch:
             replace_mapped_kv(patch, contents)
             corrupted = prefilled(tiny_session, "draft-kv", recompute=0.5)

@@ -66,15 +66,15 @@ def test_a_row_brings_its_documents_and_settings(ask, upstream, outcomes, tmp_pa
 
 
 def test_a_row_that_is_given_up_holds_nothing_up(ask, upstream, outcomes):
-    asked = threading.Event()
+    received = threading.Event()
 
     def hang(handler):
-        asked.set()
+        received.set()
         silent(handler)
 
     upstream.script = lambda body: hang if "hangs" in body["messages"][-1]["content"] else says("42")
     cancel = ask("What hangs?")
-    assert asked.wait(60)
+    assert received.wait(60)
     ask("What answers?")
     question, record = outcomes.get()
     assert (question, record["answer"]) == ("What answers?", "42")

@@ -6,7 +6,7 @@ from specprefill_cli.answering.comparison import Comparison
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.documents.sentences import sentence_ranges
-from specprefill_cli.endpoint.choosing import SHORTEST
+from specprefill_cli.endpoint.choosing import SHORT_TOKENS
 from specprefill_cli.endpoint.client import EndpointError
 from specprefill_cli.endpoint.session import open_endpoint
 from specprefill_cli.errors import UsageError
@@ -57,8 +57,8 @@ def test_the_time_to_first_token_has_both_parts(session, handbook):
 
 def test_the_record_says_how_tokens_are_counted_and_what_may_have_been_cut(session, upstream, handbook):
     upstream.script = lambda _body: says("42", prompt_tokens=321)
-    told = session.ask(handbook, QUESTION).finished().warnings
-    assert "tokens are counted with tiny:draft's tokenizer; the endpoint counts 321 in the sent text" in told[-1]
+    warnings = session.ask(handbook, QUESTION).finished().warnings
+    assert "tokens are counted with tiny:draft's tokenizer; the endpoint counts 321 in the sent text" in warnings[-1]
     upstream.script = lambda _body: says("42", prompt_tokens=10)
     assert "may have cut the prompt" in session.ask(handbook, QUESTION).finished().warnings[-1]
 
@@ -73,7 +73,7 @@ def test_full_sends_everything_and_scores_nothing(session, upstream, handbook):
     assert answer.phases["draft_prefill"] == answer.phases["scoring"] == 0
 
 
-@pytest.mark.parametrize(("sentences", "mode"), [(3, "full"), (SHORTEST // 4, "select")])
+@pytest.mark.parametrize(("sentences", "mode"), [(3, "full"), (SHORT_TOKENS // 4, "select")])
 def test_auto_sends_short_documents_whole(session, sentences, mode):
     document = one_page_document("gate.txt", "The gate is open from nine to five. " * sentences, "text/plain")
     answer = session.ask([document], "When is the gate open?").finished()
@@ -130,8 +130,8 @@ def test_modes_are_compared_and_one_that_does_not_fit_is_a_misfit(session, upstr
     assert full.answer.kept_tokens > 5 * select.answer.kept_tokens
     assert (select.agreement, select.first_token_kl) == (1.0, None)
     assert select.speedup > 0
-    whole = error(400, "maximum context length is 2048 tokens")
-    upstream.script = lambda body: says("42") if "[...]" in body["messages"][-1]["content"] else whole
+    too_long = error(400, "maximum context length is 2048 tokens")
+    upstream.script = lambda body: says("42") if "[...]" in body["messages"][-1]["content"] else too_long
     (only,) = comparison.ask(QUESTION, session.settings, ["full", "select"])
     assert only.asked == "select"
     assert "maximum context length is 2048" in comparison.misfits["full"]

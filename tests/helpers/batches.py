@@ -1,7 +1,6 @@
 """A batch with a stub in place of an engine."""
 
 from specprefill_cli.batching.loop import run_rows
-from specprefill_cli.batching.rows import arriving
 
 
 class StubEngine:
@@ -26,4 +25,4 @@ class StubEngine:
 
 def run_batch(lines, has_documents, answer, write, finished, count, **options):
     """Answer each line as it arrives, in order; answer: returns a row's record."""
-    run_rows(arriving(lines), has_documents, StubEngine(answer), write, finished, count, **options)
+    run_rows(lines, has_documents, StubEngine(answer), write, finished, count, **options)

@@ -29,10 +29,10 @@ def test_the_gguf_file_has_the_same_token_ids_and_nearly_the_same_logits(exporte
     )
     ids = tokenizer(TEXT, add_special_tokens=False).input_ids
     assert again(TEXT, add_special_tokens=False).input_ids == ids
-    ours = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    theirs = AutoModelForCausalLM.from_pretrained(exported, gguf_file="target.gguf", dtype=torch.float32)
+    original = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    converted = AutoModelForCausalLM.from_pretrained(exported, gguf_file="target.gguf", dtype=torch.float32)
     with torch.no_grad():
-        expected, found = (model(torch.tensor([ids])).logits.log_softmax(-1) for model in (ours, theirs))
+        expected, computed = (model(torch.tensor([ids])).logits.log_softmax(-1) for model in (original, converted))
     # Eight bits a weight: the order of the likely tokens stays, the logits move a little.
-    assert (expected - found).abs().mean() < 0.1
-    assert (expected.argmax(-1) == found.argmax(-1)).float().mean() > 0.8
+    assert (expected - computed).abs().mean() < 0.1
+    assert (expected.argmax(-1) == computed.argmax(-1)).float().mean() > 0.8

@@ -49,8 +49,8 @@ def prompts(tiny_session):
 
 def test_llama_cpp_splits_text_into_the_same_ids(llama, tokenizer):
     text = (packaged_folder("sample_docs") / "sources" / "harbour-handbook.md").read_text(encoding="utf-8")
-    theirs = llama.post("/tokenize", json={"content": text, "add_special": False, "parse_special": False}).json()
-    assert theirs["tokens"] == tokenizer(text, add_special_tokens=False).input_ids
+    llama_tokens = llama.post("/tokenize", json={"content": text, "add_special": False, "parse_special": False}).json()
+    assert llama_tokens["tokens"] == tokenizer(text, add_special_tokens=False).input_ids
 
 
 def without_stops(tokens, target):
@@ -62,11 +62,11 @@ def test_llama_cpp_answers_as_our_full_prefill_does(llama, prompts, tiny_session
     same = 0
     for tokens in prompts:
         logits, state = prefill(target.model, tokens, torch.arange(len(tokens)), 16_384)
-        ours = [int(logits.argmax())]
-        while len(ours) < TOKENS and ours[-1] not in target.stop_tokens:
-            step = run(target.model, torch.tensor(ours[-1:]), torch.tensor([state.length]), state)
-            ours.append(int(step.argmax()))
+        our_tokens = [int(logits.argmax())]
+        while len(our_tokens) < TOKENS and our_tokens[-1] not in target.stop_tokens:
+            step = run(target.model, torch.tensor(our_tokens[-1:]), torch.tensor([state.length]), state)
+            our_tokens.append(int(step.argmax()))
         question = {"prompt": tokens.tolist(), "n_predict": TOKENS, "temperature": 0, "return_tokens": True}
-        theirs = llama.post("/completion", json=question).json()["tokens"]
-        same += without_stops(theirs, target) == without_stops(ours, target)
+        llama_tokens = llama.post("/completion", json=question).json()["tokens"]
+        same += without_stops(llama_tokens, target) == without_stops(our_tokens, target)
     assert same >= 18

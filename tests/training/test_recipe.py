@@ -3,21 +3,17 @@
 import json
 import lzma
 import random
-from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.hub import model_source
-from specprefill_cli.training import corpus, score
+from specprefill_cli.training import corpus
 from specprefill_cli.training.__main__ import app
 from specprefill_cli.training.batches import Batch, BatchStream, make_batch
 from specprefill_cli.training.cloze import cloze, cloze_block
 from specprefill_cli.training.export import export_pair
-from specprefill_cli.training.needles import needle_rows
 from specprefill_cli.training.network import (
     LanguageModel,
     ProbeTargets,
@@ -56,9 +52,14 @@ def data(tmp_path_factory):
     write(folder / "pretrain" / "a.jsonl.xz", [{"text": text + "\n" + PROSE} for text in shuffled])
     secret = "alpha beta gamma delta epsilon zeta eta theta iota"
     write(folder / "dev" / "d.jsonl.xz", [{"context": secret, "question": "What is it?", "answers": ["beta"]}])
-    good = {"context": PROSE, "question": "Where does the mill stand?", "answers": ["by the river"], "verbatim": True}
+    verbatim = {
+        "context": PROSE,
+        "question": "Where does the mill stand?",
+        "answers": ["by the river"],
+        "verbatim": True,
+    }
     leaked = {"context": f"Note: {secret}.", "question": "Which letter?", "answers": ["gamma"], "verbatim": True}
-    write(folder / "qa" / "q.jsonl.xz", [good, leaked, good | {"verbatim": False}])
+    write(folder / "qa" / "q.jsonl.xz", [verbatim, leaked, verbatim | {"verbatim": False}])
     return folder
 
 
@@ -128,7 +129,7 @@ def test_relations_have_valid_slots_and_kinds():
 @pytest.mark.parametrize("progress", [0.0, 0.2, 0.6, 0.9])
 def test_pointers_lead_to_the_predicted_token(data, run, progress):
     maker = row_source(data, run)(1)
-    copied = asked = 0
+    copied = pointers = 0
     for _ in range(4):
         batch = make_batch(maker, progress, 2_048)
         flat = batch.tokens.flatten()
@@ -140,11 +141,11 @@ def test_pointers_lead_to_the_predicted_token(data, run, progress):
                 if query >= 0:
                     assert target < query
                     copied += int(batch.tokens[row, query + 1] == batch.tokens[row, target])
-                    asked += 1
+                    pointers += 1
         assert not set(batch.answers.tolist()) & set(batch.texts.tolist())
         assert (flat[batch.texts + 1] != maker.pad).all()
     # Only a first token may differ from the one it is copied from (with and without the blank before it).
-    assert copied > 0.5 * asked
+    assert copied > 0.5 * pointers
 
 
 def test_guided_losses_are_small_only_for_right_attention():
@@ -178,8 +179,8 @@ def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_p
     assert (resumed.steps, resumed.seconds, resumed.tokens) == (first.steps, first.seconds, first.tokens)
     weights = first.models.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in resumed.models.state_dict().items())
-    for ours, theirs in zip(resumed.optimizers, first.optimizers, strict=True):
-        states = zip(ours.state_dict()["state"].values(), theirs.state_dict()["state"].values(), strict=True)
+    for loaded, saved in zip(resumed.optimizers, first.optimizers, strict=True):
+        states = zip(loaded.state_dict()["state"].values(), saved.state_dict()["state"].values(), strict=True)
         assert all(torch.equal(torch.as_tensor(a[key]), torch.as_tensor(b[key])) for a, b in states for key in b)
     # A complete run has nothing to add.
     assert train(shape, settings, BatchStream(source, 1_024, 1), folder).steps == first.steps
@@ -206,17 +207,17 @@ def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_p
     from transformers import AutoModelForCausalLM
 
     for name, sizes in (("target", shape.target), ("draft", shape.draft)):
-        ours = LanguageModel(sizes)
+        trained = LanguageModel(sizes)
         state = {
             key.removeprefix(f"{name}."): value
             for key, value in second.models.state_dict().items()
             if key.startswith(name)
         }
-        ours.load_state_dict({key: value.half().float() for key, value in state.items()})
+        trained.load_state_dict({key: value.half().float() for key, value in state.items()})
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32)
         tokens, positions = torch.arange(5, 45)[None], torch.arange(40)[None]
         with torch.no_grad():
-            expected = ours.logits(ours(tokens, positions, None)[0])
+            expected = trained.logits(trained(tokens, positions, None)[0])
             torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -246,7 +247,7 @@ def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(data, run, tmp_path)
     assert (batch.tokens == maker.pad).any()
     rows, length = batch.tokens.shape
     trainer = Trainer(PAIR_SHAPES["smoke"], TrainSettings(minutes=1, compile=False), tmp_path)
-    whole = trainer.losses("target", batch, None)
+    together = trainer.losses("target", batch, None)
     summed = {"answer": 0.0, "text": 0.0}
     for row in range(rows):
         used = int((batch.tokens[row] != maker.pad).sum())
@@ -254,17 +255,17 @@ def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(data, run, tmp_path)
         for name in ("answers", "texts"):
             flat = getattr(batch, name)
             indices[name] = flat[(flat >= row * length) & (flat < (row + 1) * length)] - row * length
-        alone = Batch(
+        single_row = Batch(
             tokens=batch.tokens[row : row + 1, :used],
             positions=batch.positions[row : row + 1, :used],
             probes=None,
             **indices,
         )
-        losses = trainer.losses("target", alone, None)
+        losses = trainer.losses("target", single_row, None)
         summed["answer"] += losses["answer"].item() * len(indices["answers"])
         summed["text"] += losses["text"].item() * len(indices["texts"])
-    assert summed["answer"] / len(batch.answers) == pytest.approx(whole["answer"].item(), rel=1e-4)
-    assert summed["text"] / len(batch.texts) == pytest.approx(whole["text"].item(), rel=1e-4)
+    assert summed["answer"] / len(batch.answers) == pytest.approx(together["answer"].item(), rel=1e-4)
+    assert summed["text"] / len(batch.texts) == pytest.approx(together["text"].item(), rel=1e-4)
 
 
 def test_cloze_questions_ask_for_pieces_of_the_text():
@@ -316,16 +317,6 @@ def test_shards_hold_the_text_and_yield_rows_of_it(data, run, tmp_path):
         ShardStream(tmp_path / "none", tokenizer, 2_048, 1_024, seed=3)
 
 
-def test_needles_lie_at_their_depths(run):
-    tokenizer = load_tokenizer(run / "tokenizer")
-    rows = needle_rows([PROSE], tokenizer, 400, seed=1)
-    assert len(rows) == 200
-    for row in rows:
-        place = row["context"].index(row["answers"][0]) / len(row["context"])
-        depth = int(row["id"].split("-")[1])
-        assert depth / 10 - 0.1 < place < depth / 10 + 0.2
-
-
 @pytest.mark.slow
 def test_dry_run_goes_through_all_steps(data, tmp_path):
     from typer.testing import CliRunner
@@ -335,45 +326,3 @@ def test_dry_run_goes_through_all_steps(data, tmp_path):
     logs = [json.loads((tmp_path / step / "settings.json").read_text()) for step in ("pretrain", "tune")]
     assert [log["settings"]["text_weight"] for log in logs] == [1.0, 0.4]
     assert (tmp_path / "exported" / "target" / "model.safetensors").is_file()
-
-
-@pytest.mark.slow
-def test_score_measures_and_writes_every_question_set(tmp_path, monkeypatch):
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "pretrain").mkdir()
-    rows = [
-        {
-            "id": n,
-            "title": "Gates",
-            "context": f"The gate of farm {n} is green. Farmer {n}{n} keeps its key. " * 3,
-            "question": f"Who keeps the key of gate {n}?",
-            "answers": [f"Farmer {n}{n}"],
-        }
-        for n in range(25)
-    ]
-    with lzma.open(tmp_path / "dev" / "squad11_dev.jsonl.xz", "wt") as out:
-        out.write("\n".join(json.dumps(row) for row in rows))
-    with lzma.open(tmp_path / "pretrain" / "a.jsonl.xz", "wt") as out:
-        out.write(json.dumps({"text": (PROSE + "\n") * 200}))
-    samples = tmp_path / "sample_docs"
-    samples.mkdir()
-    (samples / "questions.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    monkeypatch.setattr(score, "packaged_folder", lambda _name: samples)
-    monkeypatch.setattr(score, "NEEDLE_TOKENS", (500,))
-    pair = Path(model_source("tiny:target")).parent
-    tokenizer = load_tokenizer(pair / "target")
-    measurements = score.score_pair(tmp_path, pair, tokenizer, tmp_path, 2, 1, 3, lambda _text: None)
-    counts = Counter(measurement.measure for measurement in measurements)
-    assert counts == {
-        "sample questions": 2,
-        "dev, one paragraph": 1,
-        "dev, 20 paragraphs": 9,
-        "needles in 500 tokens": 2,
-    }
-    assert {item.row.n for item in measurements if item.measure.startswith("dev")} == {2}
-    written = json.loads((tmp_path / "scores.json").read_text())
-    assert [record["measure"] for record in written] == [measurement.measure for measurement in measurements]
-    tables = (tmp_path / "scores.md").read_text().split("\n\n")
-    assert [len(table.splitlines()) for table in tables] == [len(measurements) + 2, 3]
-    not_found = json.loads((tmp_path / "not_found.json").read_text())
-    assert (not_found["n"], not_found["false_alarms"]) == (3, 0)

@@ -2,7 +2,7 @@
 
 import random
 
-from specprefill_cli.training.renaming import Names, names_in, other_number, renamed
+from specprefill_cli.training.renaming import Names, names_in, other_number, rename_blocks
 from specprefill_cli.training.synthesis import Block, Question
 
 TEXT = "In 1904 the bridge was opened by Ana Rossi. It cost 250 crowns, and later Rossi moved to Lisbon in March 1911."
@@ -28,13 +28,13 @@ BLOCK = Block(
 
 def test_answers_still_stand_at_their_positions():
     for seed in range(50):
-        block = renamed([BLOCK], names("Byron", "Kalmar", "Oslo"), random.Random(seed))[0]
+        block = rename_blocks([BLOCK], names("Byron", "Kalmar", "Oslo"), random.Random(seed))[0]
         for question in block.questions:
             assert block.text[question.start : question.start + len(question.answer)] == question.answer
 
 
 def test_replaces_names_and_numbers_alike_but_not_months():
-    block = renamed([BLOCK], names("Byron"), random.Random(1))[0]
+    block = rename_blocks([BLOCK], names("Byron"), random.Random(1))[0]
     assert "Rossi" not in block.text
     assert "Lisbon" not in block.text
     assert block.questions[0].answer == "Byron Byron"
@@ -50,7 +50,7 @@ def test_different_names_stay_different():
     text = "In May the bridge of Ana was sold to Bo by Cy, and the mill of Dora to Eve."
     pool = [f"Name{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
     for seed in range(30):
-        (block,) = renamed([Block(text)], names(*pool), random.Random(seed))
+        (block,) = rename_blocks([Block(text)], names(*pool), random.Random(seed))
         drawn = [word.strip(".,") for word in block.text.split() if word.startswith("Name")]
         assert len(drawn) == len(set(drawn)) > 2
 
@@ -62,15 +62,15 @@ def test_years_stay_years_and_numbers_keep_their_length():
 
 
 def test_pool_holds_names_from_inside_sentences():
-    known = names_in(["Rain fell on Oslo and on Bergen.", "Nobody came to The Hague.", "the rain"])
-    assert known.pool == ["Oslo", "Bergen", "Hague"]
-    assert {"rain", "the", "came"} <= known.ordinary
+    found_names = names_in(["Rain fell on Oslo and on Bergen.", "Nobody came to The Hague.", "the rain"])
+    assert found_names.pool == ["Oslo", "Bergen", "Hague"]
+    assert {"rain", "the", "came"} <= found_names.ordinary
 
 
 def test_keeps_words_that_are_not_names():
     text = "The mill closed. It was sold, the papers say, in The Times, and, When asked, Byron wrote to Rossi."
     block = Block(text, (Question("When was the mill of Rossi sold?", "Byron", text.index("Byron")),))
-    (result,) = renamed([block], Names(["Kalmar", "Oslo"], frozenset({"when"})), random.Random(1))
+    (result,) = rename_blocks([block], Names(["Kalmar", "Oslo"], frozenset({"when"})), random.Random(1))
     assert result.text.startswith("The mill closed. It was sold, the papers say, in The ")
     assert "When asked" in result.text
     (question,) = result.questions

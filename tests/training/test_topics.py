@@ -67,10 +67,10 @@ def test_document_gives_a_fact_a_single_value():
 
 def test_questions_name_the_facts_that_a_document_states():
     book, rng = FactBook(), random.Random(6)
-    alone = next(relation for relation in book.relations if relation["subject"] is None)
-    (statement,) = book.statements(alone, 1, rng, set())
+    without_subject = next(relation for relation in book.relations if relation["subject"] is None)
+    (statement,) = book.statements(without_subject, 1, rng, set())
     stated: set = set()
-    book.statements(alone, 1, rng, stated)
+    book.statements(without_subject, 1, rng, stated)
     assert statement.question.fact in stated
     assert statement.question.moved(7).fact == statement.question.fact
 

@@ -11,7 +11,7 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.prefill import prompt_of_length
-from specprefill_cli.lab.evaluation.statistics import known_mean, quartiles
+from specprefill_cli.lab.evaluation.statistics import mean_or_none, quartiles
 from specprefill_cli.record import Record
 from specprefill_cli.settings import OFF, Settings
 
@@ -164,8 +164,8 @@ def decode_row(
         speedup_low=low,
         speedup_high=high,
         identical=all(ours.token_ids == base.token_ids for ours, base in pairs) if greedy else None,
-        acceptance_rate=known_mean(answer.acceptance_rate for answer in last),
-        accepted_length_mean=known_mean(answer.accepted_length_mean for answer in last),
+        acceptance_rate=mean_or_none(answer.acceptance_rate for answer in last),
+        accepted_length_mean=mean_or_none(answer.accepted_length_mean for answer in last),
         proposer=", ".join(dict.fromkeys(answer.proposer for answer in last if answer.proposer)) or None,
         speculation=[answer.speculation.reason or answer.speculation.state for answer in last],
     )

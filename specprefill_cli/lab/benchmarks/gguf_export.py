@@ -46,7 +46,7 @@ def export_gguf(model: Path, out: Path) -> None:
         weight = weight.astype(np.float32)
         projection = name.split(".")[-2]
         if projection in heads:
-            weight = interleaved(weight, heads[projection])
+            weight = interleave_rows(weight, heads[projection])
         kind = gguf.GGMLQuantizationType.F32 if weight.ndim == 1 else gguf.GGMLQuantizationType.Q8_0
         short_name = names.get_name(name, try_suffixes=(".weight",)) or name
         writer.add_tensor(short_name, gguf.quants.quantize(weight, kind), raw_dtype=kind)
@@ -75,7 +75,7 @@ def add_tokenizer(writer: GGUFWriter, tokenizer: dict[str, Any], config: dict[st
     writer.add_add_bos_token(False)
 
 
-def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+def interleave_rows(weight: np.ndarray, heads: int) -> np.ndarray:
     """A query or key projection [rows, columns] with its rows in llama.cpp's order.
 
     Rotary embedding pairs neighbouring rows in llama.cpp, and the two halves of a head in transformers.

@@ -77,12 +77,12 @@ def bench_needles(
     table = []
     for length in lengths:
         generator = random.Random(length)
-        asked = settings.varied(keep=min(1.0, MARGIN * kept_tokens / length))
+        keep_settings = settings.varied(keep=min(1.0, MARGIN * kept_tokens / length))
         answers = []
         for number in range(count):
             step(f"{length:,} tokens, {number} of {count}")
             needle = hide_needle(text, int(length * characters), (number + 0.5) / count, generator)
-            answer = session.ask(needle.collection, needle.question, asked).finished()
+            answer = session.ask(needle.collection, needle.question, keep_settings).finished()
             answers.append((answer, contains_answer(answer.answer, [needle.value])))
         table.append(needle_row(length, answers))
     return table

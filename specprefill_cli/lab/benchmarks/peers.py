@@ -1,15 +1,14 @@
-"""Other programs' plain prefill, measured on the same prompts as the modes: transformers, llama.cpp and vLLM."""
+"""Other programs' plain prefill, measured on the same prompts as the modes: transformers and llama.cpp."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.installation import install_command, pip_command
+from specprefill_cli.installation import install_command
 from specprefill_cli.models.attention import ATTENTION
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 TRANSFORMERS = "transformers"
 LLAMA_CPP = "llama.cpp"
-VLLM = "vllm"
 PLAIN_ATTENTION = "sdpa"
 
 
@@ -89,44 +87,3 @@ def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
         return int(server.handle_completions(question)["choices"][0]["logprobs"]["content"][0]["id"])
 
     return Peer(LLAMA_CPP, read)
-
-
-def has_vllm() -> bool:
-    """Whether vLLM is installed and there is an NVIDIA GPU for it."""
-    import torch
-
-    return find_spec("vllm") is not None and torch.cuda.is_available()
-
-
-def vllm_peer(checkpoint: str, dtype: str, context: int, memory_share: float) -> Peer:
-    """VLLM on the GPU with the target's checkpoint, a folder or a hub id, in the target's dtype.
-
-    It caches no prefixes, so that every prefill starts cold; the rest is as vLLM sets it.
-
-    context: tokens of the longest prompt and its first token; memory_share: of the whole GPU, for weights and KV
-
-    Raises SpecprefillError if vLLM is not installed or cannot load the checkpoint.
-    """
-    try:
-        from vllm import LLM, SamplingParams
-    except ImportError as error:
-        raise SpecprefillError(
-            f"bench peer --engine vllm needs the package vllm; install it with {pip_command('vllm')}"
-        ) from error
-    try:
-        engine = LLM(
-            model=checkpoint,
-            dtype=dtype,
-            max_model_len=context,
-            gpu_memory_utilization=memory_share,
-            enable_prefix_caching=False,
-        )
-    except (ValueError, RuntimeError, OSError) as error:
-        raise SpecprefillError(f"{checkpoint}: vLLM cannot load it ({first_line(error)})") from error
-    one_token = SamplingParams(temperature=0.0, max_tokens=1)
-
-    def read(tokens: Tensor) -> int:
-        (answer,) = engine.generate([{"prompt_token_ids": tokens.tolist()}], one_token, use_tqdm=False)
-        return int(answer.outputs[0].token_ids[0])
-
-    return Peer(VLLM, read)

@@ -14,18 +14,12 @@ TITLE = "Speedup of the time to first token over full prefill"
 
 
 def speedup_plot(rows: Sequence[BenchRow]) -> str:
-    """A benchmark's rows as SVG: a line for each mode and keep ratio, with the ratio of its counted operations.
-
-    Raises ValueError if no row but the baseline has a speedup.
-    """
-    series = series_of(rows)
-    if not series:
-        raise ValueError(f"no row has a speedup over {BASELINE}")
+    """A benchmark's rows as SVG: a line for each mode and keep ratio, with the ratio of its counted operations."""
     return line_plot(
         TITLE,
         "prompt length in tokens (logarithmic)",
         f"speedup over {BASELINE}",
-        series,
+        series_of(rows),
         x_log=True,
         bound_name="ratio of counted operations",
         baseline=(BASELINE, 1.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
@@ -12,7 +12,6 @@ from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.memory import growth, return_freed_memory
 from specprefill_cli.lab.benchmarks.peers import Peer
-from specprefill_cli.lab.benchmarks.utilization import UNCOUNTED_PHASES, achieved_tflops, counted_tflop
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
 from specprefill_cli.lab.session import check_context
@@ -26,6 +25,8 @@ from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
 QUESTION = "Which torque is given for the mounting screws?"
+# A run that spends time in these phases does more than scoring and prefill, whose operations are counted.
+UNCOUNTED_PHASES = ("mapping", "checkpoints")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +38,6 @@ class BenchRow:
         Above 1 it means that the target's short pass, or the draft, computes more a second than `full` does
     peak_memory_bytes: the most memory in use, and memory_growth_bytes what of it was not in use before the prompt;
         None if the system does not report it
-    tflops: achieved TFLOP/s of draft and target, all ranks together, by the phase that they are named after
-    mfu: their share of what the devices can do at most; empty where that is not known
     """
 
     length: int
@@ -54,8 +53,6 @@ class BenchRow:
     peak_memory_bytes: int | None
     memory_growth_bytes: int | None
     phases: dict[str, float]
-    tflops: dict[str, float] = field(default_factory=dict)
-    mfu: dict[str, float] = field(default_factory=dict)
 
 
 def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Collection:
@@ -84,11 +81,8 @@ def bench_prefill(
     base: Settings,
     step: Callable[[str], None],
     peers: Sequence[Peer] = (),
-    peak_tflops: float | None = None,
 ) -> list[BenchRow]:
     """Measure every configuration and peer at every length `repeat` times in turns, after a round that measures memory.
-
-    peak_tflops: what all devices together can do at most
 
     Raises UsageError for a length that the question alone fills, PromptTooLong for one beyond the pair's context.
     """
@@ -104,7 +98,9 @@ def bench_prefill(
         session.warm_up(configuration.settings(base))
     table = []
     for length, collection in prompts.items():
-        runs: dict[Configuration, list[Measurement]] = {asked: [] for asked in (*configurations, *reads)}
+        runs: dict[Configuration, list[Measurement]] = {
+            configuration: [] for configuration in (*configurations, *reads)
+        }
         for number in range(repeat + 1):
             for configuration, measured in runs.items():
                 step(f"{length:,} tokens, {configuration.mode}, round {number} of {repeat}")
@@ -114,7 +110,7 @@ def bench_prefill(
                     measured.append(measure_peer(reads[configuration], session, collection, base))
                 else:
                     measured.append(measure_mode(session, collection, configuration.settings(base)))
-        table += rows(length, runs, peak_tflops)
+        table += rows(length, runs)
     return table
 
 
@@ -127,19 +123,17 @@ class Measurement:
         memory: PeakMemory,
         kept_ratio: float = 1.0,
         limit: float | None = None,
-        tflop: Mapping[str, float] | None = None,
     ) -> None:
         self.ttft, self.phases = clock.ttft, clock.phases()
         self.peak, self.growth = memory.bytes(), growth(memory)
         self.kept_ratio, self.limit = kept_ratio, limit
-        self.tflops = achieved_tflops(tflop or {}, self.phases)
 
 
 def measure_mode(session: Session, collection: Collection, settings: Settings) -> Measurement:
     """One prefill in a mode."""
     stream = session.ask(collection, QUESTION, settings)
     kept = stream.prefilled.plan.kept_ratio
-    return Measurement(stream.request.clock, stream.memory, kept, limit(stream), counted_tflop(stream))
+    return Measurement(stream.request.clock, stream.memory, kept, limit(stream))
 
 
 def measure_peer(peer: Peer, session: Session, collection: Collection, settings: Settings) -> Measurement:
@@ -176,24 +170,23 @@ def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, compute
     return target.prefill_flops(prompt_tokens) / (scoring + target.prefill_flops(computed_tokens))
 
 
-def rows(
-    length: int, runs: Mapping[Configuration, Sequence[Measurement]], peak_tflops: float | None = None
-) -> list[BenchRow]:
+def rows(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) -> list[BenchRow]:
     """One row for each configuration: the memory of its first run, and medians over the others."""
-    medians = {asked: statistics.median(run.ttft for run in measured[1:]) for asked, measured in runs.items()}
-    full = next((median for asked, median in medians.items() if asked.mode == BASELINE), None)
+    medians = {
+        configuration: statistics.median(run.ttft for run in measured[1:]) for configuration, measured in runs.items()
+    }
+    full = next((median for configuration, median in medians.items() if configuration.mode == BASELINE), None)
     table = []
-    for asked, (first, *measured) in runs.items():
+    for configuration, (first, *measured) in runs.items():
         low, high = quartiles([run.ttft for run in measured])
-        speedup = full / medians[asked] if full is not None else None
+        speedup = full / medians[configuration] if full is not None else None
         bound = measured[0].limit
-        tflops = {name: statistics.median(run.tflops[name] for run in measured) for name in measured[0].tflops}
         table.append(
             BenchRow(
                 length=length,
-                mode=asked.mode,
-                keep=asked.keep,
-                ttft_seconds=medians[asked],
+                mode=configuration.mode,
+                keep=configuration.keep,
+                ttft_seconds=medians[configuration],
                 ttft_low=low,
                 ttft_high=high,
                 speedup=speedup,
@@ -203,8 +196,6 @@ def rows(
                 peak_memory_bytes=first.peak,
                 memory_growth_bytes=first.growth,
                 phases={name: statistics.median(run.phases[name] for run in measured) for name in first.phases},
-                tflops=tflops,
-                mfu={} if peak_tflops is None else {name: rate / peak_tflops for name, rate in tflops.items()},
             )
         )
     return table

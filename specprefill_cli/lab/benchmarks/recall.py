@@ -91,17 +91,17 @@ def bench_recall(
     Raises SpecprefillError where no question is left.
     """
     tallies = {scorer.name: Tally() for scorer in scorers}
-    asked: list[str] = []
+    identifiers: list[str] = []
     for number, item in enumerate(items):
         step(f"{number:,} of {len(items):,} questions")
         for scorer in scorers:
             counted = tally(tallies[scorer.name], session, item, scorer, keeps, settings, warm=number == 0)
         if counted:
-            asked.append(item.identifier)
-    if not asked:
+            identifiers.append(item.identifier)
+    if not identifiers:
         raise SpecprefillError("no answer stands in its documents; give questions whose answers do")
     return [
-        recall_row(scorer.name, keep, tallies[scorer.name], tallies[scorers[0].name] if number else None, asked)
+        recall_row(scorer.name, keep, tallies[scorer.name], tallies[scorers[0].name] if number else None, identifiers)
         for number, scorer in enumerate(scorers)
         for keep in keeps
     ]
@@ -126,7 +126,7 @@ def tally(
     counts.documents.add(item.collection.text)
     if warm:
         scorer.score(request.without_caches())
-    scores, seconds = timed(scorer, request)
+    scores, seconds = time_scorer(scorer, request)
     kept = {}
     for keep in keeps:
         plan = select_scored(replace(request, keep=keep), scores, capped=False).plan
@@ -141,7 +141,7 @@ def tally(
     counts.shown.append(answer_shown(item, offsets, scores.importance))
     if fresh:
         counts.new.append(seconds * UNIT / request.document_tokens)
-    counts.known.append(timed(scorer, request)[1])
+    counts.known.append(time_scorer(scorer, request)[1])
     return True
 
 
@@ -152,7 +152,7 @@ def answer_shown(item: Item, offsets: np.ndarray, importance: Tensor) -> bool:
     return contains_answer(" ".join(passage.text for passage in passages), item.answers)
 
 
-def timed(scorer: Scorer, request: PrefillRequest) -> tuple[Scores, float]:
+def time_scorer(scorer: Scorer, request: PrefillRequest) -> tuple[Scores, float]:
     """The scores of a request, and the seconds that they took."""
     started = time.perf_counter()
     scores = scorer.score(request)
@@ -160,8 +160,10 @@ def timed(scorer: Scorer, request: PrefillRequest) -> tuple[Scores, float]:
     return scores, time.perf_counter() - started
 
 
-def recall_row(name: str, keep: float | None, counts: Tally, first: Tally | None, asked: Sequence[str]) -> RecallRow:
-    """The figures of one scorer at one keep ratio; first: what they are compared with; asked: each question's identifier."""
+def recall_row(
+    name: str, keep: float | None, counts: Tally, first: Tally | None, identifiers: Sequence[str]
+) -> RecallRow:
+    """The figures of one scorer at one keep ratio; first: what they are compared with; identifiers: of the questions."""
     recalled = counts.recall.get(keep, [])
     n, hits = len(recalled), sum(recalled)
     low, high = wilson_interval(hits, n)
@@ -184,5 +186,5 @@ def recall_row(name: str, keep: float | None, counts: Tally, first: Tally | None
         kept_ratio=statistics.fmean(counts.kept_ratio[keep]),
         new_ms=1_000 * statistics.median(counts.new),
         known_ms=1_000 * statistics.median(counts.known),
-        missed=tuple(question for question, kept in zip(asked, recalled, strict=True) if not kept),
+        missed=tuple(question for question, kept in zip(identifiers, recalled, strict=True) if not kept),
     )

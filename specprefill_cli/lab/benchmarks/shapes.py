@@ -57,11 +57,11 @@ def published_shapes() -> dict[str, dict[str, Any]]:
 def shape_pair(text: str) -> tuple[str, str]:
     """The names of draft and target in `DRAFT:TARGET`. Raises UsageError for anything else."""
     names = [part.strip().lower() for part in text.split(":")]
-    known = (TINY, *published_shapes())
-    unknown = [name for name in names if name not in known]
+    known_names = (TINY, *published_shapes())
+    unknown = [name for name in names if name not in known_names]
     if len(names) != 2 or unknown:
         problem = f"'{unknown[0]}' is unknown" if unknown else "needs two names"
-        raise UsageError(f"--shapes {text}: {problem}; give DRAFT:TARGET of {', '.join(known)}")
+        raise UsageError(f"--shapes {text}: {problem}; give DRAFT:TARGET of {', '.join(known_names)}")
     return names[0], names[1]
 
 

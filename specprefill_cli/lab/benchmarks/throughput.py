@@ -33,7 +33,7 @@ FIRST_RATE, GROWTH = 0.6, 1.2
 # the end of the questions keeps it short.
 ARRIVING = 0.8
 # Questions that are asked alone to find that out.
-ALONE = 3
+UNLOADED_QUESTIONS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +183,8 @@ def rising_loads(
     """
     session = session.with_cache(None)
 
-    def traffic(arrivals: Sequence[float], most: int | None) -> Traffic:
-        engine = LocalEngine(session, concurrency=most)
+    def traffic(arrivals: Sequence[float], concurrency_limit: int | None) -> Traffic:
+        engine = LocalEngine(session, concurrency=concurrency_limit)
 
         def submit(number: int, deliver: Deliver) -> None:
             question = SHORT_QUESTIONS[number % len(SHORT_QUESTIONS)]
@@ -196,9 +196,9 @@ def rising_loads(
 
     session.warm_up(settings)
     began = time.perf_counter()
-    alone = traffic([0.0] * ALONE, 1)
-    seconds = (time.perf_counter() - began) / ALONE
-    first = min(times[0] for times in alone.pieces.values()) - began
+    unloaded = traffic([0.0] * UNLOADED_QUESTIONS, 1)
+    seconds = (time.perf_counter() - began) / UNLOADED_QUESTIONS
+    first = min(times[0] for times in unloaded.pieces.values()) - began
     if first > limit:
         raise UsageError(f"--limit {limit:g}: one question alone takes {first:.2f} s ({name}); give a longer one")
     rate = FIRST_RATE / seconds

@@ -139,9 +139,9 @@ def check_keys(model: LoadedModel, tokens: Tensor) -> None:
             raise unsupported
 
 
-def close(built: Tensor, own: Tensor) -> bool:
+def close(built: Tensor, expected: Tensor) -> bool:
     """Whether two tensors are equal up to rounding."""
-    return built.shape == own.shape and bool((built - own).abs().max() <= ROUNDING * own.abs().max())
+    return built.shape == expected.shape and bool((built - expected).abs().max() <= ROUNDING * expected.abs().max())
 
 
 def draft_candidates(layers: int) -> list[int]:
@@ -157,8 +157,8 @@ def new_gram(draft: LoadedModel, target: LoadedModel, edge: int, candidates: Seq
     for layer in range(edge + 1, layer_count(target.model)):
         heads, size = key_value_size(target.model, layer)
         outputs[layer] = 2 * heads * size
-    own = hidden_size(target) * (2 if edge else 1)
-    return Gram.empty(own + len(candidates) * hidden_size(draft), outputs)
+    target_inputs = hidden_size(target) * (2 if edge else 1)
+    return Gram.empty(target_inputs + len(candidates) * hidden_size(draft), outputs)
 
 
 def add_sequence(

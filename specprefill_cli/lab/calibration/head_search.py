@@ -55,13 +55,19 @@ def among_best(ranks: np.ndarray, keep: float, chunks: np.ndarray) -> np.ndarray
 def search_heads(sightings: Sequence[Sighting], heads: int) -> tuple[Head, ...]:
     """The best head and, greedily, those that raise recall together with it, equally weighted; heads: per layer."""
     chunks = np.array([sighting.scores.shape[1] for sighting in sightings])
-    alone = recall(np.stack([gold_rank(seen.scores, seen.gold) for seen in sightings], axis=-1), chunks)
-    candidates = np.argsort(-alone, kind="stable")[:MOST_CANDIDATES].tolist()
+    single_recalls = recall(
+        np.stack([gold_rank(sighting.scores, sighting.gold) for sighting in sightings], axis=-1), chunks
+    )
+    candidates = np.argsort(-single_recalls, kind="stable")[:MOST_CANDIDATES].tolist()
     chosen = [candidates.pop(0)]
-    best = alone[chosen[0]]
+    best = single_recalls[chosen[0]]
     while candidates and len(chosen) < MOST_HEADS:
         together = np.stack(
-            [gold_rank(seen.scores[chosen].sum(0) + seen.scores[candidates], seen.gold) for seen in sightings], axis=-1
+            [
+                gold_rank(sighting.scores[chosen].sum(0) + sighting.scores[candidates], sighting.gold)
+                for sighting in sightings
+            ],
+            axis=-1,
         )
         gains = recall(together, chunks)
         place = int(gains.argmax())
@@ -72,7 +78,7 @@ def search_heads(sightings: Sequence[Sighting], heads: int) -> tuple[Head, ...]:
     return tuple(Head(row // heads, row % heads, 1.0 / len(chosen)) for row in sorted(chosen))
 
 
-def combined(sighting: Sighting, chosen: Sequence[Head], heads: int, lexical: float = 0.0) -> np.ndarray:
+def combine_heads(sighting: Sighting, chosen: Sequence[Head], heads: int, lexical: float = 0.0) -> np.ndarray:
     """Chunk scores [chunks] of the chosen heads, blended with BM25's at a weight."""
     rows = [head.layer * heads + head.head for head in chosen]
     weights = np.array([head.weight for head in chosen])
@@ -81,9 +87,9 @@ def combined(sighting: Sighting, chosen: Sequence[Head], heads: int, lexical: fl
 
 def search_lexical(sightings: Sequence[Sighting], chosen: Sequence[Head], heads: int) -> float:
     """The weight of BM25, of `LEXICAL_WEIGHTS`, with the best recall beside the chosen heads; 0 if the gain is noise."""
-    golds = [seen.gold for seen in sightings]
+    golds = [sighting.gold for sighting in sightings]
     recalls = {
-        weight: mean_recall([combined(seen, chosen, heads, weight) for seen in sightings], golds)
+        weight: mean_recall([combine_heads(sighting, chosen, heads, weight) for sighting in sightings], golds)
         for weight in LEXICAL_WEIGHTS
     }
     best = max(recalls, key=lambda weight: recalls[weight])

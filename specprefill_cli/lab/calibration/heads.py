@@ -43,8 +43,6 @@ WINDOW_RECALL = 0.99
 SHORTEST_PROMPT = 4
 # The scorers that need no calibration, which heads must beat.
 UNCALIBRATED = ("question", "lexical")
-# Of the usable questions, those that the search uses and those held out.
-SEARCHED, HELD_OUT = slice(0, None, 2), slice(1, None, 2)
 
 
 def calibrate_heads(
@@ -68,18 +66,18 @@ def calibrate_heads(
     for number, case in enumerate(cases):
         step(f"searching the draft's heads: {number:,} of {len(cases):,}")
         sightings.append(sight(case, draft))
-    searched, held_out = sightings[SEARCHED], sightings[HELD_OUT]
+    searched, held_out = sightings[::2], sightings[1::2]
     chosen = search.search_heads(searched, heads)
     lexical = search.search_lexical(searched, chosen, heads)
     scores = {
-        "heads": [search.combined(seen, chosen, heads, lexical) for seen in held_out],
-        "attention": [search.combined(seen, chosen, heads) for seen in held_out],
-        "lexical": [seen.lexical for seen in held_out],
-        "question": [seen.question for seen in held_out],
+        "heads": [search.combine_heads(sighting, chosen, heads, lexical) for sighting in held_out],
+        "attention": [search.combine_heads(sighting, chosen, heads) for sighting in held_out],
+        "lexical": [sighting.lexical for sighting in held_out],
+        "question": [sighting.question for sighting in held_out],
     }
-    golds = [seen.gold for seen in held_out]
+    golds = [sighting.gold for sighting in held_out]
     recalls = {scorer: search.recalls_by_keep(rows, golds) for scorer, rows in scores.items()}
-    unlimited = [search.combined(seen, chosen, heads, lexical) for seen in sightings]
+    unlimited = [search.combine_heads(sighting, chosen, heads, lexical) for sighting in sightings]
     window, window_recalls, windowed = smallest_window(cases, sightings, chosen, lexical, unlimited)
     evidence: dict[str, float | int] = {"questions": len(sightings)}
     for scorer, by_keep in recalls.items():
@@ -88,7 +86,7 @@ def calibrate_heads(
     return ScoringHeads(
         heads=chosen,
         lexical=lexical,
-        auto_mass=search.auto_mass(windowed, [seen.gold for seen in sightings]),
+        auto_mass=search.auto_mass(windowed, [sighting.gold for sighting in sightings]),
         auto_tokens=int(median(case.request.document_tokens for case in cases)),
         default=all(sum(recalls["heads"].values()) > sum(recalls[other].values()) for other in UNCALIBRATED),
         evidence=evidence,
@@ -129,14 +127,14 @@ def smallest_window(
 
     lexical: the weight of BM25; unlimited: chunk scores [chunks] without a window
     """
-    golds = [seen.gold for seen in sightings]
+    golds = [sighting.gold for sighting in sightings]
     recalls = {"off": search.mean_recall(unlimited, golds)}
     best, best_scores = None, unlimited
     typical = np.median([case.request.draft_prompt.length for case in cases])
     for window in sorted((window for window in WINDOWS if SHORTEST_PROMPT * window <= typical), reverse=True):
         scores = [
-            blend(windowed_scores(case.request, chosen, window), seen.lexical, lexical)
-            for case, seen in zip(cases, sightings, strict=True)
+            blend(windowed_scores(case.request, chosen, window), sighting.lexical, lexical)
+            for case, sighting in zip(cases, sightings, strict=True)
         ]
         recalls[str(window)] = search.mean_recall(scores, golds)
         if recalls[str(window)] < WINDOW_RECALL * recalls["off"]:

@@ -66,7 +66,7 @@ class Gram:
         return self.squares[layer] - 2 * (weight * cross).sum(0) + (weight * (inputs @ weight)).sum(0)
 
 
-def factorized(inputs: Tensor, strength: float) -> tuple[Tensor, Tensor]:
+def factorize(inputs: Tensor, strength: float) -> tuple[Tensor, Tensor]:
     """The matrix of a ridge regression with a free constant, which all layers share, ready to be solved for each.
 
     inputs: `Gram.part`; strength: relative to the mean diagonal entry
@@ -118,7 +118,7 @@ def fit_map(
     candidates: draft layers in the order of their columns, each `draft_size` wide
     own_size: width of the target's own states before them: its embedding, and its state above the exact layers
     """
-    most = min(MOST_DRAFT_LAYERS, len(candidates)) if with_draft else 0
+    max_draft_layers = min(MOST_DRAFT_LAYERS, len(candidates)) if with_draft else 0
     best: dict[int, Fit] = {}
     first: list[tuple[int, ...]] = [(number,) for number in candidates] if with_draft else [()]
     choices = dict.fromkeys(sorted(fitted.outputs), first)
@@ -129,7 +129,7 @@ def fit_map(
             if layer in best and fit.error > (1 - SMALLEST_GAIN) * best[layer].error:
                 continue
             best[layer] = fit
-            if len(fit.draft_layers) < most:
+            if len(fit.draft_layers) < max_draft_layers:
                 others = (number for number in candidates if number not in fit.draft_layers)
                 choices[layer] = [tuple(sorted((*fit.draft_layers, number))) for number in others]
     fits = tuple(
@@ -156,7 +156,7 @@ def best_fits(
         columns = columns_of_layers(chosen)
         inputs, unseen = fitted.part(columns), held_out.part(columns)
         for strength in RIDGES:
-            factors = factorized(inputs, strength)
+            factors = factorize(inputs, strength)
             for layer in layers:
                 weight = torch.linalg.lu_solve(*factors, fitted.outputs[layer][columns])
                 errors = missed_variance(held_out, layer, columns, unseen, weight)
@@ -169,5 +169,5 @@ def best_fits(
 def columns_of(candidates: Sequence[int], draft_size: int, own_size: int, chosen: Sequence[int]) -> Tensor:
     """Columns of the inputs that belong to the target's own states, the chosen draft layers, and the constant."""
     widths = [own_size, *[draft_size] * len(candidates), 1]
-    own, *drafts, constant = torch.arange(sum(widths)).split(widths)
-    return torch.cat([own, *(drafts[list(candidates).index(layer)] for layer in chosen), constant])
+    target_columns, *drafts, constant = torch.arange(sum(widths)).split(widths)
+    return torch.cat([target_columns, *(drafts[list(candidates).index(layer)] for layer in chosen), constant])

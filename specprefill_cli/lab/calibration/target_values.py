@@ -54,7 +54,9 @@ def tune_target(
     ]
     by_place = score_variants(session, items, places, step)
     original, compact = by_place[ORIGINAL], by_place[COMPACT]
-    difference = mean_interval([own - other for own, other in zip(compact, original, strict=True)])
+    difference = mean_interval(
+        [compact_f1 - original_f1 for compact_f1, original_f1 in zip(compact, original, strict=True)]
+    )
     chosen = COMPACT if difference[0] > 0 else ORIGINAL
     masses = [
         Variant(

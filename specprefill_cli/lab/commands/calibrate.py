@@ -19,7 +19,6 @@ from specprefill_cli.settings import AUTO, Settings
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.lab.evaluation.datasets import Item
-    from specprefill_cli.prefill.scoring_heads import ScoringHeads
 
 
 @with_settings("models", "look_ahead", "prefill_chunk", "chunk_size", "prompt", without=("tensor_parallel",))
@@ -67,14 +66,6 @@ def calibrate(
     ] = 60,
     exact: Annotated[str, typer.Option(help="Values of --exact-layers to fit maps for, comma-separated.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="Questions to draw at random from each file.")] = 400,
-    answers: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Of these, questions to answer in `full` and at several shares of importance, to tune --keep auto by F1; "
-            "0: tune it by how often the answer's chunks are kept.",
-        ),
-    ] = 60,
     distractors: Distractors = 19,
     sample_seed: SampleSeed = 0,
     out: Annotated[
@@ -122,7 +113,7 @@ def calibrate(
             session = open_session(settings, draft=True, calibrated=False)
         if heads is not None:
             place = out or draft_folder(pair.draft)
-            calibrate_heads([item for item in items if item.answers], session, settings, answers, place, notes, json)
+            calibrate_heads([item for item in items if item.answers], session, settings, place, notes, json)
         if text:
             fit_maps(session, texts, edges, folder, notes, json)
         # The others open the pair with what was found, and a device may not hold it twice.
@@ -147,25 +138,21 @@ def naming_draft(settings: Settings, measured: bool) -> Settings:
 
 
 def calibrate_heads(
-    items: list[Item], session: Session, settings: Settings, answers: int, folder: Path, notes: Notes, json: bool
+    items: list[Item], session: Session, settings: Settings, folder: Path, notes: Notes, json: bool
 ) -> None:
-    """Find the scoring heads, tune `--keep auto`, and write both to the folder."""
+    """Find the scoring heads and the share of importance that `--keep auto` holds, and write both to the folder."""
     from specprefill_cli.lab.calibration import heads as search
     from specprefill_cli.lab.calibration.files import save_heads
 
     with notes.progress(f"searching the draft's heads with {len(items):,} questions") as update:
         heads = search.calibrate_heads(session, items, settings, update)
-    # Saved now too, so that Ctrl-C during the answers loses no heads.
     path = save_heads(heads, folder)
-    if answers:
-        heads = tune_keep(session, heads, items, settings, answers, notes)
-        path = save_heads(heads, folder)
     if json:
         print_json({"file": str(path), **asdict(heads)})
         return
     notes.tell(f"wrote {path}")
-    named = ", ".join(f"layer {head.layer} head {head.head}" for head in heads.heads)
-    print(f"{len(heads.heads)} heads: {named}")
+    places = ", ".join(f"layer {head.layer} head {head.head}" for head in heads.heads)
+    print(f"{len(heads.heads)} heads: {places}")
     for name, value in heads.evidence.items():
         print(f"{name}: {value:g}")
     scorer = "heads" if heads.default else "lexical"
@@ -213,24 +200,6 @@ def calibrate_confidence(
         print(f"{name}: {value:.4g}")
 
 
-def tune_keep(
-    session: Session, heads: ScoringHeads, items: list[Item], settings: Settings, answers: int, notes: Notes
-) -> ScoringHeads:
-    """The heads with the importance mass that keeps answers right; unchanged, with a warning, where none is right."""
-    from specprefill_cli.lab.calibration.auto_keep import tune_auto_keep, tuning_items
-
-    chosen = tuning_items(session, items, settings, answers)
-    fallback = "--keep auto holds the share of the mass that keeps the answer's chunks"
-    if not chosen:
-        notes.warn(f"no prompt fits the target with an answer; {fallback}. Give shorter documents, or --answers 0")
-        return heads
-    with notes.progress(f"answering {len(chosen):,} questions") as update:
-        tuned = tune_auto_keep(session, heads, chosen, settings, update)
-    if tuned.mass is None:
-        notes.warn(f"no answer had a word right (questions: {tuned.questions:,}); {fallback}")
-    return tuned.applied(heads)
-
-
 def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path, notes: Notes, json: bool) -> None:
     """Fit the maps from the draft's KV to the target's, and write them to the folder."""
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
@@ -266,7 +235,7 @@ def find_gates(
     from specprefill_cli.lab.calibration.files import save_maps
     from specprefill_cli.lab.session import open_with_heads
     from specprefill_cli.lab.study.gate import calibrate_gates
-    from specprefill_cli.lab.study.measurements import fitting
+    from specprefill_cli.lab.study.measurements import questions_that_fit
     from specprefill_cli.lab.study.verdicts import find_verdicts
 
     session = open_with_heads(settings.varied(scorer=AUTO), folder)
@@ -277,7 +246,9 @@ def find_gates(
     # Saved now too, so that Ctrl-C during the answers loses no gates.
     path = save_maps(calibration, folder)
     maps.calibration = calibration
-    answered, _ = fitting(session, [item for item in items if item.answers], settings.varied(mode="draft-kv"))
+    answered, _ = questions_that_fit(
+        session, [item for item in items if item.answers], settings.varied(mode="draft-kv")
+    )
     if answers and answered:
         with notes.progress("answering in the time of draft KV") as update:
             verdicts = find_verdicts(session, answered[:answers], settings, update)

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.cli.options import Quiet, with_settings
-from specprefill_cli.errors import UsageError
 from specprefill_cli.files import write_whole
 from specprefill_cli.lab.commands.checks import make_folder, refuse_ranks
 from specprefill_cli.lab.commands.options import Distractors, SampleSeed
 from specprefill_cli.settings import Settings
-
-if TYPE_CHECKING:
-    from specprefill_cli.answering.session import Session
-    from specprefill_cli.lab.study.draft_comparison import DraftFit
 
 
 @with_settings(
@@ -37,19 +30,10 @@ if TYPE_CHECKING:
 def study(
     questions: Annotated[Path, typer.Argument(help="JSONL (or .xz) of questions, as for `evaluate`.")],
     out: Annotated[Path, typer.Option(help="Folder for study.json, study.html and the pictures (.svg).")],
-    limit: Annotated[
-        int, typer.Option(min=2, help="Questions to study, drawn at random; with --answers, for trying other budgets.")
-    ] = 50,
+    limit: Annotated[int, typer.Option(min=2, help="Questions to study, drawn at random.")] = 50,
     answers: Annotated[
         int, typer.Option(min=0, help="Questions to answer in all modes and controls at equal time to first token.")
     ] = 0,
-    text: Annotated[
-        list[Path] | None,
-        typer.Option(help="Text files or folders: fit and compare maps of several drafts' KV."),
-    ] = None,
-    draft_compare: Annotated[
-        list[str] | None, typer.Option(help="Hub id or folder of another draft to compare; needs --text.")
-    ] = None,
     distractors: Distractors = 19,
     sample_seed: SampleSeed = 0,
     *,
@@ -58,16 +42,14 @@ def study(
 ) -> None:
     """Study draft KV: where it fails in the target, which signal predicts that, and its gain.
 
-    Measure errors by layer and depth, and the predictions of checkpoint tokens. With --text, compare maps of several
-    drafts. With --answers, compare F1 at equal time to first token with the draft alone, `select` and controls.
+    Measure errors by layer and depth, and the predictions of checkpoint tokens. With --answers, compare F1 at equal time to
+    first token with the draft alone, `select` and controls.
 
     Examples:
       specprefill study squad.jsonl.xz --out study --limit 100
 
-      specprefill study squad.jsonl.xz --out study --answers 500 --text corpus/ --draft-compare Qwen/Qwen3-1.7B
+      specprefill study squad.jsonl.xz --out study --answers 500
     """
-    if draft_compare and not text:
-        raise UsageError("--draft-compare needs text to fit on; give --text FILES too")
     make_folder(out, "--out")
     from specprefill_cli.answering.resolve import resolve_scorer
     from specprefill_cli.answering.session import open_session
@@ -84,22 +66,20 @@ def study(
     with notes.progress("loading the models"):
         session = open_session(settings, draft=True)
     settings = settings.varied(mode="draft-kv", scorer=resolve_scorer(settings.scorer, session.pair, "draft-kv"))
-    items, left_out = measurements.fitting(session, items, settings)
+    items, left_out = measurements.questions_that_fit(session, items, settings)
     for item, error in left_out:
         notes.warn(f"question {item.identifier} was left out: {error}")
-    kin = compare_drafts(session, text, draft_compare or [], settings, notes) if text else None
     studied, cost = items[:limit], None
     with notes.progress("studying") as update:
         measured = measurements.study(session, studied, settings, update)
     if answers:
         with notes.progress("answering") as update:
-            cost = equal_cost.equal_cost(session, items[:answers], settings, limit, update)
+            cost = equal_cost.equal_cost(session, items[:answers], settings, update)
     record = page.finite(
         {
             "schema": SCHEMA,
             "left_out": [item.identifier for item, _ in left_out],
             "pair": {"draft": session.pair.loaded_draft.name, "target": session.pair.target.name},
-            "kinship": [asdict(row) for row in kin] if kin is not None else None,
             **summary(measured, cost.answer_changed if cost else ()),
             "equal_cost": cost.record() if cost else None,
         }
@@ -110,19 +90,3 @@ def study(
         write_whole(out / f"{name}.svg", svg)
     notes.tell(f"wrote study.json, study.html and pictures to {out}")
     console(sys.stdout).print(page.study_tables(record))
-
-
-def compare_drafts(
-    session: Session, text: Sequence[Path], names: Sequence[str], settings: Settings, notes: Notes
-) -> list[DraftFit]:
-    """Compare the pair's own draft, those named, and an unrelated one with the target; one is loaded at a time."""
-    from specprefill_cli.documents import read_collection
-    from specprefill_cli.lab.study.draft_comparison import fit_drafts
-    from specprefill_cli.models.loading import load_model
-    from specprefill_cli.models.placement import choose_placement, draft_placement
-
-    texts = [document.text for document in read_collection([str(path) for path in text], strict=True).documents]
-    place = draft_placement(choose_placement(settings.devices))
-    others = (load_model(name, place, settings.dtype, settings.offline) for name in names)
-    with notes.progress("comparing drafts") as update:
-        return fit_drafts(session.pair, texts, others, update)

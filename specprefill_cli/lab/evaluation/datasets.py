@@ -111,9 +111,9 @@ def parse_row(line: str, place: str) -> dict:
     return row | {key: replace_surrogates(row[key]) for key in ("question", "context") if key in row}
 
 
-def fact_ranges(row: dict, text: str, own: tuple[int, int], path: Path) -> tuple[tuple[int, int], ...]:
+def fact_ranges(row: dict, text: str, context: tuple[int, int], path: Path) -> tuple[tuple[int, int], ...]:
     """Where a row's evidence stands in its own part of the text. Raises SpecprefillError for a passage that does not."""
-    start, end = own
+    start, end = context
     ranges = []
     for passage in row.get("evidence", ()):
         place = text.find(passage, start, end)

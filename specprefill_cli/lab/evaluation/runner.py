@@ -26,7 +26,6 @@ AnsweredItems = list[tuple[Item, Record]]
 class Configuration:
     """One way to answer questions: a mode with its keep ratio (None: `auto`) and scorer, where it has them.
 
-    recompute: the budget of draft KV as a ratio of the prompt, and chosen_by how its chunks are picked
     control: prefills in place of the mode; by_draft: the draft answers alone, as a target
     """
 
@@ -35,8 +34,6 @@ class Configuration:
     scorer: str | None = None
     _: KW_ONLY
     name: str = ""
-    recompute: float | None = None
-    chosen_by: str | None = None
     control: Control | None = None
     by_draft: bool = False
 
@@ -52,8 +49,6 @@ class Configuration:
             values["keep"] = self.keep
         if self.scorer is not None:
             values["scorer"] = self.scorer
-        if self.recompute is not None:
-            values["recompute"] = self.recompute
         return base.varied(**values)
 
     def named(self, session: Session) -> Configuration:

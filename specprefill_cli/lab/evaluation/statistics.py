@@ -15,10 +15,10 @@ FEWEST_QUESTIONS = 20
 TOO_FEW = f"too few questions (n < {FEWEST_QUESTIONS})"
 
 
-def known_mean(values: Iterable[float | None]) -> float | None:
+def mean_or_none(values: Iterable[float | None]) -> float | None:
     """The mean of the values that are known; None where none is."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+    present = [value for value in values if value is not None]
+    return statistics.fmean(present) if present else None
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from specprefill_cli.draft_kv.projection import pair_calibration
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.session import Control, short_answers
 from specprefill_cli.lab.study import controls
-from specprefill_cli.lab.study.measurements import BUDGETS, REFERENCE_BUDGET
+from specprefill_cli.lab.study.measurements import REFERENCE_BUDGET
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.settings import OFF, Settings
 
@@ -40,39 +40,28 @@ def conditions(pair: CalibratedPair, keeps: Mapping[str, float], wrong: SlotKv |
     ]
     foreign = []
     if wrong is not None:
-        replaced_by_wrong = partial(controls.spliced, wrong)
+        splice_wrong = partial(controls.splice_document, wrong)
         foreign = [
-            draft_kv(WRONG_ACCEPTED, partial(controls.accepted_replaced, replaced_by_wrong)),
-            draft_kv(WRONG, partial(controls.all_replaced, replaced_by_wrong)),
+            draft_kv(WRONG_ACCEPTED, partial(controls.replace_accepted, splice_wrong)),
+            draft_kv(WRONG, partial(controls.replace_all, splice_wrong)),
         ]
     return [
         Configuration(FULL),
         Configuration(FULL, name=DRAFT_ALONE, by_draft=True),
         Configuration(SELECT, keeps[SELECT]),
-        draft_kv(DRAFT_KV, budget=REFERENCE_BUDGET),
+        draft_kv(DRAFT_KV),
         Configuration(HYBRID, keeps[HYBRID]),
-        draft_kv(MAPPED, controls.mapped_only),
-        draft_kv(REST_DROPPED, controls.rest_dropped),
-        draft_kv("random tokens recomputed", controls.random_recomputed, REFERENCE_BUDGET),
+        draft_kv(MAPPED, controls.map_only),
+        draft_kv(REST_DROPPED, controls.drop_rest),
+        draft_kv("random tokens recomputed", controls.recompute_random),
         *exact,
         # The same budget as the reference, so that only the accepted KV differs.
-        draft_kv(ZEROS_ACCEPTED, partial(controls.accepted_replaced, controls.zeroed)),
+        draft_kv(ZEROS_ACCEPTED, partial(controls.replace_accepted, controls.zero_kv)),
         *foreign,
-        draft_kv("zero KV", partial(controls.all_replaced, controls.zeroed)),
+        draft_kv("zero KV", partial(controls.replace_all, controls.zero_kv)),
     ]
 
 
-def other_budgets() -> list[Configuration]:
-    """Draft KV with every budget but the reference's, spent on the riskiest and on random chunks."""
-    others = [budget for budget in BUDGETS if budget != REFERENCE_BUDGET]
-    return [draft_kv(f"draft-kv, recompute {budget:g}", budget=budget) for budget in others] + [
-        draft_kv(f"random tokens, recompute {budget:g}", controls.random_recomputed, budget)
-        for budget in others
-        if budget
-    ]
-
-
-def draft_kv(name: str, control: Control | None = None, budget: float | None = None) -> Configuration:
-    """Draft KV, or a control in its place; budget: what it may recompute as a ratio of the prompt, where that varies."""
-    chosen_by = None if budget is None else "random" if control else "risk"
-    return Configuration(DRAFT_KV, name=name, recompute=budget, chosen_by=chosen_by, control=control)
+def draft_kv(name: str, control: Control | None = None) -> Configuration:
+    """Draft KV, or a control in its place."""
+    return Configuration(DRAFT_KV, name=name, control=control)

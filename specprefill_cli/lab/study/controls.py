@@ -33,30 +33,30 @@ from specprefill_cli.settings import Settings
 Contents = Callable[[SlotKv, tuple[int, int]], SlotKv]
 
 
-def all_replaced(contents: Contents, request: PrefillRequest) -> PrefillResult:
+def replace_all(contents: Contents, request: PrefillRequest) -> PrefillResult:
     """All KV but the suffix's is mapped, then replaced by other contents: no checkpoint tokens, nothing recomputed."""
     scores, state = score_and_map(request, find_map(request, DraftKvMode.name))
     with request.clock.phase("mapping"):
-        state = fresh(contents(everything_of(state), request.prompt.document))
-    return suffix_only(request, scores, state)
+        state = fresh(contents(copy_cache(state), request.prompt.document))
+    return prefill_suffix(request, scores, state)
 
 
-def mapped_only(request: PrefillRequest) -> PrefillResult:
+def map_only(request: PrefillRequest) -> PrefillResult:
     """All KV but the suffix's is mapped: no checkpoint tokens, nothing recomputed."""
-    return suffix_only(request, *score_and_map(request, find_map(request, DraftKvMode.name)))
+    return prefill_suffix(request, *score_and_map(request, find_map(request, DraftKvMode.name)))
 
 
-def accepted_replaced(contents: Contents, request: PrefillRequest) -> PrefillResult:
+def replace_accepted(contents: Contents, request: PrefillRequest) -> PrefillResult:
     """Draft KV with other contents in the accepted slots; what is recomputed stays the same."""
     mapped, fates = map_and_choose(request)
     with request.clock.phase("mapping"):
-        kv = everything_of(mapped.state)
+        kv = copy_cache(mapped.state)
         other = contents(kv, request.prompt.document)
-        state = fresh(exchanged(kv, other, accepted_slots(request, fates.chunks, mapped.inspection.computed)))
+        state = fresh(exchange_slots(kv, other, accepted_slots(request, fates.chunks, mapped.inspection.computed)))
     return recompute_chunks(request, replace(mapped, state=state), fates)
 
 
-def random_recomputed(request: PrefillRequest) -> PrefillResult:
+def recompute_random(request: PrefillRequest) -> PrefillResult:
     """Draft KV whose budget is spent on random chunks in place of the riskiest."""
     mapped, fates = map_and_choose(request)
     with request.clock.phase("selection"):
@@ -64,7 +64,7 @@ def random_recomputed(request: PrefillRequest) -> PrefillResult:
     return recompute_chunks(request, mapped, replace(fates, chunks=fates.chunks[order]))
 
 
-def rest_dropped(request: PrefillRequest) -> PrefillResult:
+def drop_rest(request: PrefillRequest) -> PrefillResult:
     """Prefill of the tokens that draft KV computes (recomputed chunks and checkpoint tokens), with all others dropped."""
     mapped, fates = map_and_choose(request)
     with request.clock.phase("selection"):
@@ -97,7 +97,7 @@ def map_and_choose(request: PrefillRequest) -> tuple[MappedPrompt, Fates]:
         return mapped, mode.choose_fates(request, mapped, kv_map, risk_limit(request.settings.accept_risk, kv_map.gate))
 
 
-def suffix_only(request: PrefillRequest, scores: Scores, state: PrefillState) -> PrefillResult:
+def prefill_suffix(request: PrefillRequest, scores: Scores, state: PrefillState) -> PrefillResult:
     """The suffix computed on a cache that is accepted as it is."""
     with request.clock.phase("target_prefill"):
         logits = repair(request, state, torch.arange(0))
@@ -137,7 +137,7 @@ def accepted_slots(request: PrefillRequest, fates: Tensor, computed: Tensor) -> 
     return slots[~torch.isin(slots, computed)]
 
 
-def everything_of(state: PrefillState) -> SlotKv:
+def copy_cache(state: PrefillState) -> SlotKv:
     """A copy of a whole cache."""
     return copy_slots(state, torch.arange(state.length))
 
@@ -156,22 +156,22 @@ def fresh(kv: SlotKv) -> PrefillState:
     return state
 
 
-def zeroed(kv: SlotKv, _document: tuple[int, int]) -> SlotKv:
+def zero_kv(kv: SlotKv, _document: tuple[int, int]) -> SlotKv:
     """The copy with zeros for all keys and values."""
     return SlotKv(kv.slots, tuple((torch.zeros_like(keys), torch.zeros_like(values)) for keys, values in kv.layers))
 
 
-def spliced(wrong: SlotKv, kv: SlotKv, document: tuple[int, int]) -> SlotKv:
+def splice_document(wrong: SlotKv, kv: SlotKv, document: tuple[int, int]) -> SlotKv:
     """The copy with another document's KV in the document's slots, repeated if it is shorter.
 
     wrong: a copy of a cache of the same prefix and the other document
     """
     start, end = document
     slots = torch.arange(start, end)
-    return exchanged(kv, wrong, slots, start + (slots - start) % (len(wrong.slots) - start))
+    return exchange_slots(kv, wrong, slots, start + (slots - start) % (len(wrong.slots) - start))
 
 
-def exchanged(kv: SlotKv, other: SlotKv, slots: Tensor, sources: Tensor | None = None) -> SlotKv:
+def exchange_slots(kv: SlotKv, other: SlotKv, slots: Tensor, sources: Tensor | None = None) -> SlotKv:
     """The copy of a whole cache with, in some slots [C], what another copy has there or in its slots `sources` [C]."""
     sources, layers = slots if sources is None else sources, []
     for (keys, values), (other_keys, other_values) in zip(kv.layers, other.layers, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from torch import Tensor
 
@@ -40,16 +40,12 @@ class Tally:
     kl: list[float] = field(default_factory=list)
     same: list[bool] = field(default_factory=list)
 
-    def first(self, count: int) -> Tally:
-        """The figures of the first questions."""
-        return replace(self, f1=self.f1[:count], ttft=self.ttft[:count], kl=self.kl[:count], same=self.same[:count])
-
 
 @dataclass(frozen=True, kw_only=True)
 class CostRow:
     """One condition over n questions: F1 in percent with its 95 % interval, median TTFT in seconds.
 
-    budget, chosen_by, keep: of its configuration, None if it has none
+    keep: of its configuration, None if it has none
     ttft_ratio: TTFT divided by the reference's; equal_ttft: whether they differ by at most `TOLERANCE`
     first_token_kl: median KL(full || condition) in nats, None for another vocabulary
     gap_recovered: the part of the F1 gap between the draft alone and `full`, None if there is no gap
@@ -57,8 +53,6 @@ class CostRow:
     """
 
     name: str
-    budget: float | None
-    chosen_by: str | None
     keep: float | None
     n: int
     f1: float
@@ -87,14 +81,13 @@ class PairedDifference:
 class EqualCost:
     """The outcome of the comparison.
 
-    rows: every condition over all questions; budgets: draft KV with every budget over the first ones
+    rows: every condition over all questions
     answer_changed: per question, whether the answer with mapped KV alone differs from that of `full`
     """
 
     tuned: tuple[Tuned, ...]
     rows: tuple[CostRow, ...]
     duels: tuple[PairedDifference, ...]
-    budgets: tuple[CostRow, ...]
     answer_changed: tuple[bool, ...]
 
     def record(self) -> dict:
@@ -102,12 +95,8 @@ class EqualCost:
         return {"reference": conditions.DRAFT_KV, "tolerance": TOLERANCE, **asdict(self)}
 
 
-def equal_cost(
-    session: Session, items: Sequence[Item], settings: Settings, swept: int, step: Callable[[str], None]
-) -> EqualCost:
+def equal_cost(session: Session, items: Sequence[Item], settings: Settings, step: Callable[[str], None]) -> EqualCost:
     """Choose keep ratios at equal TTFT, then ask every question in every condition, question by question.
-
-    swept: how many of the first questions are also asked with the other budgets of recompute
 
     Raises SpecprefillError without questions, KeyboardInterrupt if interrupted.
     """
@@ -116,18 +105,15 @@ def equal_cost(
     settings = conditions.reference_settings(settings)
     tuned = tune(session, items, settings, (conditions.SELECT, conditions.HYBRID), step)
     keeps = {mode: choice.keep for mode, choice in tuned.items()}
-    tallies = ask_all(session, items, settings, keeps, swept, step)
-    swept_only = {condition.label for condition in conditions.other_budgets()}
-    budgets = cost_rows({name: tally.first(swept) for name, tally in tallies.items()})
+    tallies = ask_all(session, items, settings, keeps, step)
     return EqualCost(
         tuned=tuple(tuned.values()),
-        rows=cost_rows({name: tally for name, tally in tallies.items() if name not in swept_only}),
+        rows=cost_rows(tallies),
         duels=tuple(
             paired_difference(tallies[conditions.DRAFT_KV], tallies[name], name)
             for name in OPPONENTS
             if name in tallies
         ),
-        budgets=tuple(row for row in budgets if row.budget is not None),
         answer_changed=tuple(not same for same in tallies[conditions.MAPPED].same),
     )
 
@@ -137,23 +123,20 @@ def ask_all(
     items: Sequence[Item],
     settings: Settings,
     keeps: Mapping[str, float],
-    swept: int,
     step: Callable[[str], None],
 ) -> dict[str, Tally]:
     """The figures of every condition by name; settings: the reference's, keeps: keep ratio by mode."""
-    session, alone = session.with_cache(None), draft_session(session)
+    session, draft_alone = session.with_cache(None), draft_session(session)
     tallies: dict[str, Tally] = {}
     # Number -1 asks the last question without counting it, as a warm-up of every condition.
     for number in range(-1, len(items)):
         item = items[number]
         other = other_document(items, number % len(items))
         wrong = mapped_kv(session, other, settings) if other is not None else None
-        asked = conditions.conditions(session.pair, keeps, wrong)
-        asked += conditions.other_budgets() if number < swept else []
         full: tuple[str, Tensor] | None = None
-        for condition in asked:
+        for condition in conditions.conditions(session.pair, keeps, wrong):
             step(f"question {number + 1:,} of {len(items):,}: {condition.label}")
-            asking = alone if condition.by_draft else session
+            asking = draft_alone if condition.by_draft else session
             stream = answer_with(
                 asking, item.collection, item.question, condition.settings(settings), condition.control
             )
@@ -189,8 +172,6 @@ def cost_row(name: str, tally: Tally, reference: float, full: float, draft: floa
     ratio = (seconds := statistics.median(tally.ttft)) / reference
     return CostRow(
         name=name,
-        budget=tally.condition.recompute,
-        chosen_by=tally.condition.chosen_by,
         keep=tally.condition.keep,
         n=len(tally.f1),
         f1=mean,

@@ -24,18 +24,16 @@ class Tuned:
     target_ttft_seconds: float
 
 
-def nearest_keep(
-    target_seconds: float, measure: Callable[[float], float], keeps: Sequence[float] = KEEPS
-) -> tuple[float, float]:
-    """The keep ratio whose time is nearest to the target, and that time, by bisection over `keeps`, ascending.
+def nearest_keep(target_seconds: float, measure: Callable[[float], float]) -> tuple[float, float]:
+    """The keep ratio of `KEEPS` whose time is nearest to the target, and that time, by bisection.
 
     measure: keep ratio -> seconds, assumed to grow with the ratio; called once for each ratio tried
     """
     tried: dict[float, float] = {}
-    low, high = 0, len(keeps) - 1
+    low, high = 0, len(KEEPS) - 1
     while low <= high:
         middle = (low + high) // 2
-        seconds = tried[keeps[middle]] = measure(keeps[middle])
+        seconds = tried[KEEPS[middle]] = measure(KEEPS[middle])
         if seconds < target_seconds:
             low = middle + 1
         else:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW, known_mean
+from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW
 from specprefill_cli.lab.plots import Series, heat_map, line_plot
 from specprefill_cli.lab.study.conditions import MAPPED
-from specprefill_cli.lab.study.drift_figures import drift_section, pooled_section
+from specprefill_cli.lab.study.drift_figures import drift_section
 from specprefill_cli.lab.study.section import Figures, Plots, Section, figure
 from specprefill_cli.lab.tables import Columns
 from specprefill_cli.reporting.table import seconds
@@ -34,15 +34,6 @@ SIGNALS: Columns = {
     "AUROC: first token changed": lambda signal: figure(signal["auroc_to_changed_first_token"]),
     "AUROC: answer changed": lambda signal: figure(signal["auroc_to_changed_answer"]),
 }
-DRAFTS: Columns = {
-    "draft": lambda draft: draft["draft"],
-    "role": lambda draft: draft["role"],
-    "tokenizer": lambda draft: "same" if draft["same_tokenizer"] else "other",
-    "family": lambda draft: "same" if draft["same_family"] else "other",
-    "layers x width": lambda draft: f"{draft['layers']} x {draft['hidden_size']:,}",
-    "keys missed": lambda draft: figure(known_mean(draft["key_errors"]), ".3f"),
-    "values missed": lambda draft: figure(known_mean(draft["value_errors"]), ".3f"),
-}
 FIRST_TOKEN: Columns = {
     "cache": lambda variant: variant["name"],
     "median KL": lambda variant: figure(variant["kl_median"], ".3f"),
@@ -65,13 +56,11 @@ COST_TITLE = "What does draft KV win at equal TTFT?"
 
 def sections(record: dict[str, Any]) -> list[Section]:
     """All sections that the record has figures for."""
-    drafts, cost = record.get("kinship"), record.get("equal_cost")
+    cost = record.get("equal_cost")
     return [
         signal_section(record),
         layer_section(record),
-        *([draft_section(drafts)] if drafts else []),
         repair_section(record),
-        *([pooled_section(record["pooled"])] if record.get("pooled") else []),
         *([drift_section(record["drift"])] if record.get("drift") else []),
         cost_section(cost) if cost else Section(COST_TITLE, ["Not measured: needs answers (`study --answers N`)."], {}),
     ]
@@ -88,9 +77,9 @@ def signal_section(record: dict[str, Any]) -> Section:
     if record["questions"] < FEWEST_QUESTIONS:
         return Section(title, [*findings, f"No correlations: {TOO_FEW}."], {})
     for key, words in PREDICTIONS.items():
-        known = [signal for signal in record["signals"] if signal["observable"] and signal[key] is not None]
-        if known:
-            best = max(known, key=lambda signal: signal[key])
+        measured = [signal for signal in record["signals"] if signal["observable"] and signal[key] is not None]
+        if measured:
+            best = max(measured, key=lambda signal: signal[key])
             statistic = "Spearman" if key.startswith("spearman") else "AUROC, where 0.5 is chance"
             findings.append(f"{words}: {SIGNAL_NAMES[best['signal']]}, {best[key]:.2f} ({statistic}).")
         else:
@@ -131,35 +120,8 @@ def layer_section(record: dict[str, Any]) -> Section:
     return Section("Are lower layers mapped better?", findings, plots)
 
 
-def draft_section(drafts: list[dict[str, Any]]) -> Section:
-    """The maps of several drafts side by side."""
-    findings = [
-        "Ratio of the variance of the target's keys and values that a linear map from each draft misses on held-out text: "
-        "0 is a perfect map, 1 no better than the mean."
-    ]
-    fitted = [draft for draft in drafts if draft["target_layers"]]
-    means = {draft["role"]: known_mean([*draft["key_errors"], *draft["value_errors"]]) for draft in fitted}
-    if {"own", "unrelated"} <= means.keys():
-        findings.append(
-            f"The pair's own draft misses {figure(means['own'])}; a draft of the same shape with random weights "
-            f"{figure(means['unrelated'])}, using the tokens alone."
-        )
-    findings += [f"{draft['draft']}: {draft['reason']}." for draft in drafts if draft["reason"]]
-    plots: Plots = {}
-    if fitted:
-        lines = []
-        for draft in fitted:
-            errors = zip(draft["target_layers"], draft["key_errors"], draft["value_errors"], strict=True)
-            points = [(layer, (key + value) / 2) for layer, key, value in errors]
-            lines.append(Series(f"{draft['draft']} ({draft['role']})", points))
-        plots["error_by_draft"] = partial(
-            line_plot, "Error of the map by draft", "target layer", "variance missed", lines
-        )
-    return Section("How much does the choice of draft matter?", findings, plots, [Figures("drafts", DRAFTS, drafts)])
-
-
 def repair_section(record: dict[str, Any]) -> Section:
-    """What recomputing repairs: KL and F1 by budget."""
+    """KL by recompute budget, and the controls."""
     budgets, variants = record["first_token_by_budget"], record["variants"]
     by_risk = {row["recompute"]: row for row in budgets if row["chosen_by"] == "risk"}
     first, *_, last = by_risk.values()
@@ -181,33 +143,24 @@ def repair_section(record: dict[str, Any]) -> Section:
             words = f"With {row['recompute']:.0%} recomputed it is {risk:.3f} for the riskiest chunks, {random:.3f} for random"
             compared.append((f"{words} ones.", "Choosing by risk", risk, random))
     enough = record["questions"] >= FEWEST_QUESTIONS
-    for words, subject, ours, other in compared:
-        findings.append(f"{words} {subject} is {'better' if ours < other else 'no better'}." if enough else words)
+    for words, subject, ours, control_kl in compared:
+        findings.append(f"{words} {subject} is {'better' if ours < control_kl else 'no better'}." if enough else words)
     if not enough:
         findings.append(f"No verdicts: {TOO_FEW}.")
-    plots = {"kl_by_budget": budget_plot("KL by recompute budget", "median KL, nats", budgets, "kl_median")}
-    named = [{"name": name, **variant} for name, variant in variants.items()]
-    tables = [Figures("first token", FIRST_TOKEN, named)]
-    if answered := (record.get("equal_cost") or {}).get("budgets", ()):
-        scores = [{**row, "recompute": row["budget"]} for row in answered]
-        plots["f1_by_budget"] = budget_plot(
-            "F1 by recompute budget", "F1, percent", scores, "f1", ("f1_low", "f1_high")
-        )
-        tables.append(Figures("answers by budget", COST, answered))
+    plots = {"kl_by_budget": budget_plot(budgets)}
+    rows = [{"name": name, **variant} for name, variant in variants.items()]
+    tables = [Figures("first token", FIRST_TOKEN, rows)]
     return Section("Does recomputing repair it?", findings, plots, tables)
 
 
-def budget_plot(
-    title: str, y_label: str, rows: Sequence[dict[str, Any]], key: str, interval: Sequence[str] = ()
-) -> Callable[[], str]:
-    """A figure over budgets, spent on the riskiest and on random chunks; a budget of 0 counts for both."""
+def budget_plot(rows: Sequence[dict[str, Any]]) -> Callable[[], str]:
+    """KL over budgets, spent on the riskiest and on random chunks; a budget of 0 counts for both."""
     series = []
     for chosen_by, name in (("risk", "riskiest chunks"), ("random", "random chunks")):
-        chosen = {row["recompute"]: row for row in rows if row["chosen_by"] == chosen_by or not row["recompute"]}
-        line = [chosen[budget] for budget in sorted(chosen)]
-        intervals = [tuple(row[bound] for bound in interval) for row in line] if interval else []
-        series.append(Series(name, [(row["recompute"], row[key]) for row in line], intervals))
-    return partial(line_plot, title, "ratio of the prompt recomputed", y_label, series, x_percent=True)
+        by_budget = {row["recompute"]: row for row in rows if row["chosen_by"] == chosen_by or not row["recompute"]}
+        series.append(Series(name, [(budget, row["kl_median"]) for budget, row in sorted(by_budget.items())]))
+    title, x_label, y_label = "KL by recompute budget", "ratio of the prompt recomputed", "median KL, nats"
+    return partial(line_plot, title, x_label, y_label, series, x_percent=True)
 
 
 def cost_section(cost: dict[str, Any]) -> Section:

@@ -16,8 +16,8 @@ from specprefill_cli.draft_kv.projection import KvCalibration, choose_map, find_
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.statistics import auroc
-from specprefill_cli.lab.study.controls import everything_of, fresh
-from specprefill_cli.lab.study.measurements import fates_at, fitting, repaired
+from specprefill_cli.lab.study.controls import copy_cache, fresh
+from specprefill_cli.lab.study.measurements import fates_at, questions_that_fit, repaired_logits
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import BASELINE
@@ -53,16 +53,16 @@ def calibrate_gates(
     if calibration is None:
         raise SpecprefillError("--gate: this pair has no maps of draft KV; give --text FILES too")
     settings = settings.varied(mode=DraftKvMode.name, scorer=AUTO)
-    good, _ = fitting(session, items, settings)
-    if len(good) < FEWEST_PROMPTS:
+    fitting, _ = questions_that_fit(session, items, settings)
+    if len(fitting) < FEWEST_PROMPTS:
         raise SpecprefillError(
-            f"--gate: {len(good)} questions fit the pair; give at least {FEWEST_PROMPTS}, with shorter documents"
+            f"--gate: {len(fitting)} questions fit the pair; give at least {FEWEST_PROMPTS}, with shorter documents"
         )
     maps, kv_maps = dict(calibration.maps), list(calibration.maps.values())
     for edge in sorted({kv_map.exact_layers for kv_map in kv_maps}):
         outcomes = []
-        for number, item in enumerate(good):
-            step(f"gate with {edge} exact layers: prompt {number:,} of {len(good):,}")
+        for number, item in enumerate(fitting):
+            step(f"gate with {edge} exact layers: prompt {number:,} of {len(fitting):,}")
             request = session.request(item.collection, item.question, settings.varied(exact_layers=edge))
             outcomes += prompt_outcomes(request, number)
         chosen = choose_map(kv_maps, edge)
@@ -75,16 +75,16 @@ def prompt_outcomes(request: PrefillRequest, number: int) -> list[Outcome]:
     """One prompt's outcomes with every signal and budget, the riskiest chunks by that signal recomputed."""
     full = MODES[BASELINE].prefill(request).logits
     scores, state = score_and_map(request, find_map(request, DraftKvMode.name))
-    mapped = everything_of(state)
+    mapped = copy_cache(state)
     outcomes = []
     for signal in SIGNALS:
         state = fresh(mapped)
-        seen = inspect(request, state, scores.importance, signal)
-        risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
-        checked = everything_of(state)
+        inspection = inspect(request, state, scores.importance, signal)
+        risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
+        checked = copy_cache(state)
         for budget in BUDGETS:
             fates = fates_at(request, risks, budget)
-            kl = kl_divergence(full, repaired(request, checked, fates))
+            kl = kl_divergence(full, repaired_logits(request, checked, fates))
             risk = remaining_risk(risks, fates)
             outcomes.append(Outcome(signal=signal, prompt=number, budget=budget, risk=risk, kl=kl))
     return outcomes

@@ -12,7 +12,7 @@ from torch import Tensor
 from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
 from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
-from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk, remaining_risk, signal_of
+from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk, signal_of
 from specprefill_cli.draft_kv.mapped_cache import inspect, repair, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode
 from specprefill_cli.draft_kv.projection import find_map
@@ -22,8 +22,7 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.session import check_context
 from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.drift import Continuation, Drift, continuation, drift
-from specprefill_cli.lab.study.pooled import Outcome
-from specprefill_cli.lab.study.signals import chunk_risks_by_signal, observe, rows_of, signals_at
+from specprefill_cli.lab.study.signals import observe, rows_of, signals_at
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import PrefillState, layer_count
 from specprefill_cli.prefill.registry import MODES
@@ -47,7 +46,7 @@ class ItemStudy:
     signals: by name, [layers, C] at the checkpoint tokens; happened: [layers, C] the true error there
     risk: summed before any recompute; kl, same: per variant, KL(full || variant) of the first token, and whether the
         likeliest token is the same
-    drift: per variant, over a forced continuation; outcomes: of every budget above 0, spent on the riskiest chunks
+    drift: per variant, over a forced continuation
     exact_layers: how many of the target's first layers were computed for all tokens
     """
 
@@ -59,7 +58,6 @@ class ItemStudy:
     kl: dict[str, float]
     same: dict[str, bool]
     drift: dict[str, Drift]
-    outcomes: list[Outcome]
     exact_layers: int = 0
 
 
@@ -86,23 +84,23 @@ class Trials:
         self.add(name, repair(self.request, state, recomputed_slots(self.request, fates)), state)
 
 
-def fitting(
+def questions_that_fit(
     session: Session, items: Sequence[Item], settings: Settings
 ) -> tuple[list[Item], list[tuple[Item, PromptTooLong]]]:
     """The questions whose prompts fit the pair in the settings' mode, and the others with the reason.
 
     Raises PromptTooLong if none fits.
     """
-    good, left_out = [], []
+    fitting, left_out = [], []
     for item in items:
         try:
             check_context(session.request(item.collection, item.question, settings), settings)
-            good.append(item)
+            fitting.append(item)
         except PromptTooLong as error:
             left_out.append((item, error))
-    if left_out and not good:
+    if left_out and not fitting:
         raise left_out[0][1]
-    return good, left_out
+    return fitting, left_out
 
 
 def study(session: Session, items: Sequence[Item], settings: Settings, step: Callable[[str], None]) -> list[ItemStudy]:
@@ -128,16 +126,16 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
     trials = Trials(request=request, logits=full.logits, reference=reference)
     kv_map = find_map(request, DraftKvMode.name)
     scores, state = score_and_map(request, kv_map)
-    mapped, native = controls.everything_of(state), controls.everything_of(full.state)
+    mapped, native = controls.copy_cache(state), controls.copy_cache(full.state)
     keys, values = (errors[:, slice(*prompt.document)] for errors in key_value_errors(mapped, native))
     checkpoints = checkpoint_slots(prompt.document, scores.importance)
-    seen = inspect(request, state, scores.importance, signal_of(kv_map.gate))
-    observed = observe(request, state, seen.computed, checkpoints)
-    risks = chunk_risks(seen.mass, seen.errors, request.chunk_size)
-    checked = controls.everything_of(state)
-    others: dict[str, controls.Contents] = {"zeros": controls.zeroed}
+    inspection = inspect(request, state, scores.importance, signal_of(kv_map.gate))
+    observed = observe(request, state, inspection.computed, checkpoints)
+    risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
+    checked = controls.copy_cache(state)
+    others: dict[str, controls.Contents] = {"zeros": controls.zero_kv}
     if wrong is not None:
-        others["wrong document"] = partial(controls.spliced, wrong)
+        others["wrong document"] = partial(controls.splice_document, wrong)
     before, after = (controls.at(kv, checkpoints) for kv in (mapped, checked))
     for name, kv in ((MAPPED_ONLY, mapped), ("native", native)):
         trials.repair(name, kv)
@@ -145,15 +143,14 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
         trials.repair(name, contents(mapped, prompt.document))
     try_budgets(trials, checked, risks)
     fates = fates_at(request, risks, REFERENCE_BUDGET)
-    accepted = controls.accepted_slots(request, fates, seen.computed)
+    accepted = controls.accepted_slots(request, fates, inspection.computed)
     for name, contents in others.items():
-        replaced = controls.exchanged(checked, contents(checked, prompt.document), accepted)
+        replaced = controls.exchange_slots(checked, contents(checked, prompt.document), accepted)
         trials.repair(f"recompute {REFERENCE_BUDGET:g}, {name} accepted", replaced, fates)
     kept = torch.ones(prompt.length, dtype=torch.bool)
     kept[accepted] = False
     positions = kept.nonzero()[:, 0]
     trials.add(REST_DROPPED, *prefill(model, prompt.tokens[positions], positions, request.prefill_chunk))
-    by_signal = chunk_risks_by_signal(request, before, after, observed, seen, kv_map.exact_layers)
     return ItemStudy(
         key_errors=by_depth(keys),
         value_errors=by_depth(values),
@@ -163,7 +160,6 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
         kl=trials.kl,
         same=trials.same,
         drift=trials.drift,
-        outcomes=[outcome(trials, by_signal, fates_at(request, risks, budget), budget) for budget in BUDGETS if budget],
         exact_layers=kv_map.exact_layers,
     )
 
@@ -175,26 +171,10 @@ def try_budgets(trials: Trials, checked: SlotKv, risks: Tensor) -> None:
     """
     for budget in BUDGETS:
         fates = fates_at(trials.request, risks, budget)
-        trials.repair(recomputed(budget), checked, fates)
+        trials.repair(f"recompute {budget:g}", checked, fates)
         if budget:
             drawn = fates[controls.random_order(len(fates), question_seed(trials.request))]
-            trials.repair(f"{recomputed(budget)} at random", checked, drawn)
-
-
-def recomputed(budget: float) -> str:
-    """The variant whose riskiest chunks are recomputed up to a budget."""
-    return f"recompute {budget:g}"
-
-
-def outcome(trials: Trials, risks: dict[tuple[str, str], Tensor], fates: Tensor, budget: float) -> Outcome:
-    """What became of a budget whose fates are [chunks]; risks: [chunks] by signal and layers."""
-    drifted = trials.drift[recomputed(budget)]
-    return Outcome(
-        budget=budget,
-        risks={name: remaining_risk(by_chunk, fates) for name, by_chunk in risks.items()},
-        first_token_changed=not trials.same[recomputed(budget)],
-        answer_changed=drifted.answer_changed,
-    )
+            trials.repair(f"recompute {budget:g} at random", checked, drawn)
 
 
 def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:
@@ -202,7 +182,7 @@ def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:
     return fates_by_risk(risks, prompt_tokens=request.prompt.length, chunk_size=request.chunk_size, share=budget)
 
 
-def repaired(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> Tensor:
+def repaired_logits(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> Tensor:
     """First-token logits [V] on a copy of a cache, after what the fates [chunks] recompute; None: nothing."""
     return repair(request, controls.fresh(kv), recomputed_slots(request, fates))
 

@@ -13,19 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.draft_kv.checkpoints import (
-    SIGNALS,
-    CheckpointPass,
-    SlotKv,
-    attention_output_error,
-    chunk_risks,
-    key_value_errors,
-    nearest_errors,
-    signal_errors,
-)
-from specprefill_cli.draft_kv.mapped_cache import Inspection, recompute
+from specprefill_cli.draft_kv.checkpoints import SlotKv, attention_output_error, key_value_errors
+from specprefill_cli.draft_kv.mapped_cache import recompute
 from specprefill_cli.draft_kv.raw_kv import StateCapture
-from specprefill_cli.lab.study.pooled import LAYERS
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState, layer_count
 from specprefill_cli.models.query_capture import QueryCapture
@@ -39,49 +29,20 @@ OBSERVABLE = (ERROR, KEY_COSINE, VALUE_ERROR, ATTENTION_OUTPUT)
 
 @dataclass(frozen=True)
 class Observation:
-    """The queries of checkpoint tokens, and by layer their hidden states [C, hidden_size].
-
-    states: normalised, as attention gets them; residual: as they enter the layer
-    """
+    """The queries of checkpoint tokens, and by layer their hidden states [C, hidden_size] as attention gets them."""
 
     queries: QueryCapture
     states: tuple[Tensor, ...]
-    residual: tuple[Tensor, ...]
 
 
 def observe(request: PrefillRequest, state: PrefillState, computed: Tensor, checkpoints: Tensor) -> Observation:
     """Compute the slots that `inspect` computed again, which changes nothing, and capture queries and states."""
     model = request.target.model
     queries, layers = QueryCapture(checkpoints), range(layer_count(model))
-    with StateCapture(model, layers) as capture, StateCapture(model, layers, residual=True) as residual:
+    with StateCapture(model, layers) as capture:
         recompute(model, request.prompt.tokens[computed], computed, state, queries, logits=False)
     rows = torch.isin(computed, checkpoints).nonzero()[:, 0]
-    states, entering = (
-        tuple(rows_of(part.states(layer, len(computed)), rows) for layer in layers) for part in (capture, residual)
-    )
-    return Observation(queries, states, entering)
-
-
-def chunk_risks_by_signal(
-    request: PrefillRequest, before: SlotKv, after: SlotKv, observed: Observation, seen: Inspection, exact_layers: int
-) -> dict[tuple[str, str], Tensor]:
-    """Risk [chunks] by each signal of the gate, over all mapped layers and over the lower and the upper half of them.
-
-    before, after: KV of the checkpoint tokens as mapped and as computed; seen: what `inspect` found with any signal
-    """
-    start, end = request.prompt.document
-    checkpoints = CheckpointPass(mapped=before, computed=after, queries=observed.queries, states=observed.residual)
-    inside = seen.computed[(seen.computed >= start) & (seen.computed < end)] - start
-    first, last = exact_layers + 1, layer_count(request.target.model)
-    middle = (first + last + 1) // 2
-    risks = {}
-    for signal in SIGNALS:
-        errors = signal_errors(signal, request.target.model, checkpoints)
-        errors = nearest_errors(errors, before.slots, torch.arange(start, end))
-        errors[:, inside] = 0
-        for name, part in zip(LAYERS, (slice(None), slice(first, middle), slice(middle, last)), strict=True):
-            risks[signal, name] = chunk_risks(seen.mass[part], errors[part], request.chunk_size)
-    return risks
+    return Observation(queries, tuple(rows_of(capture.states(layer, len(computed)), rows) for layer in layers))
 
 
 def rows_of(states: Tensor, rows: Tensor) -> Tensor:

@@ -9,10 +9,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, auroc, known_mean, spearman
+from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, auroc, mean_or_none, spearman
 from specprefill_cli.lab.study.drift import drift_rows
 from specprefill_cli.lab.study.measurements import BUDGETS, MAPPED_ONLY, ItemStudy
-from specprefill_cli.lab.study.pooled import pooled_rows
 from specprefill_cli.lab.study.signals import OBSERVABLE
 
 # Relative errors below this are rounding, of layers that are computed exactly.
@@ -30,7 +29,7 @@ def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
     first_changed = torch.tensor([not study.same[MAPPED_ONLY] for study in studies])
     answer_changed = torch.tensor(list(changed)[: len(studies)], dtype=torch.bool)
     enough = len(studies) >= FEWEST_QUESTIONS
-    correlation, separation = (statistic if enough else unknown for statistic in (spearman, auroc))
+    correlation, separation = (statistic if enough else no_statistic for statistic in (spearman, auroc))
     by_layer = {name: layer_correlations(studies, name, correlation) for name in studies[0].signals}
     means = {name: torch.stack([study.signals[name].mean() for study in studies]) for name in by_layer}
     keys, values = (
@@ -48,7 +47,7 @@ def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
             {
                 "signal": name,
                 "observable": name in (*OBSERVABLE, "risk"),
-                "spearman_to_true_error": known_mean(by_layer.get(name, ())),
+                "spearman_to_true_error": mean_or_none(by_layer.get(name, ())),
                 "spearman_to_kl": correlation(scores, kl),
                 "auroc_to_changed_first_token": separation(scores, first_changed),
                 "auroc_to_changed_answer": separation(scores[: len(answer_changed)], answer_changed),
@@ -68,11 +67,10 @@ def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
             for suffix in [" at random" if budget and chosen_by == "random" else ""]
         ],
         "drift": drift_rows([study.drift for study in studies]),
-        "pooled": pooled_rows([study.outcomes for study in studies]) if enough else [],
     }
 
 
-def unknown(_first: ArrayLike, _second: ArrayLike) -> None:
+def no_statistic(_first: ArrayLike, _second: ArrayLike) -> None:
     """A statistic of too few questions."""
 
 

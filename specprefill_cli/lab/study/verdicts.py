@@ -72,14 +72,16 @@ def compare_with_select(
     any mode that keeps little.
     """
     tuned = tune(session, items, settings, (SELECT,), step, timer)[SELECT]
-    ours = Side(settings)
+    mode_side = Side(settings)
     as_long, own_keep = (Side(settings.varied(mode=SELECT, keep=keep)) for keep in (tuned.keep, settings.keep))
     for number, item in enumerate(items):
         step(f"{settings.mode} against select: question {number + 1:,} of {len(items):,}")
-        for side in (ours, as_long, own_keep):
+        for side in (mode_side, as_long, own_keep):
             side.answer(session, item)
     best = max((as_long, own_keep), key=lambda side: statistics.mean(side.f1))
-    delta, low, high = mean_interval([mine - other for mine, other in zip(ours.f1, best.f1, strict=True)])
+    delta, low, high = mean_interval(
+        [score - select_score for score, select_score in zip(mode_side.f1, best.f1, strict=True)]
+    )
     return DraftKvVerdict(
         mode=settings.mode,
         recompute=settings.recompute,
@@ -90,5 +92,5 @@ def compare_with_select(
         f1_delta=round(delta, 2),
         f1_delta_low=round(low, 2),
         f1_delta_high=round(high, 2),
-        ttft_ratio=round(statistics.median(ours.ttft) / statistics.median(as_long.ttft), 3),
+        ttft_ratio=round(statistics.median(mode_side.ttft) / statistics.median(as_long.ttft), 3),
     )

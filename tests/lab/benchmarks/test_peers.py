@@ -9,9 +9,9 @@ import torch
 
 from specprefill_cli.answering.session import open_session
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.lab.benchmarks import gguf_target, peer_session
-from specprefill_cli.lab.benchmarks.peers import Peer, llama_cpp_peer, transformers_peer, vllm_peer
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.benchmarks import gguf_target
+from specprefill_cli.lab.benchmarks.peers import Peer, llama_cpp_peer, transformers_peer
 from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
 from specprefill_cli.lab.commands.bench.prefill import baselines
 from specprefill_cli.lab.evaluation.runner import Configuration
@@ -88,14 +88,14 @@ def test_transformers_peer_is_skipped_with_several_ranks(random_pair, capsys):
 @pytest.fixture
 def stub_llama(monkeypatch):
     """The part of xllamacpp that is used, and the requests to it."""
-    asked = []
+    requests = []
 
     class Server:
         def __init__(self, options):
             self.options = options
 
         def handle_completions(self, request):
-            asked.append((self.options, request))
+            requests.append((self.options, request))
             return {"choices": [{"logprobs": {"content": [{"id": sum(request["prompt"])}]}}]}
 
     def options():
@@ -103,7 +103,7 @@ def stub_llama(monkeypatch):
         return types.SimpleNamespace(**parts)
 
     monkeypatch.setitem(sys.modules, "xllamacpp", types.SimpleNamespace(Server=Server, CommonParams=options))
-    return asked
+    return requests
 
 
 def test_llama_cpp_starts_cold_with_the_same_threads(stub_llama, tmp_path):
@@ -120,79 +120,6 @@ def test_missing_llama_cpp_error_names_the_package(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(SpecprefillError, match=r"xllamacpp; install it with .* -m pip install "):
         llama_cpp_peer(tmp_path / "a.gguf", 512, 1)
-
-
-class StubVllm:
-    """The part of vLLM's `LLM` that is used: its first token is the sum of the prompt."""
-
-    def __init__(self, **arguments):
-        self.arguments = arguments
-
-    def generate(self, prompts, sampling, use_tqdm):
-        assert (sampling.temperature, sampling.max_tokens, use_tqdm) == (0.0, 1, False)
-        return [
-            types.SimpleNamespace(outputs=[types.SimpleNamespace(token_ids=[sum(prompt["prompt_token_ids"])])])
-            for prompt in prompts
-        ]
-
-
-@pytest.fixture
-def stub_vllm(monkeypatch):
-    made = []
-
-    def build(**arguments):
-        made.append(StubVllm(**arguments))
-        return made[-1]
-
-    monkeypatch.setitem(sys.modules, "vllm", types.SimpleNamespace(LLM=build, SamplingParams=types.SimpleNamespace))
-    return made
-
-
-def test_vllm_reads_the_targets_checkpoint_without_a_cache_of_prefixes(stub_vllm):
-    peer = vllm_peer("folder", "bfloat16", 512, 0.3)
-    assert (peer.name, peer.read(torch.tensor([4, 5]))) == ("vllm", 9)
-    assert stub_vllm[0].arguments == {
-        "model": "folder",
-        "dtype": "bfloat16",
-        "max_model_len": 512,
-        "gpu_memory_utilization": 0.3,
-        "enable_prefix_caching": False,
-    }
-
-
-def test_missing_vllm_error_names_the_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(SpecprefillError, match=r"the package vllm; install it with .* -m pip install vllm"):
-        vllm_peer("folder", "bfloat16", 512, 0.3)
-
-
-def test_vllm_is_compared_with_where_it_can_run(monkeypatch, tmp_path):
-    file = tmp_path / "target.gguf"
-    monkeypatch.setattr(peer_session, "has_vllm", lambda: True)
-    assert peer_session.chosen_engine("auto", None) == "vllm"
-    assert peer_session.chosen_engine("auto", file) == "llama.cpp"
-    assert peer_session.chosen_engine("llama.cpp", None) == "llama.cpp"
-    monkeypatch.setattr(peer_session, "has_vllm", lambda: False)
-    assert peer_session.chosen_engine("auto", None) == "llama.cpp"
-    with pytest.raises(UsageError, match="--gguf is for"):
-        peer_session.chosen_engine("vllm", file)
-    with pytest.raises(UsageError, match="--engine tgi: unknown"):
-        peer_session.chosen_engine("tgi", None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SpecprefillError, match="needs a CUDA GPU"):
-        peer_session.chosen_engine("vllm", None)
-
-
-def test_vllm_gets_the_memory_that_its_weights_and_kv_need(monkeypatch, random_session, stub_vllm):
-    monkeypatch.setattr(peer_session, "open_session", lambda *_args, **_options: random_session)
-    memory = types.SimpleNamespace(total_memory=80 * 2**30)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: memory)
-    session, peers = peer_session.open_with_peers("vllm", BASE, [300], None)
-    assert [peer.name for peer in peers] == ["transformers", "vllm"]
-    assert session is random_session
-    arguments = stub_vllm[0].arguments
-    assert arguments["max_model_len"] > 300
-    assert 0.05 < arguments["gpu_memory_utilization"] < 0.06
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 import xml.etree.ElementTree as ElementTree
 
-import pytest
-
 from specprefill_cli.lab.benchmarks.plot import series_of, speedup_plot
 from specprefill_cli.lab.benchmarks.prefill import BenchRow
 
@@ -56,8 +54,3 @@ def test_plot_names_axes_and_lines():
     series = {"select, keep 0.1", "transformers", "ratio of counted operations", "full"}
     assert {"2,048", "8,192", "16,384", *series} <= set(labels)
     assert any(label.startswith("prompt length in tokens") for label in labels)
-
-
-def test_rejects_rows_without_any_speedup():
-    with pytest.raises(ValueError, match="no row has a speedup"):
-        speedup_plot([row(512, "full"), row(512, "select", 0.2, None)])

@@ -51,9 +51,9 @@ def item(number, answers, facts=()):
 
 
 def test_all_evidence_must_be_kept_and_an_answer_only_there(rows):
-    both, one = Marks("both", FIRST, SECOND), Marks("one", SECOND)
+    both_facts, last_fact = Marks("both", FIRST, SECOND), Marks("one", SECOND)
     items = [item(1, ("two pounds",), (FIRST, SECOND)), item(2, ("nine pounds",)), item(3, ("a yacht",))]
-    first, second = rows(items, both, one)
+    first, second = rows(items, both_facts, last_fact)
     assert (first.n, first.recall, first.answer) == (2, 100, 100), "the third question's answer stands nowhere"
     assert (second.recall, second.answer) == (0, 50)
     assert (first.delta, second.delta) == (None, -100)

@@ -10,11 +10,9 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks import throughput
 from specprefill_cli.lab.benchmarks.throughput import (
     Load,
-    ThroughputRow,
     Traffic,
     bench_throughput,
     poisson_arrivals,
-    throughput_plot,
 )
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.settings import Settings
@@ -91,24 +89,6 @@ def test_rates_rise_until_the_limit_is_passed(random_session, monkeypatch):
     assert (rows[0].ratio, rows[1].rate, rows[1].ratio) == (1.0, None, None)
     with pytest.raises(UsageError, match="one question alone takes"):
         bench_throughput(random_session, 300, cases, [1], 2, 1e-6, settings, lambda _text: None)
-
-
-def test_plot_has_a_line_for_each_way_to_answer():
-    load = Load(rate=2.0, arriving=1.0, ttft_median=0.5, ttft_p95=1.0, gap_median=0.1, gap_p95=0.2)
-    row = ThroughputRow(
-        length=300,
-        mode="select",
-        keep=0.2,
-        concurrency="auto",
-        rate=2.0,
-        ratio=None,
-        ttft_median=0.5,
-        ttft_p95=1.0,
-        gap_median=0.1,
-        gap_p95=0.2,
-        loads=[load, load],
-    )
-    assert "select, keep 0.2, concurrency auto" in throughput_plot([row], 1.0)
 
 
 def test_command_refuses_a_concurrency_of_0(call):

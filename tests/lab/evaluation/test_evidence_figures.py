@@ -11,7 +11,7 @@ from specprefill_cli.record import Fate, Passage
 from tests.helpers.answers import make_answer
 
 
-def answered(answer, references, passage, confidence):
+def answered_item(answer, references, passage, confidence):
     passages = [Passage(document="d", page=1, start=0, end=1, text=passage, importance=1.0)] if passage else []
     item = Item("1", "q", references, Collection(()), (0, 0))
     return item, make_answer(answer=answer, passages=passages, confidence=confidence)
@@ -20,10 +20,10 @@ def answered(answer, references, passage, confidence):
 def test_figures_count_passages_and_confidence():
     figures = evidence_figures(
         [
-            answered("42 pence", ("42 pence",), "It costs 42 pence.", 0.9),
-            answered("a boat", ("42 pence",), "It costs 42 pence.", 0.7),
-            answered("a boat", ("42 pence",), "It is free today.", 0.1),
-            answered("not found", (), "Nothing here.", None),
+            answered_item("42 pence", ("42 pence",), "It costs 42 pence.", 0.9),
+            answered_item("a boat", ("42 pence",), "It costs 42 pence.", 0.7),
+            answered_item("a boat", ("42 pence",), "It is free today.", 0.1),
+            answered_item("not found", (), "Nothing here.", None),
         ]
     )
     assert figures.passage_recall == pytest.approx(100 * 2 / 3)
@@ -33,7 +33,7 @@ def test_figures_count_passages_and_confidence():
 
 
 def test_without_passages_and_confidence_there_are_no_figures():
-    figures = evidence_figures([answered("a", ("a",), "", None)])
+    figures = evidence_figures([answered_item("a", ("a",), "", None)])
     assert (figures.passage_recall, figures.passage_words, figures.reliability, figures.likely) == (
         None,
         None,
@@ -45,13 +45,13 @@ def test_without_passages_and_confidence_there_are_no_figures():
 def test_an_answer_is_kept_where_the_target_computed_all_tokens_of_one_place_in_its_own_context():
     text = "red fox. blue cat, red fox ran. red fox."
     collection = Collection((one_page_document("d", text, "text/plain"),))
-    own = text.index("blue"), text.index(" ran.") + len(" ran.")
+    context = text.index("blue"), text.index(" ran.") + len(" ran.")
     words = [match.span() for match in re.finditer(r"\w+|[.,]", text)]
     offsets = np.array(words)
 
     def kept(first, last, references=("red fox",)):
         """Whether the answer is kept where the target computes words [first, last) of the document, which begins at 5."""
-        item = Item("1", "q", references, collection, own)
+        item = Item("1", "q", references, collection, context)
         fates = [Fate.DROP] * len(words)
         fates[first:last] = [Fate.RECOMPUTE] * (last - first)
         spans = tuple(Span(5 + number, 6 + number, fate) for number, fate in enumerate(fates))

@@ -1,11 +1,10 @@
-"""Drift over a forced continuation, and what the remaining risk tells over pooled budgets."""
+"""Drift over a forced continuation."""
 
 import pytest
 import torch
 
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.lab.study.drift import Drift, continuation, drift, kl_rows, variant_row
-from specprefill_cli.lab.study.pooled import Outcome, pooled_rows
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
@@ -49,27 +48,3 @@ def test_answers_that_part_are_counted_by_length():
     assert row["parted_after"] == {"1": 0.25, "4": 0.5, "16": 0.75, "64": 0.75}
     assert row["kl_by_token"] == [0.5, 1.5]
     assert (row["kl_mean"], row["answer_changed"]) == (1.0, 0.25)
-
-
-def test_a_risk_that_only_tells_the_budget_tells_nothing_within_one():
-    prompts = []
-    for number in range(40):
-        changed = number % 2 == 0
-        prompts.append(
-            [
-                Outcome(
-                    budget=budget,
-                    risks={("good", "all"): float(changed), ("budget", "all"): 1 - budget},
-                    first_token_changed=changed,
-                    answer_changed=changed if budget < 0.3 else number % 4 == 0,
-                )
-                for budget in (0.05, 0.5)
-            ]
-        )
-    good, budget = pooled_rows(prompts)
-    assert good["first_token"]["pooled"] == 1
-    assert good["first_token"]["interval"] == (1, 1)
-    assert budget["first_token"]["within"] == 0.5
-    assert budget["answer"]["pooled"] > 0.55
-    assert budget["answer"]["within"] == 0.5
-    assert budget["answer"]["happened"] == pytest.approx(0.375)

@@ -21,13 +21,12 @@ from specprefill_cli.lab.study.conditions import (
     WRONG_ACCEPTED,
     ZEROS_ACCEPTED,
     conditions,
-    other_budgets,
     reference_settings,
 )
-from specprefill_cli.lab.study.controls import mapped_kv, other_document, spliced
+from specprefill_cli.lab.study.controls import mapped_kv, other_document, splice_document
 from specprefill_cli.lab.study.equal_cost import Tally, cost_rows, equal_cost, gap_recovered, paired_difference
 from specprefill_cli.lab.study.equal_ttft import KEEPS, nearest_keep, tune
-from specprefill_cli.lab.study.measurements import BUDGETS, study
+from specprefill_cli.lab.study.measurements import study
 from specprefill_cli.lab.study.summary import summary
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
@@ -116,13 +115,13 @@ def test_rows_report_equal_ttft_and_recovered_gap():
 
 
 def test_paired_difference_verdict_follows_its_interval():
-    ours, theirs = tally([50, 60, 70, 80] * 5, 1.0), tally([40, 50, 60, 70] * 5, 1.0)
-    assert (paired_difference(ours, theirs, "x").difference, paired_difference(ours, theirs, "x").verdict) == (
+    higher, lower = tally([50, 60, 70, 80] * 5, 1.0), tally([40, 50, 60, 70] * 5, 1.0)
+    assert (paired_difference(higher, lower, "x").difference, paired_difference(higher, lower, "x").verdict) == (
         10,
         "better",
     )
-    assert paired_difference(theirs, ours, "x").verdict == "worse"
-    assert paired_difference(ours, tally([70, 40, 90, 60] * 5, 1.0), "x").verdict == "undecided"
+    assert paired_difference(lower, higher, "x").verdict == "worse"
+    assert paired_difference(higher, tally([70, 40, 90, 60] * 5, 1.0), "x").verdict == "undecided"
 
 
 def test_fewer_than_20_questions_get_no_verdict():
@@ -144,7 +143,7 @@ def test_shorter_wrong_document_is_repeated_to_fill_every_slot(random_session):
     wrong = mapped_kv(random_session, item(1, "Rain fell on the harbour all day."), SETTINGS)
     request = random_session.request(item().collection, "When?", SETTINGS)
     start, end = request.prompt.document
-    replaced = spliced(wrong, right, (start, end))
+    replaced = splice_document(wrong, right, (start, end))
     for (keys, values), (old_keys, old_values), other in zip(replaced.layers, right.layers, wrong.layers, strict=True):
         torch.testing.assert_close(keys[:, :start], old_keys[:, :start])
         torch.testing.assert_close(values[:, :start], old_values[:, :start])
@@ -163,16 +162,16 @@ def test_controls_differ_from_draft_kv_and_each_other(with_exact_maps):
     wrong = mapped_kv(
         session, item(1, "Rain fell on the harbour all day and nobody came to the market. " * 56), SETTINGS
     )
-    alone = draft_session(session)
+    draft_alone = draft_session(session)
     streams = {
         condition.label: answer_with(
-            alone if condition.by_draft else session,
+            draft_alone if condition.by_draft else session,
             item(text=text).collection,
             "When?",
             condition.settings(SETTINGS),
             control=condition.control,
         )
-        for condition in conditions(session.pair, KEPT, wrong) + other_budgets()
+        for condition in conditions(session.pair, KEPT, wrong)
     }
     logits = {name: stream.prefilled.logits for name, stream in streams.items()}
     names = list(logits)
@@ -180,15 +179,15 @@ def test_controls_differ_from_draft_kv_and_each_other(with_exact_maps):
         for second in names[place + 1 :]:
             assert (logits[first] - logits[second]).abs().max() > 1e-4, f"{first} and {second} are the same"
     plans = {name: stream.prefilled.plan for name, stream in streams.items()}
-    ours, dropped = plans[DRAFT_KV], plans[REST_DROPPED]
-    assert dropped.kept_tokens == ours.kept_tokens == streams[REST_DROPPED].prefilled.state.length
+    drafted_plan, dropped = plans[DRAFT_KV], plans[REST_DROPPED]
+    assert dropped.kept_tokens == drafted_plan.kept_tokens == streams[REST_DROPPED].prefilled.state.length
     assert {span.fate for span in dropped.spans} == {Fate.RECOMPUTE, Fate.DROP}
-    assert [(s.start, s.end) for s in ours.spans if s.fate is Fate.RECOMPUTE] == [
+    assert [(s.start, s.end) for s in drafted_plan.spans if s.fate is Fate.RECOMPUTE] == [
         (s.start, s.end) for s in dropped.spans if s.fate is Fate.RECOMPUTE
     ]
     at_random = plans["random tokens recomputed"]
     # Checkpoints inside recomputed chunks are not counted twice, so the totals may differ by a few tokens.
-    assert at_random.kept_tokens == pytest.approx(ours.kept_tokens, abs=ours.checkpoints)
+    assert at_random.kept_tokens == pytest.approx(drafted_plan.kept_tokens, abs=drafted_plan.checkpoints)
     assert {span.fate for span in plans[MAPPED].spans} == {Fate.ACCEPT}
     zero, wrong_state = streams["zero KV"].prefilled.state, streams[WRONG].prefilled.state
     start, end = zero.length - 30, zero.length - 25
@@ -197,7 +196,7 @@ def test_controls_differ_from_draft_kv_and_each_other(with_exact_maps):
     assert torch.equal(wrong_state.cache.layers[1].keys[..., 30:50, :], wrong.layers[1][0][None, :, 30:50])
     # Only the accepted KV differs; the computed KV is the same.
     drafted, zeros, foreign = (streams[name].prefilled.state for name in (DRAFT_KV, ZEROS_ACCEPTED, WRONG_ACCEPTED))
-    assert [plans[name].spans for name in (ZEROS_ACCEPTED, WRONG_ACCEPTED)] == [ours.spans] * 2
+    assert [plans[name].spans for name in (ZEROS_ACCEPTED, WRONG_ACCEPTED)] == [drafted_plan.spans] * 2
     accepted = (zeros.cache.layers[0].keys[0] == 0).all(-1).all(0)
     first, last = streams[DRAFT_KV].request.prompt.document
     accepted_ratio = float(accepted[first:last].float().mean())
@@ -205,9 +204,9 @@ def test_controls_differ_from_draft_kv_and_each_other(with_exact_maps):
     assert not accepted[:first].any()
     assert not accepted[last:].any()
     for state in (zeros, foreign):
-        layer, own = state.cache.layers[0], drafted.cache.layers[0]
-        torch.testing.assert_close(layer.keys[0][:, ~accepted], own.keys[0][:, ~accepted])
-        assert not torch.allclose(layer.values[0][:, accepted], own.values[0][:, accepted])
+        layer, drafted_layer = state.cache.layers[0], drafted.cache.layers[0]
+        torch.testing.assert_close(layer.keys[0][:, ~accepted], drafted_layer.keys[0][:, ~accepted])
+        assert not torch.allclose(layer.values[0][:, accepted], drafted_layer.values[0][:, accepted])
     assert {"exact 1 layers, with draft", "exact 1 layers, without draft"} <= set(names)
     assert all(stream.ttft_seconds > 0 for stream in streams.values())
 
@@ -217,19 +216,14 @@ def test_run_reports_every_condition_and_agrees_with_the_study(random_session, m
     monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
     steps = []
     items = [item(0), item(1, TEXT[30:] + " It rains."), item(2, TEXT[60:] + " It snows.")]
-    outcome = equal_cost(random_session, items, Settings(scorer="question", look_ahead=1), 2, steps.append)
-    rows, budgets = ({row.name: row for row in part} for part in (outcome.rows, outcome.budgets))
+    outcome = equal_cost(random_session, items, Settings(scorer="question", look_ahead=1), steps.append)
+    rows = {row.name: row for row in outcome.rows}
     assert {row.n for row in rows.values()} == {3}
-    assert {row.n for row in budgets.values()} == {2}
-    assert set(rows) & set(budgets) == {DRAFT_KV, "random tokens recomputed"}
     assert rows[FULL].first_token_kl == 0
     assert rows[FULL].same_answer == 1
     assert rows[DRAFT_KV].ttft_ratio == 1
     assert rows[DRAFT_KV].equal_ttft
     assert rows["draft alone"].first_token_kl > 0
-    for order in ("risk", "random"):
-        budget_ratios = {row.budget for row in budgets.values() if row.chosen_by == order}
-        assert budget_ratios == {budget for budget in BUDGETS if budget or order == "risk"}
     assert len(outcome.answer_changed) == 3
     assert {comparison.against for comparison in outcome.duels} == {
         REST_DROPPED,
@@ -248,10 +242,4 @@ def test_run_reports_every_condition_and_agrees_with_the_study(random_session, m
         ("recompute 0.15, zeros accepted", rows[ZEROS_ACCEPTED]),
     ):
         assert answered.first_token_kl == pytest.approx(studied["variants"][name]["kl_median"], rel=1e-3)
-    studied = summary(study(random_session, items[:2], SETTINGS, lambda _: None))
-    answered = budgets["random tokens, recompute 0.3"]
-    assert answered.first_token_kl == pytest.approx(
-        studied["variants"]["recompute 0.3 at random"]["kl_median"], rel=1e-3
-    )
     assert any("question 3 of 3: zero KV" in step for step in steps)
-    assert not any("question 3 of 3: draft-kv, recompute" in step for step in steps)

@@ -88,15 +88,15 @@ def test_the_signal_that_separates_best_is_chosen():
 def test_outcomes_have_every_signal_and_budget_and_less_risk_with_more_recomputed(random_session):
     question = item(text=TEXT * 8)
     settings = Settings(mode="draft-kv", scorer="question", look_ahead=1)
-    found = prompt_outcomes(random_session.request(question.collection, question.question, settings), 3)
-    assert [(outcome.signal, outcome.budget) for outcome in found] == [
+    measured = prompt_outcomes(random_session.request(question.collection, question.question, settings), 3)
+    assert [(outcome.signal, outcome.budget) for outcome in measured] == [
         (signal, budget) for signal in SIGNALS for budget in BUDGETS
     ]
     for signal in SIGNALS:
-        risks = [outcome.risk for outcome in found if outcome.signal == signal]
+        risks = [outcome.risk for outcome in measured if outcome.signal == signal]
         assert risks == sorted(risks, reverse=True)
         assert risks[-1] < risks[0]
-    assert all(outcome.kl > 1e-3 and outcome.prompt == 3 for outcome in found)
+    assert all(outcome.kl > 1e-3 and outcome.prompt == 3 for outcome in measured)
 
 
 @pytest.fixture
@@ -142,6 +142,6 @@ def test_the_gate_knows_the_smallest_risk_of_each_budget_and_larger_budgets_answ
         for budget, risks in pairs.items()
         for number, risk in enumerate(risks)
     ]
-    found = fit_gate(part, 0.1, 1)
-    assert found.smallest_risks == {"0.05": 0.4, "0.3": 0.2, "0.5": 0.1}
-    assert [found.smallest_risk(share) for share in (0.0, 0.05, 0.06, 0.3, 0.4, 0.6)] == [0.4, 0.4, 0.2, 0.2, 0.1, 0.0]
+    gate = fit_gate(part, 0.1, 1)
+    assert gate.smallest_risks == {"0.05": 0.4, "0.3": 0.2, "0.5": 0.1}
+    assert [gate.smallest_risk(share) for share in (0.0, 0.05, 0.06, 0.3, 0.4, 0.6)] == [0.4, 0.4, 0.2, 0.2, 0.1, 0.0]

@@ -17,11 +17,9 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \x1b[2J\
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-def cost_row(name, f1, budget=None, chosen_by=None, **fields):
+def cost_row(name, f1, **fields):
     return {
         "name": name,
-        "budget": budget,
-        "chosen_by": chosen_by,
         "keep": None,
         "n": 500,
         "f1": f1,
@@ -77,33 +75,6 @@ RECORD = {
             "answer_changed": 0.5,
         }
     ],
-    "pooled": [
-        {
-            "signal": "attention_output",
-            "layers": "lower",
-            "first_token": {"pooled": 0.72, "interval": [0.68, 0.76], "within": 0.61, "happened": 0.4},
-            "answer": {"pooled": None, "interval": None, "within": None, "happened": 0.45},
-        }
-    ],
-    "kinship": [
-        {
-            "draft": name,
-            "role": role,
-            "same_tokenizer": True,
-            "same_family": True,
-            "layers": 3,
-            "hidden_size": 128,
-            "target_layers": layers,
-            "key_errors": keys,
-            "value_errors": keys,
-            "reason": reason,
-        }
-        for name, role, layers, keys, reason in (
-            ("d", "own", [1, 2], [0.1, 0.3], None),
-            ("foreign", "compared", [], [], "another tokenizer"),
-            ("noise", "unrelated", [1, 2], [0.7, 0.9], None),
-        )
-    ],
     "equal_cost": {
         "reference": "draft-kv",
         "tolerance": 0.05,
@@ -111,14 +82,9 @@ RECORD = {
         "rows": [
             cost_row("full", 60.0, ttft_ratio=2.0, equal_ttft=False),
             cost_row("select", 41.5, keep=0.4, ttft_ratio=1.2, equal_ttft=False),
-            cost_row("draft-kv", 40.0, 0.15, "risk"),
-            cost_row("random tokens recomputed", 33.0, 0.15, "random"),
+            cost_row("draft-kv", 40.0),
+            cost_row("random tokens recomputed", 33.0),
             cost_row("same tokens, rest dropped", 41.5, ttft_ratio=0.9, equal_ttft=False),
-        ],
-        "budgets": [
-            cost_row("draft-kv", 40.0, 0.15, "risk"),
-            cost_row("random tokens recomputed", 33.0, 0.15, "random"),
-            cost_row("draft-kv, recompute 0", 30.0, 0.0, "risk"),
         ],
         "duels": [
             {"against": "same tokens, rest dropped", "difference": -1.5, "low": -3.0, "high": -0.5, "verdict": "worse"}
@@ -136,20 +102,17 @@ def test_plots_are_well_formed_and_show_their_data():
     assert set(plots) == {
         "error_by_layer_and_depth",
         "error_by_layer",
-        "error_by_draft",
         "kl_by_budget",
         "kl_by_token",
-        "f1_by_budget",
     }
     assert {"0.12", "0.50", "-", "depth in the document"} <= set(texts(plots["error_by_layer_and_depth"]))
     assert {"keys", "values", "target layer"} <= set(texts(plots["error_by_layer"]))
-    assert {"d (own)", "noise (unrelated)"} <= set(texts(plots["error_by_draft"]))
     assert {"riskiest chunks", "random chunks", "15%"} <= set(texts(plots["kl_by_budget"]))
 
 
 def test_budget_plot_has_lines_for_risk_and_random():
     rows = RECORD["first_token_by_budget"]
-    risk, random = budget_plot("t", "y", rows, "kl_median").args[-1]
+    risk, random = budget_plot(rows).args[-1]
     assert risk.points == [(0.0, 0.6), (0.15, 0.2), (0.5, 0.1)]
     assert random.points == [(0.0, 0.6), (0.15, 0.4), (0.5, 0.3)]
 
@@ -157,8 +120,7 @@ def test_budget_plot_has_lines_for_risk_and_random():
 def test_hostile_text_is_inert_in_plots_and_page():
     record = deepcopy(RECORD)
     record["pair"]["draft"] = HOSTILE
-    record["kinship"][0]["draft"] = HOSTILE
-    record["kinship"][1]["reason"] = HOSTILE
+    record["drift"].append(RECORD["drift"][0] | {"name": HOSTILE})
     record["equal_cost"]["rows"][0]["name"] = HOSTILE
     record["variants"][HOSTILE] = RECORD["variants"]["mapped only"]
     page = render_study(record)
@@ -166,10 +128,7 @@ def test_hostile_text_is_inert_in_plots_and_page():
     soup = BeautifulSoup(page, "html.parser")
     assert not soup.find_all(["script", "img", "link", "iframe"])
     assert not [name for node in soup.find_all(True) for name in node.attrs if name.startswith("on")]
-    assert len(soup.find_all("svg")) == 6
-    svg = study_plots(record)["error_by_draft"]
-    assert any(text.startswith("<script>alert(1)</script>") for text in texts(svg))
-    assert "\\u202e" in svg
+    assert len(soup.find_all("svg")) == 4
     # Nothing is loaded from other sites; XML namespace URIs are identifiers, not links.
     assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org/)", page)
 
@@ -181,10 +140,8 @@ def test_page_findings_follow_from_the_figures():
     assert "Best predictor of a changed first token: 1 - cosine of keys, 0.81" in text
     assert "'same tokens, rest dropped' (which takes 0.90 of its TTFT): -1.5 [-3.0, -0.5], worse." in text
     assert "1.20 of the reference's TTFT, not within the tolerance" in text
-    assert "own draft misses 0.20" in text
     assert "0.625 with mapped KV alone, 0.500 with zeros instead. Mapped KV is no better." in text
     assert "0.625 with mapped KV alone, 2.000 with another document's KV instead. Mapped KV is better." in text
-    assert "random weights 0.80" in text
     assert "0.200 for the riskiest chunks, 0.400 for random ones. Choosing by risk is better." in text
     worse = deepcopy(RECORD)
     worse["stability"] |= {"lower_half_error": 0.6}
@@ -192,7 +149,7 @@ def test_page_findings_follow_from_the_figures():
 
 
 def test_fewer_than_20_questions_get_no_verdicts_or_correlations():
-    text = BeautifulSoup(render_study(RECORD | {"questions": 19, "pooled": []}), "html.parser").get_text(" ")
+    text = BeautifulSoup(render_study(RECORD | {"questions": 19}), "html.parser").get_text(" ")
     assert "No correlations: too few questions (n < 20)." in text
     assert "No verdicts: too few questions (n < 20)." in text
     assert "mapped better (" not in text
@@ -200,17 +157,15 @@ def test_fewer_than_20_questions_get_no_verdicts_or_correlations():
 
 
 def test_omits_parts_that_were_not_measured():
-    record = RECORD | {"kinship": None, "equal_cost": None, "answer_changed": None, "drift": [], "pooled": []}
+    record = RECORD | {"equal_cost": None, "answer_changed": None, "drift": []}
     assert [section.title for section in sections(record)] == [
         "Do checkpoint tokens predict the damage?",
         "Are lower layers mapped better?",
         "Does recomputing repair it?",
         "What does draft KV win at equal TTFT?",
     ]
-    assert "f1_by_budget" not in study_plots(record)
     page = render_study(record)
     assert "Not measured: needs answers" in page
-    assert "random weights" not in page
 
 
 def test_terminal_shows_the_tables():
@@ -218,11 +173,9 @@ def test_terminal_shows_the_tables():
     Console(file=out, width=200, color_system=None).print(study_tables(RECORD))
     for label in (
         "25%, 50%, 75%, 88%",
-        "0.72 [0.68, 0.76]",
         "select, keep 0.4",
         "41.5 [39.5, 43.5]",
         "mapped only",
-        "noise",
         "1 - cosine of keys",
     ):
         assert label in out.getvalue()

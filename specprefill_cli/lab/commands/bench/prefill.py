@@ -29,14 +29,6 @@ def prefill(
     baseline: Annotated[bool, typer.Option(help="Measure transformers' own generate in turn with the modes.")] = True,
     plot: Annotated[Path | None, plot_option("speedup against length")] = None,
     shapes: Shapes = None,
-    peak_tflops: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001,
-            help="Peak of one device in TFLOP/s, for MFU; known for common GPUs in half precision.",
-            show_default=False,
-        ),
-    ] = None,
     *,
     settings: Settings,
     given: Given,
@@ -62,7 +54,6 @@ def prefill(
     if plot is not None and ("full" not in modes or (set(modes) == {"full"} and not baseline)):
         raise UsageError("--plot shows speedups over full: --modes must have full and another mode")
     from specprefill_cli.lab.benchmarks.prefill import bench_prefill
-    from specprefill_cli.lab.benchmarks.utilization import peak_of
     from specprefill_cli.lab.evaluation.runner import configurations
     from specprefill_cli.lab.tables import PREFILL, show_benchmark
 
@@ -71,9 +62,8 @@ def prefill(
     session = open_measured_session(settings, [case.settings(settings) for case in cases], shapes, given)
     cases = [case.named(session) for case in cases]
     peers = baselines(session.pair, notes) if baseline else []
-    peak = peak_of(session.pair, peak_tflops)
     with notes.progress("measuring") as update:
-        rows = bench_prefill(session, sizes, cases, repeat, settings, update, peers, peak)
+        rows = bench_prefill(session, sizes, cases, repeat, settings, update, peers)
     show_benchmark(rows, PREFILL, json)
     if plot is not None:
         from specprefill_cli.lab.benchmarks.plot import speedup_plot
@@ -114,9 +104,6 @@ def peer(
             help="GGUF file of the pair's target; default: make that of the bundled pair.", show_default=False
         ),
     ] = None,
-    engine: Annotated[
-        str, typer.Option(help="llama.cpp (on the CPU) or vllm (on an NVIDIA GPU); auto: vllm if it can run.")
-    ] = "auto",
     *,
     settings: Settings,
     modes: list[str],
@@ -124,10 +111,9 @@ def peer(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the time to first token of another program and of our modes: same target, prompt and device.
+    """Measure the time to first token of llama.cpp and of our modes: same target, prompt and CPU threads.
 
-    llama.cpp computes with a GGUF file's quantised weights, our target with the same weights in --dtype, and both with the
-    same threads. vLLM loads the target's own checkpoint; a row of transformers stands beside it.
+    llama.cpp computes with a GGUF file's quantised weights, our target with the same weights in --dtype.
 
     Example:
       specprefill bench peer --lengths 4096,8192 --keep 0.1,0.2 --json
@@ -137,16 +123,15 @@ def peer(
     if gguf is not None and not gguf.is_file():
         raise SpecprefillError(f"{gguf}: no such file; give the GGUF file of the pair's target")
     refuse_ranks(settings.tensor_parallel, "bench peer")
-    from specprefill_cli.lab.benchmarks.peer_session import chosen_engine, open_with_peers
+    from specprefill_cli.lab.benchmarks.peer_session import open_with_llama_cpp
     from specprefill_cli.lab.benchmarks.prefill import bench_prefill
     from specprefill_cli.lab.evaluation.runner import configurations
     from specprefill_cli.lab.tables import PREFILL, show_benchmark
 
     notes = Notes(quiet)
-    program = chosen_engine(engine, gguf)
     with notes.progress("loading the models"):
-        session, peers = open_with_peers(program, settings, sizes, gguf)
+        session, llama_cpp = open_with_llama_cpp(settings, sizes, gguf)
     cases = [case.named(session) for case in configurations(modes, keeps, [settings.scorer])]
     with notes.progress("measuring") as update:
-        rows = bench_prefill(session, sizes, cases, repeat, settings, update, peers)
+        rows = bench_prefill(session, sizes, cases, repeat, settings, update, [llama_cpp])
     show_benchmark(rows, PREFILL, json)
