@@ -17,8 +17,8 @@ from specprefill_cli.record import COMPACT, ORIGINAL
 from specprefill_cli.settings import Settings
 
 # Keep ratio at which positions are compared, and document tokens whose mass `--keep auto` counts.
-KEEP, AUTO_TOKENS = 0.1, 384
-MASSES = (0.5, 0.65, 0.8, 0.9)
+KEEP, AUTO_TOKENS = 0.1, 2_048
+MASSES = (0.3, 0.4, 0.5, 0.6)
 # The F1 points that a smaller mass may lose against the best one: less than what a hundred questions can tell.
 MARGIN = 1.0
 
