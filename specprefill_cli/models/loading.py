@@ -194,7 +194,7 @@ def load_model(
 ) -> LoadedModel:
     """Load one causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
 
-    quantization: NONE or one of `PACKAGES`; a quantised checkpoint loads as it is
+    quantization: NONE or one of `BYTES_PER_WEIGHT`; a quantised checkpoint loads as it is
     ranks: the processes that share it; may_be_whole: whether each may have all of it where it cannot be divided
 
     Raises SpecprefillError when it cannot be loaded, is not supported, does not fit this machine, or lacks weights.

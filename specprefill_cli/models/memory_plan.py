@@ -122,7 +122,7 @@ def cache_bytes(config: PretrainedConfig, tokens: int, dtype: torch.dtype) -> in
 def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str = NONE) -> int:
     """Bytes of a model's weights; quantization packs the projections of its layers, not embeddings and norms.
 
-    quantization: one of `PACKAGES`; a quantised checkpoint keeps its own bits
+    quantization: one of `BYTES_PER_WEIGHT`; a quantised checkpoint keeps its own bits
     """
     total, bits = parameters(config), checkpoint_bits(config)
     if quantization == NONE and bits is None:

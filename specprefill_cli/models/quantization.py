@@ -1,4 +1,4 @@
-"""Targets with quantised weights: by transformers while loading, from the checkpoint, or in 8 bits on a CPU.
+"""Quantised targets: bitsandbytes packs weights on a GPU while they load, `quantize_on_cpu` packs int8 after loading.
 
 Decoding on a CPU is bound by reading the weights, and int8 is a quarter of float32's bytes.
 """
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import BitsAndBytesConfig, FineGrainedFP8Config, PretrainedConfig, PreTrainedModel, utils
-from transformers.utils.quantization_config import QuantizationConfigMixin
+from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, utils
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.installation import install_command
@@ -21,25 +20,17 @@ if TYPE_CHECKING:
     from specprefill_cli.models.placement import Placement
 
 NONE = "none"
-# Values of each weight that a model's fingerprint covers, and the attribute that holds them by name where weights were packed.
+# A model's fingerprint covers so many values of each weight; this attribute holds them by name once weights are packed.
 SAMPLED, UNPACKED = 16, "unpacked_samples"
 # Rows up to which a product with packed weights is faster than one with weights unpacked for it.
 FEW_ROWS = 24
-# The first GPUs that multiply FP8: Ada and Hopper. On older ones transformers would silently unpack to bfloat16.
-FP8_CAPABILITY = (8, 9)
+# Bytes of a quantised weight, its share of the scales included: nf4 has 4 bits and 0.127 for the scales (arXiv
+# 2305.14314, section 3).
+BYTES_PER_WEIGHT = {"int8": 1.0, "nf4": 4.127 / 8}
 
 
-# What transformers needs to quantise while loading, and bytes of a quantised weight, its share of the scales included:
-# nf4 has 4 bits and 0.127 for the scales (arXiv 2305.14314, section 3).
-PACKAGES = {"int8": "bitsandbytes", "nf4": "bitsandbytes", "fp8": "kernels"}
-BYTES_PER_WEIGHT = {"int8": 1.0, "nf4": 4.127 / 8, "fp8": 1.0}
-
-
-def scheme_config(name: str, dtype: torch.dtype) -> QuantizationConfigMixin:
-    """The argument of `from_pretrained` for one of `PACKAGES`; dtype: to compute in."""
-    if name == "fp8":
-        # A scale for each block of 128 x 128 weights.
-        return FineGrainedFP8Config()
+def bitsandbytes_config(name: str, dtype: torch.dtype) -> BitsAndBytesConfig:
+    """The argument of `from_pretrained` that quantises to int8 or nf4; dtype: to compute in."""
     if name == "int8":
         # LLM.int8() (arXiv 2208.07339). In any dtype but float16 it warns of a cast in every layer of every pass.
         logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
@@ -53,55 +44,34 @@ def scheme_config(name: str, dtype: torch.dtype) -> QuantizationConfigMixin:
     )
 
 
-def is_usable(package: str) -> bool:
-    """Whether a package is installed in a version that transformers can use."""
-    return getattr(utils, f"is_{package}_available")()
-
-
 def check_quantization(name: str, placement: Placement) -> None:
     """Raises SpecprefillError for a missing device or package, before any download."""
-    if name == NONE:
+    # On a CPU `quantize_on_cpu` does without the package; ranks cannot divide its weights.
+    if name == NONE or (name, placement.device_type, placement.shards) == ("int8", "cpu", 1):
         return
     if placement.device_type != "cuda":
-        # After loading, and by `quantize_on_cpu`, whose weights ranks cannot divide.
-        if (name, placement.device_type, placement.shards) == ("int8", "cpu", 1):
-            return
         raise SpecprefillError(
             f"--quantization {name} needs a CUDA device, and the target would run on {placement.device_type}; "
             "use int8 without --tensor-parallel, or leave it out"
         )
-    if not is_usable(PACKAGES[name]):
+    if not utils.is_bitsandbytes_available():
         raise SpecprefillError(
-            f"--quantization {name} needs the package {PACKAGES[name]} in a version that transformers can use; "
+            f"--quantization {name} needs the package bitsandbytes in a version that transformers can use; "
             f"install it with {install_command('quantization')}"
         )
-    if name == "fp8":
-        check_fp8(placement)
-
-
-def check_fp8(placement: Placement) -> None:
-    """Raises SpecprefillError for a GPU that cannot multiply FP8."""
-    for gpu in placement.gpus:
-        capability = torch.cuda.get_device_capability(gpu)
-        if capability < FP8_CAPABILITY:
-            required, actual = (".".join(map(str, version)) for version in (FP8_CAPABILITY, capability))
-            raise SpecprefillError(
-                f"--quantization fp8 needs GPUs of compute capability {required} or newer, cuda:{gpu} has {actual}; "
-                "use int8 or nf4"
-            )
 
 
 def quantization_config(
     name: str, config: PretrainedConfig, model: str, dtype: torch.dtype
-) -> QuantizationConfigMixin | None:
-    """The argument of `from_pretrained` for a model; None for `none`, and then a quantised checkpoint loads as it is.
+) -> BitsAndBytesConfig | None:
+    """The argument of `from_pretrained` for a model; None for `none`: a quantised checkpoint then loads as it is.
 
-    Raises SpecprefillError for a scheme on top of a quantised checkpoint.
+    Raises SpecprefillError for a checkpoint that is quantised already.
     """
     method = checkpoint_method(config)
     if name != NONE and method is not None:
         raise SpecprefillError(f"{model}: quantised already ({method}); leave out --quantization {name}")
-    return None if name == NONE else scheme_config(name, dtype)
+    return None if name == NONE else bitsandbytes_config(name, dtype)
 
 
 def checkpoint_bits(config: PretrainedConfig) -> int | None:
@@ -123,7 +93,7 @@ def checkpoint_values(config: PretrainedConfig) -> dict[str, Any]:
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with int8 weights [out, in] and one scale for each output, which may be of any float dtype."""
+    """A linear layer with int8 weights [out, in] and one scale for each output."""
 
     packed: Tensor
     scales: Tensor
@@ -131,7 +101,7 @@ class Int8Linear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         weight = linear.weight.data.float()
-        # Rounded first: torch's kernel takes scales in bfloat16, and an error in one would be that of a whole output.
+        # Rounded before packing: torch's kernel takes scales in bfloat16, and a rounding error would scale a whole output.
         scales = (weight.abs().amax(1).clamp(min=1e-12) / 127).bfloat16()
         packed = (weight / scales.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -151,19 +121,13 @@ class Int8Linear(nn.Module):
 
 
 def quantize_on_cpu(model: PreTrainedModel) -> None:
-    """Replace all linear layers of a model on the CPU, that of the vocabulary too; embeddings stay as they are.
+    """Replace all linear layers of a model on the CPU, the vocabulary's too; embeddings stay as they are.
 
-    What was calibrated for its weights still belongs to it.
+    Calibrations of the unpacked weights still apply: their fingerprint is that of the samples kept here.
     """
-    flat = {name: weight.detach().flatten() for name, weight in model.named_parameters()}
-    setattr(
-        model, UNPACKED, {name: row[:: max(1, len(row) // SAMPLED)][:SAMPLED].clone() for name, row in flat.items()}
-    )
-    parents: list[tuple[Any, str, nn.Linear]] = [
-        (parent, name, child)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if isinstance(child, nn.Linear)
-    ]
-    for parent, name, linear in parents:
-        setattr(parent, name, Int8Linear(linear))
+    flat_weights = {name: weight.detach().flatten() for name, weight in model.named_parameters()}
+    samples = {name: flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].clone() for name, flat in flat_weights.items()}
+    setattr(model, UNPACKED, samples)
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear):
+            model.set_submodule(name, Int8Linear(module))

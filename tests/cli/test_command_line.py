@@ -319,9 +319,9 @@ def test_batch_never_overwrites_its_questions(call, tmp_path):
     ],
 )
 def test_commands_that_load_a_target_honour_quantization(call, command):
-    code, out, err = call(*command, "--quantization", "fp8", "--devices", "cpu", stdin=b"Who?")
+    code, out, err = call(*command, "--quantization", "nf4", "--devices", "cpu", stdin=b"Who?")
     assert code == 1
-    assert "--quantization fp8 needs a CUDA device" in " ".join((out + err).split())
+    assert "--quantization nf4 needs a CUDA device" in " ".join((out + err).split())
     assert "Traceback" not in err
 
 

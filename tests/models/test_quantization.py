@@ -10,7 +10,7 @@ from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.memory_plan import parameters, weight_bytes
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.quantization import FEW_ROWS, PACKAGES, Int8Linear, check_quantization, quantization_config
+from specprefill_cli.models.quantization import FEW_ROWS, Int8Linear, check_quantization, quantization_config
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES, build_model
@@ -18,30 +18,21 @@ from tests.helpers.architectures import SIZES, build_model
 CPU, GPU = Placement(None), Placement({"": "cuda:0"})
 
 
-def set_packages_available(monkeypatch, available=True):
-    """Pretend that the packages of all schemes are installed, or that none is."""
-    monkeypatch.setattr(quantization, "is_usable", lambda _package: available)
+def set_package_available(monkeypatch, available):
+    """Pretend that bitsandbytes is installed, or is not."""
+    monkeypatch.setattr(quantization.utils, "is_bitsandbytes_available", lambda: available)
 
 
-@pytest.mark.parametrize("name", sorted(PACKAGES))
+@pytest.mark.parametrize("name", ["int8", "nf4"])
 def test_error_names_the_missing_device_or_package(name, monkeypatch):
     # In int8 a CPU needs nothing, but ranks cannot divide such weights.
     with pytest.raises(SpecprefillError, match=rf"^--quantization {name} needs a CUDA device, .* would run on cpu; "):
         check_quantization(name, Placement(None, shards=2) if name == "int8" else CPU)
-    set_packages_available(monkeypatch, available=False)
-    package = PACKAGES[name]
-    with pytest.raises(SpecprefillError, match=rf"needs the package {package} .*; install it with .* -m pip install "):
+    set_package_available(monkeypatch, False)
+    with pytest.raises(
+        SpecprefillError, match=r"needs the package bitsandbytes .*; install it with .* -m pip install "
+    ):
         check_quantization(name, GPU)
-
-
-def test_rejects_fp8_on_gpus_without_fp8_support(monkeypatch):
-    set_packages_available(monkeypatch)
-    capabilities = {0: (9, 0), 1: (8, 6)}
-    monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.get)
-    check_quantization("fp8", GPU)
-    with pytest.raises(SpecprefillError, match=r"capability 8\.9 or newer, cuda:1 has 8\.6; use int8 or nf4"):
-        check_quantization("fp8", Placement("auto", {0: 1, 1: 1}))
-    check_quantization("int8", Placement("auto", {0: 1, 1: 1}))
 
 
 @pytest.fixture
@@ -99,7 +90,7 @@ def load_calls(monkeypatch):
 
 
 def test_only_the_target_is_quantised(folder, load_calls, monkeypatch):
-    set_packages_available(monkeypatch)
+    set_package_available(monkeypatch, True)
     settings = Settings(dtype="bfloat16", offline=True, quantization="nf4")
     loading.load_pair(Pair("p", str(folder), str(folder)), GPU, settings, True, True)
     (target, dtype), (draft, _) = load_calls
@@ -108,18 +99,10 @@ def test_only_the_target_is_quantised(folder, load_calls, monkeypatch):
     assert target.bnb_4bit_compute_dtype is dtype is torch.bfloat16
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "holds"),
-    [
-        ("int8", transformers.BitsAndBytesConfig, lambda config: config.load_in_8bit and not config.load_in_4bit),
-        ("fp8", transformers.FineGrainedFP8Config, lambda config: not config.dequantize),
-    ],
-)
-def test_each_scheme_reaches_transformers(folder, load_calls, name, kind, holds):
-    loading.load_model(str(folder), CPU, "float32", True, name)
-    config = load_calls[0][0]
-    assert isinstance(config, kind)
-    assert holds(config)
+def test_int8_reaches_transformers(folder, load_calls):
+    loading.load_model(str(folder), CPU, "float32", True, "int8")
+    ((config, _),) = load_calls
+    assert (config.load_in_8bit, config.load_in_4bit) == (True, False)
 
 
 def test_rejects_quantisation_without_gpu_before_loading():
