@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
@@ -19,18 +19,20 @@ from typing import TYPE_CHECKING, NoReturn
 
 from packaging.version import Version
 
-from specprefill_cli.distributed.heartbeat import BEAT, Heartbeat, beat_key
-from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
+from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard, end_process
 from specprefill_cli.errors import SpecprefillError, UsageError, first_line
 
 if TYPE_CHECKING:
     from torch.distributed import Store
+    from torch.distributed.elastic.multiprocessing import RunProcsResult
 
-# Seconds until processes that do not end are killed, and lines of a failed one's log that are shown.
-CLOSING, SHOWN_LINES = 3, 5
-# The first with which transformers can divide a model's layers.
+# Seconds between two looks at the other processes, and until those that do not end are killed.
+POLLING, CLOSING = 0.25, 3
+# Lines of a failed process's log that are shown.
+SHOWN_LINES = 5
+# The first version with which transformers can divide a model's layers.
 OLDEST_TORCH = Version("2.7")
-# Collectives have no time limit: the heartbeat finds a lost rank.
+# Waiting for rank 0's next command has no time limit: rank 0 may wait for its user.
 NO_LIMIT = timedelta(days=30)
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
@@ -38,13 +40,13 @@ LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 class WorkerProcesses:
     """One process a rank, which joins the run as if torchrun had started it; its output goes to a log file.
 
-    They run in sessions of their own, out of Ctrl-C's reach. When one fails, the launcher ends the others.
+    They run in sessions of their own, out of Ctrl-C's reach. When one of them ends, a thread ends the run.
     """
 
     def __init__(self, size: int, environment: dict[str, str]) -> None:
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
 
-        # The heartbeat reports a dead rank in one line; the launcher would log its own banner as well.
+        # The launcher would log a banner beside our line about a dead rank.
         logger = logging.getLogger("torch.distributed.elastic")
         logger.addHandler(logging.NullHandler())
         logger.propagate = False
@@ -62,26 +64,37 @@ class WorkerProcesses:
         for number, handler in handlers.items():
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
+        # Held by the thread that ends the run, and never released.
+        self.ending = threading.Lock()
+        self.watcher = threading.Thread(target=self.watch, name="worker-processes", daemon=True)
+        self.watcher.start()
 
-    def failure(self) -> str | None:
-        """Return the last lines of the log of a rank whose process has ended, and which it was; None while all run."""
-        result = self.context.wait(0)
-        if result is None:
-            return None
-        if not result.failures:
-            return "the processes of the other ranks have ended"
-        # Those that the launcher then ended follow.
-        first = next(iter(result.failures.values()))
-        code = f"signal {-first.exitcode}" if first.exitcode < 0 else f"exit code {first.exitcode}"
-        rank, log = first.local_rank + 1, Path(result.stderrs[first.local_rank])
-        lines = [f"rank {rank} | {line}" for line in log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]]
-        return "\n".join([*lines, f"rank {rank} stopped answering: its process ended with {code}"])
+    def watch(self) -> None:
+        """End the run with one line when a process ends, even while rank 0 waits for a collective that never returns."""
+        result = self.context.wait(period=POLLING)
+        if result is not None and self.ending.acquire(blocking=False):
+            end_process(f"{failure_of(result)} (logs: {self.logs})")
 
     def close(self, keep_logs: bool = True) -> None:
         """End all processes."""
+        if not self.ending.acquire(blocking=False):
+            # The watcher ends this process.
+            self.watcher.join()
         self.context.close(timeout=CLOSING)
         if not keep_logs:
             shutil.rmtree(self.logs, ignore_errors=True)
+
+
+def failure_of(result: RunProcsResult) -> str:
+    """The last lines of the log of the rank whose process failed first, and which rank it was."""
+    if not result.failures:
+        return "the processes of the other ranks have ended"
+    # Those that the launcher then ended follow.
+    first = next(iter(result.failures.values()))
+    code = f"signal {-first.exitcode}" if first.exitcode < 0 else f"exit code {first.exitcode}"
+    rank, log = first.local_rank + 1, Path(result.stderrs[first.local_rank])
+    lines = [f"rank {rank} | {line}" for line in log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]]
+    return "\n".join([*lines, f"rank {rank} stopped answering: its process ended with {code}"])
 
 
 def in_run(environment: Mapping[str, str] = os.environ) -> bool:
@@ -122,13 +135,13 @@ def join_run() -> Ranks:
     import torch.distributed as dist
 
     try:
-        stores = [next(iter(dist.rendezvous("env://")))[0] for _ in range(2)]
+        store, rank, size = next(iter(dist.rendezvous("env://")))
     except (RuntimeError, ValueError) as error:
         raise SpecprefillError(f"the ranks cannot meet ({first_line(error)}); start torchrun again") from error
-    ranks = connect(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), *stores)
+    ranks = connect(rank, size, store)
     if ranks.leads:
         # torchrun sends it to the ranks that are left when one has died.
-        signal.signal(signal.SIGTERM, ranks.beating.end_by_signal)
+        signal.signal(signal.SIGTERM, lambda *_: end_process(ranks.failure_of_others()))
     return ranks
 
 
@@ -151,17 +164,20 @@ def start_run(size: int) -> Ranks:
     listening = socket.create_server(("127.0.0.1", 0))
     host, port = listening.getsockname()
     # The libuv store of torch 2.7 takes no socket of ours.
-    server = dist.TCPStore(
+    store = dist.TCPStore(
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach(), use_libuv=False
     )
-    client = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
     place = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": str(port)}
-    return connect(0, size, server, client, WorkerProcesses(size, place))
+    workers = WorkerProcesses(size, place)
+    atexit.register(workers.close, keep_logs=False)
+    return connect(0, size, store, workers)
 
 
 def follow_rank_0() -> NoReturn:
     """On ranks 1, 2, ...: do what rank 0 sends until it ends the run, or is lost."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Python's own handler would wait for the collective in which this process usually is.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Standard input and output belong to rank 0.
     devnull = os.open(os.devnull, os.O_RDWR)
     os.dup2(devnull, 0)
@@ -175,27 +191,18 @@ def follow_rank_0() -> NoReturn:
             ranks.fail(error)
 
 
-def connect(
-    rank: int, size: int, store: Store, heartbeat_store: Store, workers: WorkerProcesses | None = None
-) -> Ranks:
+def connect(rank: int, size: int, store: Store, workers: WorkerProcesses | None = None) -> Ranks:
     """Wait for all ranks and connect them: gloo for tensors on the CPU, NCCL between GPUs."""
     import torch
     import torch.distributed as dist
 
     local = int(os.environ.get("LOCAL_RANK", rank))
-    ranks = Ranks(rank, size, local, heartbeat=Heartbeat(rank, size, heartbeat_store, workers))
-    ranks.beating.start()
-    if ranks.leads:
-        atexit.register(ranks.finish)
-    while not store.check([beat_key(peer) for peer in range(size)]):
-        time.sleep(BEAT)
     on_gpus = torch.cuda.is_available()
     if on_gpus:
         torch.cuda.set_device(local)
     elif "OMP_NUM_THREADS" not in os.environ:
         neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", size))
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // neighbours))
-    backend, group_store = "cpu:gloo,cuda:nccl" if on_gpus else "gloo", dist.PrefixStore("group", store)
-    dist.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=NO_LIMIT)
-    ranks.group = dist.new_group(backend="gloo", timeout=NO_LIMIT)
-    return ranks
+    backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
+    dist.init_process_group(backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size)
+    return Ranks(rank, size, local, store, dist.new_group(backend="gloo", timeout=NO_LIMIT), workers)

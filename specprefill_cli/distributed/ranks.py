@@ -7,23 +7,28 @@ memory, because a rank that waits for the user's next question must not keep its
 
 from __future__ import annotations
 
-import time
+import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
-from specprefill_cli.distributed.heartbeat import BEAT, END, Heartbeat
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.signals import deferred_signals
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, Store
 
-# Seconds for another rank to fail like this one, or for the heartbeat to find out why a connection was lost.
+    from specprefill_cli.distributed.launch import WorkerProcesses
+
+# Seconds for rank 0 to raise the error that this rank has raised, or for the launcher to find the process that has ended.
 GRACE = 3.0
+# The store's key for why a rank has failed.
+FAILURE = "failure"
 Value = TypeVar("Value")
 
 
@@ -63,17 +68,19 @@ class Ranks:
     """This process among those that share the models; without the others, it is rank 0 of 1 and sends nothing.
 
     local: number of this process on its machine, and of its GPU
-    heartbeat: of a run of several processes
+    store: of a run of several processes
     group: gloo connections for what rank 0 sends: a rank that has failed at a command waits there for the next one,
-        without disturbing a collective that other ranks are still in
+        without disturbing a collective that other ranks are still in; None for a process that sends nothing
+    workers: the processes of ranks 1, 2, ... where rank 0 started them
     commands: how many have been sent or received
     """
 
     rank: int = 0
     size: int = 1
     local: int = 0
-    heartbeat: Heartbeat | None = None
+    store: Store | None = None
     group: ProcessGroup | None = None
+    workers: WorkerProcesses | None = None
     commands: int = 0
 
     @property
@@ -81,19 +88,13 @@ class Ranks:
         return self.rank == 0
 
     @property
-    def beating(self) -> Heartbeat:
-        """The heartbeat of a run of several processes."""
-        assert self.heartbeat is not None, "a process alone has no heartbeat"
-        return self.heartbeat
-
-    @property
-    def refused(self) -> str:
+    def refusal_key(self) -> str:
         """The store's key for: rank 0 raised a SpecprefillError at the latest command."""
-        return f"refused/{self.commands}"
+        return f"refusal/{self.commands}"
 
     def agree(self, value: Value) -> Value:
         """Return rank 0's value on every rank; the argument of the others is ignored."""
-        if self.heartbeat is None:
+        if self.group is None:
             return value
         import torch.distributed as dist
 
@@ -116,7 +117,7 @@ class Ranks:
 
     def summed(self, values: Tensor) -> Tensor:
         """Return the sum of all ranks' values, of the same shape and on the same device; bit for bit equal on all ranks."""
-        if self.heartbeat is None:
+        if self.group is None:
             return values
         import torch.distributed as dist
 
@@ -126,7 +127,7 @@ class Ranks:
 
     def maximum(self, values: Tensor) -> Tensor:
         """Return the largest of all ranks' values, like `summed`. Where one is NaN the result is infinite."""
-        if self.heartbeat is None:
+        if self.group is None:
             return values
         import torch
         import torch.distributed as dist
@@ -143,7 +144,7 @@ class Ranks:
         A SpecprefillError, which all ranks raise alike, passes. After any other error the ranks would wait for each
         other, so it ends the run with one line on standard error and exit code 1.
         """
-        if self.heartbeat is None or not self.leads:
+        if self.store is None or not self.leads:
             yield
             return
         # Half a command would leave the other ranks waiting.
@@ -153,7 +154,7 @@ class Ranks:
                 self.agree(Command(work))
                 yield
             except SpecprefillError:
-                self.heartbeat.store.set(self.refused, "")
+                self.store.set(self.refusal_key, "")
                 raise
             except Exception as error:
                 self.end_run(error)
@@ -169,31 +170,37 @@ class Ranks:
 
     def end_run(self, error: Exception) -> NoReturn:
         """End the run from rank 0, after an error that the other ranks may not have."""
+        reason = f"rank 0 failed: {first_line(error)}, and the others cannot go on without it"
         if is_connection_error(error):
-            # The heartbeat soon knows who was lost, and why.
-            time.sleep(GRACE)
-            self.beating.end_process(f"another rank stopped answering: {first_line(error)}")
-        self.beating.end_process(f"rank 0 failed: {first_line(error)}, and the others cannot go on without it")
+            if self.workers:
+                # It ends the run as soon as it knows which process has ended.
+                self.workers.watcher.join(GRACE)
+            reason = self.failure_of_others()
+        if self.workers:
+            self.workers.close()
+        end_process(reason)
+
+    def failure_of_others(self) -> str:
+        """Return why another rank cannot go on, as far as that is known on rank 0."""
+        if self.store is not None and self.store.check([FAILURE]):
+            return self.store.get(FAILURE).decode()
+        return "another rank stopped answering, or SIGTERM ended the run"
 
     def fail(self, error: Exception) -> None:
-        """End the run from another rank, unless rank 0 raises a SpecprefillError at the same command too."""
-        deadline = time.monotonic() + GRACE
-        while isinstance(error, SpecprefillError) and time.monotonic() < deadline:
-            if self.beating.store.check([self.refused]):
-                return
-            time.sleep(BEAT)
-        if not is_connection_error(error):
-            traceback.print_exception(error)
-            self.beating.store.set(END, f"rank {self.rank} failed: {first_line(error)}")
-        self.beating.join()
-
-    def finish(self) -> None:
-        """At the end of rank 0: end the others, whatever they are doing."""
-        self.beating.stopped.set()
-        self.beating.join()
-        self.beating.store.set(END, "")
-        if self.beating.workers:
-            self.beating.workers.close(keep_logs=False)
+        """End this rank, another one than 0, unless rank 0 raises a SpecprefillError at the same command too."""
+        if is_connection_error(error):
+            # Rank 0 has ended, or reports the rank that was lost: its exit code is the run's.
+            os._exit(0)
+        assert self.store is not None, "a rank of several has a store"
+        if isinstance(error, SpecprefillError):
+            try:
+                return self.store.wait([self.refusal_key], timedelta(seconds=GRACE))
+            except RuntimeError:
+                # Rank 0 has no such error.
+                pass
+        traceback.print_exception(error)
+        self.store.set(FAILURE, f"rank {self.rank} failed: {first_line(error)}")
+        os._exit(1)
 
 
 ALONE = Ranks()
@@ -204,3 +211,17 @@ def is_connection_error(error: Exception) -> bool:
     import torch.distributed as dist
 
     return isinstance(error, dist.DistError) or any(name in str(error).lower() for name in ("gloo", "nccl"))
+
+
+def end_process(reason: str) -> NoReturn:
+    """End this process at once, from any thread, with the reason as the last line on standard error."""
+    # The reason may quote a log: no control character may reach the terminal.
+    lines = ["".join(c if c.isprintable() else " " for c in line) for line in reason.splitlines()]
+    print(
+        *lines[:-1],
+        f"specprefill: {lines[-1]}; the run has ended, start it again",
+        sep="\n",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(1)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -132,15 +133,14 @@ def test_second_question_reuses_the_sharded_document_cache(two_rank_answers):
     assert two_rank_answers["second of two"]["reused"] == ["target document KV"]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("SIGKILL", "rank 1 stopped answering: its process"), ("SIGSTOP", "no heartbeat for")]
-)
-def test_lost_rank_ends_the_run_with_one_line(name, words):
-    result = run(HELPERS / "rank_answers.py", 2, name)
+def test_dead_rank_ends_the_run_with_one_line_within_half_a_minute():
+    started = time.monotonic()
+    result = run(HELPERS / "rank_answers.py", 2, "SIGKILL")
+    assert time.monotonic() - started < 30
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
-    assert line.startswith("specprefill: rank 1 stopped answering")
-    assert words in line
+    assert line.startswith("specprefill: rank 1 stopped answering: its process ended with signal 9 (logs: ")
+    assert line.endswith("the run has ended, start it again")
 
 
 @pytest.mark.parametrize("start", [(*CLI, *ASK, "--tensor-parallel", "2"), (*TORCHRUN, *CLI, *ASK)])
@@ -159,11 +159,6 @@ def test_signals_end_all_ranks_and_keep_the_answer_so_far(name, code):
     ended = run(HELPERS / "interrupted_ask.py", *arguments, SIGNAL=name)
     assert ended.returncode == code, ended.stderr
     assert json.loads(ended.stdout)["generated_tokens"] >= 1
-
-
-def test_busy_rank_does_not_delay_exit():
-    result = run(*TORCHRUN, HELPERS / "busy_rank.py")
-    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
 
 
 @pytest.mark.parametrize(

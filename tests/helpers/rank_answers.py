@@ -137,18 +137,16 @@ def draft_operations(session, settings):
 
 def main(ranks, task):
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.distributed import heartbeat
     from specprefill_cli.settings import Settings
 
     if os.path.isdir(task):
         print(json.dumps(other_architectures(ranks, task)))
         return
-    heartbeat.SILENCE = 2.0
     session = open_session(Settings(pair="tiny", tensor_parallel=ranks), draft=True)
     if task == "all":
         print(json.dumps(answers(session)))
         return
-    (rank_1,) = session.pair.ranks.heartbeat.workers.context.pids().values()
+    (rank_1,) = session.pair.ranks.workers.context.pids().values()
     os.kill(rank_1, getattr(signal, task))
     answer(session, Settings(mode="full", max_new_tokens=4))
 
