@@ -270,4 +270,4 @@ class Session:
             pair, position = self.pair, result.answer_position
             draft = draft_reader(pair, result, position) if draft_may_propose(settings, pair) else None
             target = ModelReader(pair.loaded_target.model, result.state, position, pair.ranks)
-            self.speculation.costs.measure(target, draft, int(request.prompt.tokens[-1]))
+            self.speculation.measure(target, draft, int(request.prompt.tokens[-1]))

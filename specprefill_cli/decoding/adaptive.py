@@ -1,6 +1,7 @@
 """How many tokens to propose: as many as acceptance and cost make worthwhile, none where plain decoding is faster.
 
-Costs are in units of a target pass over one token.
+Each proposer has one acceptance rate and one cost: what a proposed token adds to a round, drafting and verification
+together, in target passes over one token.
 """
 
 from __future__ import annotations
@@ -8,13 +9,12 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median_low
 
-import numpy as np
-
-from specprefill_cli.decoding.proposers import DraftProposer, Proposer
+from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal, Round
 from specprefill_cli.record import Verdict
@@ -27,20 +27,17 @@ JUDGED_TOKENS = 20.0
 GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
 # Rounds whose times a cost is the median of.
 MEASURES = 5
-# What a verified token is assumed to add to a pass before anything was measured.
-GUESSED_WIDTH = 0.03
-# Numbers of proposed tokens whose verifying pass warm-up times, and how often.
-TIMED_WIDTHS, TIMES = (1, 4, 16), 4
-# Share of an answer's passes that may be spent on probing a declined proposer, and the bounds of that allowance: two
-# proposers cost an answer of 64 tokens 3 % at most.
-PROBING_SHARE, MOST_SAVED, MOST_OWED = 0.015, 0.75, 4.0
-# The smallest price of a probe.
-SMALLEST_PROBE = 0.1
+# What verification of a proposed token costs before anything was measured.
+GUESSED_VERIFICATION = 0.03
+# A declined proposer probes with one token after so many rounds that the token costs this share of them.
+PROBING_SHARE = 0.015
+# The highest cost that delays a probe: one wrong measurement must not rule a proposer out for good.
+HIGHEST_COST = 2.0
 # A draft that has not read the prompt waits until reading it is at most this share of the answer's passes so far: the
 # answer may end at any time.
 ENTRY_SHARE = 0.04
-# Proposing rounds between two plain ones, which measure a target pass anew.
-ROUNDS_BETWEEN_PASSES = 32
+# Proposed tokens of the rounds that warm-up times, and how often it times each kind of pass.
+WARM_UP_TOKENS, WARM_UP_ROUNDS = 4, 4
 
 
 @dataclass(frozen=True)
@@ -60,92 +57,15 @@ class FixedPace:
 
 
 @dataclass
-class Costs:
-    """Costs in target passes: medians of the latest rounds, and guesses where nothing was measured.
-
-    pass_seconds: the target's pass over one token
-    verifying: by number of proposed tokens, the pass that verifies them; drafting: by proposer, one proposed token
-    fixed: nothing is learnt, so that the pace, and with it the tokens that a seed draws, repeats
-    sharing: answers whose passes run together; their times say nothing about one of them, so that nothing is learnt
-    """
-
-    fixed: bool = False
-    sharing: int = 1
-    pass_seconds: deque[float] = field(default_factory=partial(deque, maxlen=MEASURES))
-    verifying: dict[int, deque[float]] = field(default_factory=lambda: defaultdict(partial(deque, maxlen=MEASURES)))
-    drafting: dict[str, deque[float]] = field(default_factory=lambda: defaultdict(partial(deque, maxlen=MEASURES)))
-
-    def learn(self, round_: Round) -> None:
-        """Add the times of a round."""
-        if self.fixed or self.sharing > 1:
-            return
-        if not round_.drafted:
-            self.pass_seconds.append(round_.target_seconds)
-        elif self.pass_seconds:
-            whole = median_low(self.pass_seconds)
-            self.verifying[round_.drafted].append(max(1.0, round_.target_seconds / whole))
-            if not round_.proposal.entered:
-                self.drafting[round_.proposal.proposer].append(round_.propose_seconds / whole / round_.drafted)
-
-    def measure(
-        self, target: ModelReader, draft: ModelReader | None, token: int, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        """Time passes over one token and over several, and one of the draft where there is one; `token` is any token.
-
-        Slow first passes do not matter: costs are medians.
-        """
-
-        def timed(reader: ModelReader, tokens: int) -> float:
-            start = clock()
-            # Reading the result synchronises the device.
-            reader.read_now([token] * tokens, tokens).argmax(-1).tolist()
-            return clock() - start
-
-        for _ in range(TIMES):
-            self.learn(Round(NO_PROPOSAL, 0, 0.0, timed(target, 1)))
-        name = DraftProposer.name if draft is not None else ""
-        for width in TIMED_WIDTHS:
-            for _ in range(TIMES):
-                drafting = timed(draft, 1) if draft is not None else 0.0
-                self.learn(Round(Proposal(name, (token,) * width), 0, drafting * width, timed(target, 1 + width)))
-
-    def passes(self, most: int) -> list[float]:
-        """Cost of verifying 0, 1, ... `most` proposed tokens: measured, or interpolated linearly."""
-        known = sorted(self.verifying) or [most]
-        costs = [
-            median_low(self.verifying[count]) if count in self.verifying else 1 + GUESSED_WIDTH * count
-            for count in known
-        ]
-        if known[-1] < most:
-            costs.append(1 + (costs[-1] - 1) * most / known[-1])
-            known.append(most)
-        alone = np.interp(range(most + 1), [0, *known], [1.0, *costs])
-        return (1 + (alone - 1) / self.share((alone[-1] - 1) / most)).tolist()
-
-    def share(self, width: float) -> float:
-        """What one token's pass costs an answer, in passes alone, where answers share it; width: cost of a token more.
-
-        They divide the fixed part of the cost, so that proposed tokens weigh more.
-        """
-        width = min(1.0, max(width, 0.0))
-        return (1 - width) / self.sharing + width
-
-    def token(self, proposer: Proposer) -> float:
-        """Cost of one proposed token."""
-        measured = self.drafting.get(proposer.name)
-        return median_low(measured) if measured else proposer.token_passes
-
-
-@dataclass
 class Acceptance:
-    """One proposer's history: accepted of verified tokens, and target passes that it may spend on probing."""
+    """One proposer's history: verified tokens, accepted ones, and rounds since its last proposal."""
 
     tried: float = GUESS_TRIED
     right: float = GUESS_RIGHT
-    allowance: float = 0.0
+    waited: int = 0
 
     @property
-    def acceptance(self) -> float:
+    def rate(self) -> float:
         return self.right / self.tried
 
     def learn(self, round_: Round) -> None:
@@ -156,17 +76,73 @@ class Acceptance:
         self.tried *= fade
         self.right *= fade
 
-    def earn(self, passes: float) -> None:
-        """Change the allowance within its bounds."""
-        self.allowance = max(-MOST_OWED, min(MOST_SAVED, self.allowance + passes))
+
+def latest() -> deque[float]:
+    """An empty list of the latest measurements."""
+    return deque(maxlen=MEASURES)
 
 
 @dataclass
 class SpeculationState:
-    """What a session knows about its pair's costs and acceptance; it outlives an answer."""
+    """What a session knows about its pair's costs and acceptance; it outlives an answer.
 
-    costs: Costs = field(default_factory=Costs)
-    records: dict[str, Acceptance] = field(default_factory=lambda: defaultdict(Acceptance))
+    learns_costs: whether rounds are timed; without, the pace repeats, and with it the tokens that a seed draws
+    sharing: answers whose passes run together; their times say nothing about one of them
+    pass_seconds: times of the target's pass over one token; token_costs: by proposer, costs of a proposed token
+    """
+
+    learns_costs: bool = True
+    sharing: int = 1
+    pass_seconds: deque[float] = field(default_factory=latest)
+    token_costs: dict[str, deque[float]] = field(default_factory=partial(defaultdict, latest))
+    acceptance: dict[str, Acceptance] = field(default_factory=partial(defaultdict, Acceptance))
+
+    def without_acceptance(self) -> SpeculationState:
+        """A copy that keeps the measured costs and forgets what answers showed."""
+        return SpeculationState(pass_seconds=self.pass_seconds.copy(), token_costs=deepcopy(self.token_costs))
+
+    def token_cost(self, proposer: Proposer) -> float:
+        """Cost of one proposed token in target passes: measured, or assumed.
+
+        Answers that share their passes divide the cost of plain decoding among them, so that proposals weigh more.
+        """
+        measured = self.token_costs.get(proposer.name)
+        cost = median_low(measured) if measured else proposer.token_passes + GUESSED_VERIFICATION
+        return self.sharing * cost
+
+    def learn_costs(self, round_: Round) -> None:
+        """Add the times of a round."""
+        if not self.learns_costs or self.sharing > 1:
+            return
+        if not round_.drafted:
+            self.pass_seconds.append(round_.target_seconds)
+        elif self.pass_seconds and not round_.proposal.entered:
+            passes = (round_.propose_seconds + round_.target_seconds) / median_low(self.pass_seconds)
+            self.token_costs[round_.proposal.proposer].append(max(0.0, passes - 1) / round_.drafted)
+
+    def measure(
+        self, target: ModelReader, draft: ModelReader | None, token: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """Time the passes of plain decoding and of proposals, of the draft where there is one; `token` is any token.
+
+        Slow first passes do not matter: costs are medians.
+        """
+
+        def timed(reader: ModelReader, tokens: int) -> float:
+            start = clock()
+            # Reading the result synchronises the device.
+            reader.read_now([token] * tokens, tokens).argmax(-1).tolist()
+            return clock() - start
+
+        for _ in range(WARM_UP_ROUNDS):
+            self.learn_costs(Round(NO_PROPOSAL, 0, 0.0, timed(target, 1)))
+        tokens = (token,) * WARM_UP_TOKENS
+        for _ in range(WARM_UP_ROUNDS):
+            verifying = timed(target, 1 + WARM_UP_TOKENS)
+            self.learn_costs(Round(Proposal(LookupProposer.name, tokens), 0, 0.0, verifying))
+            if draft is not None:
+                drafting = WARM_UP_TOKENS * timed(draft, 1)
+                self.learn_costs(Round(Proposal(DraftProposer.name, tokens), 0, drafting, verifying))
 
 
 class AdaptivePace:
@@ -177,52 +153,45 @@ class AdaptivePace:
 
     def __init__(self, state: SpeculationState) -> None:
         self.state = state
-        self.since_pass = ROUNDS_BETWEEN_PASSES
-        self.asked: dict[str, Proposer] = {}
-        self.declined: dict[str, str] = {}
+        self.started = False
+        # By proposer that was asked for tokens: why it was declined the last time, or None.
+        self.refusals: dict[str, str | None] = {}
 
     def count(self, proposer: Proposer, answer_length: int) -> int:
-        if self.since_pass >= ROUNDS_BETWEEN_PASSES:
+        if not self.started:
             return 0
-        costs, record = self.state.costs, self.state.records[proposer.name]
-        token, passes = costs.token(proposer), costs.passes(LONGEST_PROPOSAL)
-        promised, best = max(
-            (speedup(record.acceptance, count, token, passes[count]), count) for count in range(1, LONGEST_PROPOSAL + 1)
-        )
-        self.asked[proposer.name] = proposer
-        self.declined.pop(proposer.name, None)
-        if promised >= WORTHWHILE:
-            if proposer.entry_passes <= ENTRY_SHARE * answer_length:
-                return best
-            self.declined[proposer.name] = (
-                f"{proposer.name} would first prefill the prompt, at the cost of {proposer.entry_passes:.0f} target passes"
+        name, acceptance, cost = proposer.name, self.state.acceptance[proposer.name], self.state.token_cost(proposer)
+        promised, best = max((speedup(acceptance.rate, count, cost), count) for count in range(1, LONGEST_PROPOSAL + 1))
+        if promised < WORTHWHILE:
+            self.refusals[name] = (
+                f"{name} promises {promised:.2f}x, with {acceptance.rate:.0%} accepted at {cost:.2f} target passes a token"
+            )
+            is_due = acceptance.waited * PROBING_SHARE >= min(cost, HIGHEST_COST)
+            return 1 if is_due and not proposer.entry_passes else 0
+        if proposer.entry_passes > ENTRY_SHARE * answer_length:
+            self.refusals[name] = (
+                f"{name} would first prefill the prompt, at the cost of {proposer.entry_passes:.0f} target passes"
             )
             return 0
-        self.declined[proposer.name] = (
-            f"{proposer.name} promises {promised:.2f}x, with {record.acceptance:.0%} accepted at {token:.2f} target "
-            "passes a token"
-        )
-        # Capped, so that one wrong measurement cannot rule a proposer out for good.
-        price = min(MOST_SAVED, max(SMALLEST_PROBE, token + passes[1] - 1))
-        return 1 if record.allowance >= price and not proposer.entry_passes else 0
+        self.refusals[name] = None
+        return best
 
     def observe(self, round_: Round) -> None:
-        costs, records = self.state.costs, self.state.records
-        costs.learn(round_)
-        self.since_pass = self.since_pass + 1 if round_.drafted else 0
-        for name in self.asked:
-            records[name].earn(PROBING_SHARE * (round_.accepted + 1))
+        self.started = True
+        self.state.learn_costs(round_)
+        for name in self.refusals:
+            self.state.acceptance[name].waited += 1
         if round_.drafted:
-            proposer = self.asked[round_.proposal.proposer]
-            spent = costs.passes(round_.drafted)[-1] + round_.drafted * costs.token(proposer)
-            records[proposer.name].learn(round_)
-            records[proposer.name].earn(round_.accepted + 1 - spent)
+            acceptance = self.state.acceptance[round_.proposal.proposer]
+            acceptance.learn(round_)
+            acceptance.waited = 0
 
     def verdict(self) -> Verdict:
         """Off when every proposer last promised less than plain decoding."""
-        if not self.asked or len(self.declined) < len(self.asked):
+        reasons = [reason for reason in self.refusals.values() if reason is not None]
+        if not reasons or len(reasons) < len(self.refusals):
             return Verdict("on")
-        return Verdict("off", f"plain decoding is faster: {'; '.join(self.declined.values())}")
+        return Verdict("off", f"plain decoding is faster: {'; '.join(reasons)}")
 
 
 def expected_tokens(acceptance: float, count: int) -> float:
@@ -232,10 +201,6 @@ def expected_tokens(acceptance: float, count: int) -> float:
     return (1 - acceptance ** (count + 1)) / (1 - acceptance)
 
 
-def speedup(acceptance: float, count: int, token_passes: float, target_passes: float = 1.0) -> float:
-    """Speed over plain decoding: theorem 3.8 of arXiv 2211.17192, with the true cost of the verifying pass.
-
-    token_passes: cost of one proposed token (the paper's c); target_passes: cost of verifying all of them, which the
-    paper equates with that of one token
-    """
-    return expected_tokens(acceptance, count) / (target_passes + count * token_passes)
+def speedup(acceptance: float, count: int, token_cost: float) -> float:
+    """Speed over plain decoding: theorem 3.8 of arXiv 2211.17192, whose c is `token_cost`, verification included."""
+    return expected_tokens(acceptance, count) / (1 + count * token_cost)

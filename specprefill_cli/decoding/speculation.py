@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specprefill_cli.decoding.adaptive import AdaptivePace, Costs, FixedPace, SpeculationState
+from specprefill_cli.decoding.adaptive import AdaptivePace, FixedPace, SpeculationState
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
 from specprefill_cli.decoding.reader import DRAFT, ModelReader, prefilled_draft
 from specprefill_cli.decoding.sampling import Sampler
@@ -85,7 +85,7 @@ def choose_speculator(
         proposers.append(draft_proposer(request, prefilled, sampler, stop_tokens))
     if options.speculate != AUTO:
         return Speculator(proposers, FixedPace(int(options.speculate)))
-    return Speculator(proposers, AdaptivePace(state if sampler.greedy else SpeculationState(Costs(fixed=True))))
+    return Speculator(proposers, AdaptivePace(state if sampler.greedy else SpeculationState(learns_costs=False)))
 
 
 def draft_proposer(

@@ -240,7 +240,7 @@ class LocalEngine:
         groups: dict[int, list[Ticket]] = defaultdict(list)
         for ticket in running:
             assert ticket.waiting is not None and ticket.stream is not None  # noqa: PT018
-            ticket.stream.speculation.costs.sharing = sharing
+            ticket.stream.speculation.sharing = sharing
             groups[id(ticket.waiting.model)].append(ticket)
             if ticket.confirming:
                 ticket.bytes = ticket.confirming_bytes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
@@ -16,7 +15,6 @@ from specprefill_cli.answering.draft_side import dry_run, retrieve
 from specprefill_cli.answering.resolve import EncodedQuestion, Prepared, loads_draft
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.speculation import check_proposer
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import (
@@ -86,8 +84,7 @@ class Ticket:
         request, settings, documents, session = self.request, self.settings, self.request.documents, self.session
         if independent:
             # What warm-up measured, without what answers showed.
-            fresh = SpeculationState(costs=deepcopy(session.speculation.costs))
-            session = replace(session, speculation=fresh, cold_choice=True)
+            session = replace(session, speculation=session.speculation.without_acceptance(), cold_choice=True)
         if request.template is not None:
             session = replace(session, template=request.template)
         if self.cancelled:

@@ -8,7 +8,6 @@ from specprefill_cli.decoding.adaptive import (
     JUDGED_TOKENS,
     Acceptance,
     AdaptivePace,
-    Costs,
     SpeculationState,
     expected_tokens,
     speedup,
@@ -32,7 +31,6 @@ def test_expected_tokens_equals_the_sum_over_accepted_runs():
 def test_speedup_matches_theorem_3_8():
     # (1 - a^(k + 1)) / ((1 - a) (k c + 1)) with a = 0.8, k = 5, c = 0.1.
     assert speedup(0.8, 5, 0.1) == pytest.approx((1 - 0.8**6) / (0.2 * 1.5))
-    assert speedup(0.8, 5, 0.1, 1.5) == pytest.approx((1 - 0.8**6) / (0.2 * 2.0))
 
 
 class Pair:
@@ -46,7 +44,7 @@ class Pair:
         self.random = random.Random(0)
         self.entered = 0
         target, draft = self.readers([0] * 100)
-        self.memory.costs.measure(target, None if entry else draft, 1, self.clock)
+        self.memory.measure(target, None if entry else draft, 1, self.clock)
 
     def readers(self, script):
         chance = self.right if callable(self.right) else lambda _place: self.right
@@ -77,18 +75,18 @@ class Pair:
 @pytest.mark.parametrize("cost", [0.05, 0.2, 0.45, 0.8, 1.5])
 @pytest.mark.parametrize("right", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
 def test_never_much_slower_than_plain_decoding(right, cost):
-    """Successive answers of 64 tokens are together at most 5% slower than plain decoding."""
+    """Successive answers of 64 tokens are together at most 3% slower than plain decoding."""
     pair = Pair(right, cost)
     speeds = [pair.answer(64)[0] for _ in range(12)]
     assert speeds[0] > 0.9
     assert sorted(speeds)[1] > 0.93
-    assert sum(1 / speed for speed in speeds) / len(speeds) < 1 / 0.95
+    assert sum(1 / speed for speed in speeds) / len(speeds) < 1.03
 
 
 def test_never_much_slower_when_acceptance_keeps_changing():
     pair = Pair(lambda place: place // 10 % 2, 0.45)
     speeds = [pair.answer(100)[0] for _ in range(10)]
-    assert sum(1 / speed for speed in speeds) / len(speeds) < 1 / 0.95
+    assert sum(1 / speed for speed in speeds) / len(speeds) < 1.03
 
 
 @pytest.mark.parametrize(
@@ -118,7 +116,7 @@ def test_turns_off_and_gives_the_reason():
     _, speculator = pair.answer(64)
     assert speculator.verdict.state == "off"
     assert "plain decoding is faster: draft promises 0." in speculator.verdict.reason
-    assert "0.45 target passes a token" in speculator.verdict.reason
+    assert "0.48 target passes a token" in speculator.verdict.reason
     # It keeps trying the draft, but rarely.
     assert len(speculator.log.rounds) <= 4
 
@@ -133,7 +131,7 @@ def test_turns_on_again_when_the_draft_improves():
 
 def test_a_slow_first_measurement_is_corrected():
     pair = Pair(0.95, 0.1)
-    pair.memory.costs.drafting["draft"].extend([50.0] * 5)
+    pair.memory.token_costs["draft"].extend([50.0] * 5)
     speeds = [pair.answer(200)[0] for _ in range(8)]
     assert speeds[-1] > 1.5
     assert min(speeds) > 0.9
@@ -150,21 +148,10 @@ def test_a_draft_without_a_cache_is_used_only_for_long_answers():
 
 
 def test_draft_prefill_is_not_counted_as_drafting_time():
-    costs = Costs()
-    costs.learn(Round(NO_PROPOSAL, 0, 0.0, 1.0))
-    costs.learn(Round(Proposal("draft", (1, 2), entered=True), 0, 30.0, 1.06))
-    assert "draft" not in costs.drafting
-    assert costs.passes(2)[2] == pytest.approx(1.06)
-
-
-def test_pass_costs_are_interpolated_linearly():
-    costs = Costs()
-    assert costs.passes(2) == pytest.approx([1, 1.03, 1.06])
-    costs.learn(Round(NO_PROPOSAL, 0, 0.0, 2.0))
-    for count, seconds in ((1, 2.6), (3, 3.0)):
-        costs.learn(Round(Proposal("draft", (1,) * count), 0, 0.0, seconds))
-    assert costs.passes(6) == pytest.approx([1, 1.3, 1.4, 1.5, 1 + 0.5 * 4 / 3, 1 + 0.5 * 5 / 3, 2.0])
-    assert costs.passes(2) == pytest.approx([1, 1.3, 1.4])
+    state = SpeculationState()
+    state.learn_costs(Round(NO_PROPOSAL, 0, 0.0, 1.0))
+    state.learn_costs(Round(Proposal("draft", (1, 2), entered=True), 0, 30.0, 1.06))
+    assert "draft" not in state.token_costs
 
 
 @pytest.mark.parametrize("right", [0.0, 0.5, 0.9])
@@ -173,7 +160,7 @@ def test_adapts_to_a_jump_in_verification_cost(right):
     pair = Pair(right, 0.2, target_cost=lambda tokens: 1 + 0.3 * (tokens > 1) + 0.05 * (tokens - 1))
     speeds = [pair.answer(100)[0] for _ in range(8)]
     assert min(speeds) > 0.9
-    assert sum(1 / speed for speed in speeds) / len(speeds) < 1 / 0.95
+    assert sum(1 / speed for speed in speeds) / len(speeds) < 1.03
     if right == 0.9:
         assert sum(speeds) / len(speeds) > 1.5
 
@@ -182,15 +169,26 @@ def test_acceptance_follows_the_most_recent_tokens():
     record = Acceptance()
     for _ in range(50):
         record.learn(Round(Proposal("draft", (1,) * 8), 8))
-    assert record.acceptance > 0.95
+    assert record.rate > 0.95
     assert record.tried <= JUDGED_TOKENS
     for _ in range(20):
         record.learn(Round(Proposal("draft", (1,) * 8), 0))
-    assert record.acceptance < 0.4
+    assert record.rate < 0.4
+
+
+def test_answers_that_share_their_passes_teach_no_costs_and_speculate_less():
+    pair = Pair(0.8, 0.3)
+    assert pair.answer(100)[1].verdict.state == "on"
+    before = [*pair.memory.token_costs["draft"]]
+    pair.memory.sharing = 4
+    assert pair.answer(100)[1].verdict.state == "off"
+    assert [*pair.memory.token_costs["draft"]] == before
 
 
 def test_costs_are_measured_before_the_first_question():
     pair = Pair(1.0, 0.25)
-    assert pair.memory.costs.passes(16) == pytest.approx([1 + WIDTH * count for count in range(17)])
-    assert pair.memory.costs.drafting["draft"][-1] == pytest.approx(0.25)
-    assert pair.memory.costs.pass_seconds[-1] == pytest.approx(1)
+    assert pair.memory.pass_seconds[-1] == pytest.approx(1)
+    assert pair.memory.token_costs["draft"][-1] == pytest.approx(0.25 + WIDTH)
+    assert pair.memory.token_costs["lookup"][-1] == pytest.approx(WIDTH)
+    forgetful = pair.memory.without_acceptance()
+    assert (forgetful.token_costs, forgetful.acceptance) == (pair.memory.token_costs, {})

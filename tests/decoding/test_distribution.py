@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specprefill_cli.decoding import verification
-from specprefill_cli.decoding.adaptive import AdaptivePace, Costs, FixedPace, SpeculationState
+from specprefill_cli.decoding.adaptive import AdaptivePace, FixedPace, SpeculationState
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer
 from specprefill_cli.decoding.sampling import Sampler, distribution
 from specprefill_cli.decoding.speculative import Speculator, decode
@@ -89,7 +89,7 @@ def test_lookup_proposals_preserve_the_distribution():
 def test_adaptive_pace_preserves_the_distribution():
     """The number of proposed tokens depends only on earlier acceptance, never on the tokens being drawn."""
     sampler = Sampler(1.0, seed=5)
-    pace = AdaptivePace(SpeculationState(Costs(fixed=True)))
+    pace = AdaptivePace(SpeculationState(learns_costs=False))
     proposer = draft("sometimes", sampler)
     proposer.token_passes = 0.1
     tokens, log = sample(sampler, proposer, pace)
