@@ -1,4 +1,4 @@
-"""`specprefill doctor` and `specprefill plugins`: whether everything is in place, and what other packages add."""
+"""`specprefill doctor`: whether everything is in place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from specprefill_cli.cli.options import Given, Json, with_settings
 from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, Check, State, any_broken, diagnose
 from specprefill_cli.errors import UsageError
-from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.settings import MODELS, Settings
 
@@ -30,7 +29,7 @@ def doctor(
     ] = DEFAULT_TOKENS,
     json: Json = False,
 ) -> None:
-    """Check versions, devices, memory for a pair, folders and the bundled files. Download nothing.
+    """Check versions, devices, plugins, memory for a pair, folders and the bundled files. Download nothing.
 
     Exit with 1 if something necessary is broken. `limited` and `no` are information only.
 
@@ -53,11 +52,11 @@ def doctor(
     show_checks(checks, json)
 
 
-def show_checks(checks: Sequence[Check], json: bool, **more: Any) -> None:
-    """Print findings as a table, or with `more` as one JSON object; raises Exit where something needed is broken."""
+def show_checks(checks: Sequence[Check], json: bool, **json_values: Any) -> None:
+    """Print findings as a table, or with further values as one JSON object; raises Exit where something needed is broken."""
     broken = any_broken(checks)
     if json:
-        print_json({**more, "ok": not broken, "checks": [asdict(check) for check in checks]})
+        print_json({**json_values, "ok": not broken, "checks": [asdict(check) for check in checks]})
     else:
         table = plain_table()
         table.add_column(no_wrap=True)
@@ -67,29 +66,3 @@ def show_checks(checks: Sequence[Check], json: bool, **more: Any) -> None:
         console(sys.stdout).print(table)
     if broken:
         raise typer.Exit(1)
-
-
-def plugins(json: Json = False) -> None:
-    """List the modes and scorers that other installed packages add, and whether they can be loaded.
-
-    A package adds them through the entry-point groups `specprefill.modes` and `specprefill.scorers`.
-
-    Examples:
-      specprefill plugins
-
-      specprefill plugins --json | jq -r '.plugins[].name'
-    """
-    rows = [(registry.kind, plugin) for registry in (MODES, SCORERS) for plugin in registry.plugins()]
-    notes = Notes(quiet=False)
-    for _, plugin in rows:
-        if plugin.error is not None:
-            notes.warn(plugin.error)
-    if json:
-        print_json({"plugins": [{"kind": kind, **asdict(plugin)} for kind, plugin in rows]})
-    elif not rows:
-        notes.tell("no installed package adds a mode or a scorer")
-    else:
-        table = plain_table("plugin", "kind", "source", "state")
-        for kind, plugin in rows:
-            table.add_row(plain(plugin.name), kind, plain(plugin.source), "ok" if plugin.error is None else "broken")
-        console(sys.stdout).print(table)

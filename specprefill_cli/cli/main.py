@@ -36,7 +36,6 @@ PRODUCT = {
     "plan": "plan:plan",
     "serve": "serve:serve",
     "pairs": "pairs:app",
-    "plugins": "doctor:plugins",
     "doctor": "doctor:doctor",
     "config": "config:app",
 }

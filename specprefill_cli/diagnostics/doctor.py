@@ -57,6 +57,7 @@ def diagnose(settings: Settings, tokens: int, problem: str | None = None) -> lis
         ("devices", devices),
         ("bundled", bundled),
         ("folders", folders),
+        ("plugins", plugins),
         ("pair", lambda: pair_fits(settings, tokens)),
     ]
     findings: list[Check] = []
@@ -173,6 +174,16 @@ def writable(name: str, folder: Path, detail: str) -> Check:
     if existing.is_dir() and os.access(existing, os.W_OK):
         return Check(name, State.OK, detail)
     return Check(name, State.LIMITED, f"{detail}: no permission to write in {existing}")
+
+
+def plugins() -> Iterator[Check]:
+    """The modes and scorers that other packages add, and whether they can be loaded."""
+    from specprefill_cli.prefill.registry import MODES, SCORERS
+
+    for registry in (MODES, SCORERS):
+        for plugin in registry.plugins():
+            state = State.OK if plugin.error is None else State.LIMITED
+            yield Check(f"{registry.kind} {plugin.name}", state, plugin.error or plugin.source)
 
 
 def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:

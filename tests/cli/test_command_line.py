@@ -458,10 +458,8 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(call, tmp_path):
     [
         ("--help",),
         ("--version",),
-        ("config", "path"),
         ("config", "show"),
         ("config", "show", "--json"),
-        ("plugins", "--json"),
         ("plan", HANDBOOK, "Who?", "--quiet"),
         ("ask", HANDBOOK, "Who?", "--quiet", "--mode", "full", "--max-new-tokens", "2"),
         ("ask", HANDBOOK, "Who?", "--quiet", "--mode", "full", "--max-new-tokens", "2", "--json"),

@@ -16,9 +16,7 @@ OURS = (
     "doctor",
     "config show",
     "config set",
-    "pairs show",
     "pairs check",
-    "plugins",
 )
 
 

@@ -1,4 +1,4 @@
-"""`pairs show`, `pairs check` and `doctor`."""
+"""`pairs`, `pairs check` and `doctor`."""
 
 import json
 
@@ -14,16 +14,6 @@ def test_pairs_as_json(call):
     assert record["pairs"][0]["name"] == "tiny"
 
 
-def test_pairs_show(call):
-    code, out, _ = call("pairs", "show", "tiny")
-    assert code == 0
-    assert "tiny:draft  (on this machine)" in out
-    assert json.loads(call("pairs", "show", "qwen3-8b", "--json")[1])["draft"] == "Qwen/Qwen3-0.6B"
-    code, _, err = call("pairs", "show", "giant")
-    assert code == 2
-    assert "pair 'giant': unknown" in err
-
-
 def test_pairs_check_names_what_works(call):
     code, out, err = call("pairs", "check", "tiny", "--json")
     assert (code, err) == (0, "")
@@ -31,20 +21,12 @@ def test_pairs_check_names_what_works(call):
     assert record["ok"] is True
     names = [check["name"] for check in record["checks"]]
     assert {"select", "draft-kv", "speculative decoding", "context", "target's windows"} <= set(names)
-    assert "loaded" not in names
-
-
-def test_pairs_check_can_load_the_weights(call):
-    code, out, _ = call(
-        "pairs", "check", "--draft", "tiny:draft", "--target", "tiny:target", "--prompt", "tiny", "--load"
-    )
-    assert code == 0
-    assert "first token after full" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
+        (("giant",), 2, "pair 'giant': unknown"),
         ((), 2, "give the name of a pair, or both --draft and --target"),
         (("--draft", "tiny:draft"), 2, "give the name of a pair, or both"),
         (
