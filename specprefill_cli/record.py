@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum, StrEnum
 from functools import cache
 from types import UnionType
@@ -25,8 +25,6 @@ NOT_FOUND = "not found"
 UNCONFIRMED = "full prefill has not confirmed the answer"
 # Probability of being right from which an answer is called likely.
 LIKELY = 0.6
-# Steps of a cell's shading, from none to full.
-LEVELS = 8
 
 Value = TypeVar("Value")
 
@@ -94,9 +92,7 @@ class Passage:
 class Cell:
     """A chunk, or the part of one that has one fate: characters [start, end) of the collection's text.
 
-    tokens: how many it has
-    importance: mean over the chunk's tokens; place: 1 for the most important chunk; both None where nothing was scored
-    level: its shading, from 0 to `LEVELS`
+    tokens: how many it has; importance: mean over the chunk's tokens, None where nothing was scored
     """
 
     start: int
@@ -104,8 +100,6 @@ class Cell:
     tokens: int
     fate: Fate
     importance: float | None
-    place: int | None
-    level: int
 
 
 @dataclass(frozen=True)
@@ -213,7 +207,39 @@ class Record:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Record:
         """The record in the JSON values of `to_json`; further keys are ignored."""
-        return decoded(cls, {**values, **values["pair"], "id": values["id"] or ""})
+        return decode(cls, {**values, **values["pair"], "id": values["id"] or ""})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeAnswer:
+    """One mode's answer, with its cells for the page, and its difference from `full` (None where that did not run).
+
+    asked: the mode that the user named; the answer names the one that `auto` took
+    speedup: TTFT of `full` over this one's; first_token_kl: KL(full || mode) of the first token's distributions, in nats
+    agreement: F1 of the words of both answers, 1 where they are the same
+    """
+
+    asked: str
+    answer: Record
+    cells: list[Cell]
+    speedup: float | None = None
+    first_token_kl: float | None = None
+    agreement: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The answers to one question. misfits: modes that the prompt is too long for, with the reason."""
+
+    question: str
+    answers: list[ModeAnswer]
+    misfits: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as JSON values: rows as `ask --json` has them, with their differences from `full`."""
+        names = ("asked", "speedup", "first_token_kl", "agreement")
+        rows = [row.answer.to_json() | {name: getattr(row, name) for name in names} for row in self.answers]
+        return {"schema": SCHEMA, "question": self.question, "rows": rows, "does_not_fit": self.misfits}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,61 +281,66 @@ class PassCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DryRun:
-    """A plan, and everything computed for it.
+class Chunk:
+    """A chunk, or the part of one that has one fate: prompt tokens [start, end), with its pages and its importance."""
 
-    document_start: the document's first position in the prompt
-    cells: the documents by planned fate and importance; phases: seconds, of the draft alone
-    full_fits: whether the whole prompt fits the target's context
-    pass_costs: of each model, what a pass costs beside its tokens
-    loaded: whether the target's weights are loaded; advice: the mode that `auto` would take, with its reason
-    estimates: the planned ratio first, then others; full_seconds: estimate for full prefill, None as in Estimate
+    start: int
+    end: int
+    pages: list[int]
+    documents: list[DocumentPages]
+    fate: Fate
+    importance: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """What mode `select` would keep, and what that should cost.
+
+    auto: the mode that `auto` would take before scoring, and the reason; pair: names of `draft` and `target`
+    phases: seconds, of the draft alone; full_fits: whether the whole prompt fits the target's context
+    estimates: the planned ratio first, then others; full_ttft_seconds: estimate for full prefill, None as in Estimate
+    pass_costs: of each model, the cost of a pass beside its tokens
     """
 
     question: str
-    draft: str | None
-    target: str
-    loaded: bool
+    mode: str
+    auto: dict[str, str]
+    pair: dict[str, str | None]
     prompt_tokens: int
     kept_tokens: int
     kept_ratio: float
-    document_start: int
-    cells: list[Cell]
-    spans: list[SpanRecord]
     phases: dict[str, float]
-    advice: tuple[str, str]
+    spans: list[SpanRecord]
+    chunks: list[Chunk]
     estimates: list[Estimate]
-    full_seconds: float | None
+    full_ttft_seconds: float | None
     full_fits: bool
     pass_costs: list[PassCost]
     warnings: list[str]
 
 
-def decoded(kind: type[Value], value: Any) -> Value:
+def decode(expected: type[Value], value: Any) -> Value:
     """A value of a type from the JSON values that `asdict` makes of it. Unknown keys of dataclasses are ignored.
 
     Raises TypeError for a field that is missing and has no default.
     """
-    return _decode(kind, value)
+    return _decode(expected, value)
 
 
-def _decode(kind: Any, value: Any) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
+def _decode(expected: Any, value: Any) -> Any:
+    origin, arguments = get_origin(expected), get_args(expected)
     if value is None:
         return None
-    if isinstance(kind, type) and is_dataclass(kind):
-        hints = _hints(kind)
-        known = (part.name for part in fields(kind) if part.name in value)
-        return kind(**{name: _decode(hints[name], value[name]) for name in known})
+    if isinstance(expected, type) and is_dataclass(expected):
+        hints = _hints(expected)
+        return expected(**{name: _decode(hint, value[name]) for name, hint in hints.items() if name in value})
     if origin in (Union, UnionType):
-        return _decode(next(part for part in arguments if part is not type(None)), value)
+        return _decode(next(argument for argument in arguments if argument is not type(None)), value)
     if origin is list:
-        return [_decode(arguments[0], part) for part in value]
-    if origin is tuple:
-        return tuple(value)
-    return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
+        return [_decode(arguments[0], item) for item in value]
+    return expected(value) if isinstance(expected, type) and issubclass(expected, Enum) else value
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _hints(expected: Any) -> dict[str, Any]:
+    return get_type_hints(expected)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
+from torch import Tensor
+
 from specprefill_cli.answering.cells import document_cells, span_records
 from specprefill_cli.answering.passages import best_passages, kept_passages, rank_sentences
 from specprefill_cli.answering.session import WARM_UP, Session
@@ -15,7 +19,7 @@ from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import select_scored, spread_warnings, tokens_at
-from specprefill_cli.record import PLANNED_MODE, DryRun, Estimate, PassCost, Retrieval
+from specprefill_cli.record import PLANNED_MODE, Chunk, DryRun, Estimate, PassCost, Retrieval
 from specprefill_cli.settings import Settings
 
 KEEP_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -61,7 +65,6 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     # The estimates rest on the draft's time for the whole prompt, so that the draft starts cold.
     session = session.with_cache(None)
     request = session.request(WARM_UP, "When?", settings)
-    scorer = SCORERS[request.scorer]
     session.score(request)
     measure_passes(session.pair, request.prefill_chunk)
     question = clean_question(question)
@@ -70,28 +73,45 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     scores = session.score(request)
     with request.clock.phase("selection"):
         selection = select_scored(request, scores)
-    pair, plan, offsets = session.pair, selection.plan, request.prompt.offsets
-    models = (("draft", pair.draft), ("target", pair.target))
+    pair, plan, mode_and_reason = session.pair, selection.plan, automatic_mode(request)
     estimates, full_seconds = estimate(request, plan)
+    full_fits = fits_target(request)
+    models = (("draft", pair.draft), ("target", pair.target))
+    uses_draft = pair.draft is not None and SCORERS[request.scorer].uses_draft
     return DryRun(
         question=question,
-        draft=pair.draft.name if pair.draft is not None and scorer.uses_draft else None,
-        target=pair.target.name,
-        loaded=bool(pair.target.devices),
+        mode=PLANNED_MODE,
+        auto=dict(zip(("mode", "reason"), mode_and_reason, strict=True)),
+        pair={"draft": pair.draft.name if pair.draft is not None and uses_draft else None, "target": pair.target.name},
         prompt_tokens=plan.prompt_tokens,
         kept_tokens=plan.kept_tokens,
         kept_ratio=plan.kept_ratio,
-        document_start=plan.document[0],
-        cells=document_cells(collection, offsets, plan, scores.importance, request.chunk_size, scores.neighbours),
-        spans=span_records(collection, request.prompt, plan),
         phases=request.clock.phases(),
-        advice=automatic_mode(request),
+        spans=span_records(collection, request.prompt, plan),
+        chunks=plan_chunks(collection, request, plan, scores.importance),
         estimates=estimates,
-        full_seconds=full_seconds,
-        full_fits=fits_target(request),
+        full_ttft_seconds=full_seconds if full_fits else None,
+        full_fits=full_fits,
         pass_costs=[pass_cost(role, model) for role, model in models if model is not None],
         warnings=[*collection.warnings, *selection.warnings, *spread_warnings(request, scores, selection)],
     )
+
+
+def plan_chunks(collection: Collection, request: PrefillRequest, plan: Plan, importance: Tensor | None) -> list[Chunk]:
+    """The documents' chunks with their pages, fates and importance; importance: [n], or None where nothing was scored."""
+    cells = document_cells(collection, request.prompt.offsets, plan, importance, request.chunk_size)
+    edges = accumulate((cell.tokens for cell in cells), initial=plan.document[0])
+    return [
+        Chunk(
+            start=start,
+            end=end,
+            pages=collection.pages(cell.start, cell.end),
+            documents=collection.pages_by_document(cell.start, cell.end),
+            fate=cell.fate,
+            importance=cell.importance,
+        )
+        for cell, (start, end) in zip(cells, pairwise(edges), strict=True)
+    ]
 
 
 def pass_cost(role: str, model: LoadedModel | ModelOutline) -> PassCost:
@@ -114,11 +134,11 @@ def estimate(request: PrefillRequest, plan: Plan) -> tuple[list[Estimate], float
     # A scorer of another package may run its draft in phases of its own.
     full_seconds = full_flops * seconds / scoring if scoring and seconds else None
 
-    def estimated(keep: float | None, tokens: int) -> Estimate:
+    def estimate_at(keep: float | None, tokens: int) -> Estimate:
         kept = min(tokens, length)
         speedup = full_flops / (scoring + target.prefill_with_overhead(kept))
         ttft = full_seconds / speedup if full_seconds is not None else None
         return Estimate(keep=keep, kept_tokens=kept, kept_ratio=kept / length, speedup=speedup, ttft_seconds=ttft)
 
-    others = [estimated(keep, tokens_at(keep, request)) for keep in KEEP_RATIOS if keep != request.keep]
-    return [estimated(request.keep, plan.kept_tokens), *others], full_seconds
+    others = [estimate_at(keep, tokens_at(keep, request)) for keep in KEEP_RATIOS if keep != request.keep]
+    return [estimate_at(request.keep, plan.kept_tokens), *others], full_seconds

@@ -97,9 +97,7 @@ class TextStream(ABC):
         """The fate of every chunk, for a page."""
         request, prefilled = self.request, self.prefilled
         offsets, importance = request.prompt.offsets, prefilled.importance
-        return document_cells(
-            self.collection, offsets, prefilled.plan, importance, request.chunk_size, prefilled.neighbours
-        )
+        return document_cells(self.collection, offsets, prefilled.plan, importance, request.chunk_size)
 
     @property
     def plan_read(self) -> Plan:

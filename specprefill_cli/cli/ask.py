@@ -16,7 +16,7 @@ from specprefill_cli.cli.options import OUTPUT, Documents, Html, Json, Question,
 from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
-from specprefill_cli.record import UNCONFIRMED, Record
+from specprefill_cli.record import UNCONFIRMED, Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
 
@@ -90,10 +90,9 @@ def ask(
     if not (at_once or json):
         print(printable(done.result.answer), flush=True)
     if html:
-        from specprefill_cli.reporting.html import answer_result
-
         assert collection is not None, "it was read for the page"
-        write_page(html, question, collection, [answer_result(done.result, done.cells)])
+        answer = ModeAnswer(asked=settings.mode, answer=done.result, cells=done.cells)
+        write_page(html, collection, Comparison(question=question, answers=[answer]))
     show_figures(done.result, at_once, json, verbose, notes)
     if done.result.stopped == "interrupt":
         raise typer.Exit(INTERRUPTED)

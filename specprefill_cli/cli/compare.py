@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.inputs import document_reader, names_document, read_inputs, write_page
+from specprefill_cli.cli.inputs import names_document, read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
 from specprefill_cli.cli.options import MODE_LIST, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, UsageError
 from specprefill_cli.reporting.safe import plain
-from specprefill_cli.settings import PREFILL, Settings
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.cli.repl import Repl
@@ -37,10 +37,6 @@ def compare(
     question: Annotated[
         str | None, typer.Option(help="The question, if it could be taken for a document.", show_default="none")
     ] = None,
-    cold: Annotated[
-        bool,
-        typer.Option("--cold", help="With one mode, reuse no KV of earlier questions.", rich_help_panel=PREFILL),
-    ] = False,
     *,
     settings: Settings,
     modes: list[str],
@@ -52,7 +48,7 @@ def compare(
 
     Without a question, start a session: every line is a question, and /help lists commands. Several modes start cold for
     every question, for comparable times. A single mode reuses the KV of earlier questions about the same documents; the
-    table says so, and --cold turns it off.
+    table says so, and --memory-cache 0 turns it off.
 
     Examples:
       specprefill compare report.pdf "What is the notice period?"
@@ -68,10 +64,11 @@ def compare(
     collection = read_inputs(names, html, settings, notes)
     variants = [settings.varied(mode=mode) for mode in modes]
     session = open_ready_session(context, variants, notes, any_mode=question is None)
-    from specprefill_cli.answering.comparison import Comparison
     from specprefill_cli.cli.repl import Repl
+    from specprefill_cli.prefill.prefix_cache import document_cache
 
-    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), document_reader(settings))
+    session = session.with_cache(document_cache(settings.memory_cache, session.pair))
+    repl = Repl(session, collection, settings, modes)
     if question is None:
         run_session(repl, notes)
     else:
@@ -108,20 +105,18 @@ def run_session(repl: Repl, notes: Notes) -> None:
 
 
 def answer_once(repl: Repl, question: str, json: bool, html: Path | None, notes: Notes) -> None:
-    """Answer one question in all modes: as a table, as an object, and as a page."""
-    from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results
-
+    """Answer one question in all modes: as a table or an object, and as a page."""
     try:
         with notes.progress("answering") as update:
             repl.show_progress = update
             table = repl.ask(question)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    assert repl.comparison is not None, "the question was answered"
     if html:
-        results = comparison_results(repl.compared, repl.comparison.misfits)
-        write_page(html, question, repl.comparison.collection, results)
+        write_page(html, repl.collection, repl.comparison)
     if json:
-        print_json(comparison_record(question, repl.compared, repl.comparison.misfits))
+        print_json(repl.comparison.to_json())
     else:
         console(sys.stdout).print(table)
 

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.console import Notes, console, plain_table, print_json
+from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.options import Given, Json, with_settings
 from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, Check, State, any_broken, diagnose
 from specprefill_cli.errors import UsageError
 from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.settings import MODELS, Settings
 
 STYLES = {State.OK: "green", State.LIMITED: "yellow", State.NO: "yellow", State.BROKEN: "bold red"}
@@ -59,7 +60,7 @@ def show_checks(checks: Sequence[Check], json: bool, **json_values: Any) -> None
         print_json({**json_values, "ok": not broken, "checks": [asdict(check) for check in checks]})
     else:
         table = plain_table()
-        table.add_column(no_wrap=True)
+        table.columns[1].no_wrap = True
         table.add_column(overflow="fold")
         for check in checks:
             table.add_row(plain(check.name), plain(check.state.value, STYLES[check.state]), plain(check.detail))

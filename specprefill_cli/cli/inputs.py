@@ -17,7 +17,7 @@ from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
-    from specprefill_cli.reporting.html import PageResult
+    from specprefill_cli.record import Comparison
 
 EXAMPLE_DOCUMENT, EXAMPLE_QUESTION = "report.pdf", '"What is the notice period?"'
 
@@ -50,11 +50,11 @@ def check_no_document(path: Path, collection: Collection, option: str) -> None:
         raise UsageError(f"{option} {path}: this is one of the documents; give another name")
 
 
-def write_page(path: Path, question: str, collection: Collection, results: Sequence[PageResult]) -> None:
+def write_page(path: Path, collection: Collection, comparison: Comparison) -> None:
     """Write the page of a question. Raises SpecprefillError when it cannot be written."""
     from specprefill_cli.reporting.html import render_page
 
-    write_whole(path, render_page(question, collection, results))
+    write_whole(path, render_page(collection, comparison))
 
 
 def checked_arguments(command: str, documents: Sequence[str] | None, question: str | None) -> tuple[list[str], str]:

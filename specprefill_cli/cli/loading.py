@@ -10,7 +10,6 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import read_inputs
-from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.engine.request import Done, Request
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.hub import may_download
@@ -130,27 +129,17 @@ def ask_draft(
     context: typer.Context,
     task: str,
     names: Sequence[str],
-    collection: Collection | None,
     question: str,
     settings: Settings,
     notes: Notes,
     top: int | None = None,
-) -> tuple[Any, float]:
-    """The result of a task of `Request`, and the seconds of start-up.
-
-    names: of the documents; collection: the documents, where they were read already
-    """
-    # Standard input gives its document only once.
-    read_before = collection is not None and STANDARD_INPUT in names
-    server = None if read_before else running_server(context, settings, notes)
-    engine: HttpEngine | LocalEngine
+) -> Any:
+    """The result of a task of `Request` that needs no answer. names: of the documents."""
+    engine: HttpEngine | LocalEngine | None = running_server(context, settings, notes)
     documents: Collection | tuple[str, ...] = tuple(names)
-    if server is not None:
-        engine = server
-    else:
-        documents = read_inputs(names, None, settings, notes) if collection is None else collection
+    if engine is None:
+        documents = read_inputs(names, None, settings, notes)
         engine = open_draft_side(settings, notes)
-    startup_seconds = seconds_since_start(context)
     request = Request(documents=documents, question=question, settings=settings, task=task, top=top)
     with notes.progress("reading the documents with the draft"):
-        return next(event.result for event in engine.ask(request) if isinstance(event, Done)), startup_seconds
+        return next(event.result for event in engine.ask(request) if isinstance(event, Done))

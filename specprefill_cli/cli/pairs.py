@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.console import Notes, console, plain_table, print_json
+from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.doctor import show_checks
 from specprefill_cli.cli.loading import prepare_target
 from specprefill_cli.cli.options import Given, Json, complete, with_settings
@@ -16,6 +16,7 @@ from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.diagnostics.doctor import Check
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.pairs import PAIRS, chosen_pair
+from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.settings import Settings, prompt_folder
 
 app = typer.Typer(invoke_without_command=True)

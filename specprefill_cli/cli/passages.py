@@ -15,13 +15,7 @@ from specprefill_cli.engine.request import PASSAGES
 from specprefill_cli.settings import OUTPUT, Settings
 
 
-@with_settings(
-    "documents",
-    "models",
-    "prefill",
-    without=(*OF_TARGET, "positions"),
-    served=True,
-)
+@with_settings("documents", "models", "prefill", without=(*OF_TARGET, "positions"), served=True)
 def passages(
     context: typer.Context,
     documents: Documents = None,
@@ -51,7 +45,7 @@ def passages(
     """
     names, question = checked_arguments("passages", documents, question)
     notes = Notes(quiet)
-    retrieval, _ = ask_draft(context, PASSAGES, names, None, question, settings, notes, top)
+    retrieval = ask_draft(context, PASSAGES, names, question, settings, notes, top)
     from specprefill_cli.reporting.evidence import by_page
     from specprefill_cli.reporting.safe import printable
 
@@ -61,7 +55,7 @@ def passages(
         print_json(asdict(retrieval))
         return
     texts = [
-        f"[{place}]\n" + "\n\n".join(" ".join(passage.text.split()) for passage in together)
-        for place, together in by_page(retrieval.passages)
+        f"[{place}]\n" + "\n\n".join(" ".join(passage.text.split()) for passage in passages_there)
+        for place, passages_there in by_page(retrieval.passages)
     ]
     print(printable("\n\n".join(texts)), flush=True)

@@ -10,12 +10,13 @@ from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.console import Notes, console, plain_table, print_json
+from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.inputs import document_reader
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.refs import parse_endpoint
 from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.settings import Settings
 
 SERVER = "Server"

@@ -29,7 +29,7 @@ from specprefill_cli.engine.request import (
     Started,
 )
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
-from specprefill_cli.record import Cell, DryRun, Record, Retrieval, decoded
+from specprefill_cli.record import Cell, DryRun, Record, Retrieval, decode
 from specprefill_cli.settings import AUTO, SETTINGS
 
 # Seconds to connect, and to answer at least with headers; an answer may take any time.
@@ -131,11 +131,10 @@ class HttpEngine:
     def done(self, task: str, values: dict[str, Any]) -> Done:
         """The result of a task."""
         if task != ANSWER:
-            kind: Any = Retrieval if task == PASSAGES else DryRun
-            return Done(decoded(kind, values))
+            return Done(decode(Retrieval if task == PASSAGES else DryRun, values))
         cells = values.pop("cells", None)
         record = Record.from_json({**values, "startup_seconds": self.startup_seconds})
-        return Done(record, None if cells is None else [decoded(Cell, cell) for cell in cells])
+        return Done(record, None if cells is None else [decode(Cell, cell) for cell in cells])
 
 
 def body_of(request: Request) -> dict[str, Any]:

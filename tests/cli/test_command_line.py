@@ -431,7 +431,7 @@ def test_bench_prompts_have_the_given_length(tiny_session):
 def test_page_never_overwrites_a_document(call, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("<p>The gate is green.</p>")
-    for command in ("ask", "plan", "compare"):
+    for command in ("ask", "compare"):
         code, _, err = call(command, str(page), "Which colour?", "--html", str(page))
         assert (code, "this is one of the documents" in err) == (2, True)
     assert page.read_text() == "<p>The gate is green.</p>"

@@ -2,21 +2,18 @@
 
 import sys
 import threading
-from types import SimpleNamespace
 
 from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.cli.repl import Repl, open_history, prompted_lines, run_repl
 
 
-class NeverAnswers:
-    collection = SimpleNamespace(documents=())
-
-    def ask(self, question, *_):
+class NeverAnswers(Repl):
+    def ask(self, question):
         print(f"asked: {question}", flush=True)
         threading.Event().wait()
 
 
 if __name__ == "__main__":
-    repl = Repl(NeverAnswers(), settings=None, modes=("full",), read=lambda _names: None)
+    repl = NeverAnswers(session=None, collection=None, settings=None, modes=("full",))
     run_repl(repl, prompted_lines(open_history()), console(sys.stdout), Notes(quiet=True))
     print("left")
