@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 @with_settings("documents", "models", "prefill", "decoding", "cache", "output", lists=(MODE_LIST,))
 def compare(
-    context: typer.Context,
     documents: Annotated[
         list[str],
         typer.Argument(
@@ -63,7 +62,7 @@ def compare(
     notes = Notes(quiet)
     collection = read_inputs(names, html, settings, notes)
     variants = [settings.varied(mode=mode) for mode in modes]
-    session = open_ready_session(context, variants, notes, any_mode=question is None)
+    session = open_ready_session(variants, notes, any_mode=question is None)
     from specprefill_cli.cli.repl import Repl
     from specprefill_cli.prefill.prefix_cache import document_cache
 

@@ -10,10 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.options import Given, Json, with_settings
-from specprefill_cli.cli.sources import merge_settings
+from specprefill_cli.cli.options import Json, with_settings
 from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, Check, State, any_broken, diagnose
-from specprefill_cli.errors import UsageError
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.settings import MODELS, Settings
@@ -24,13 +22,13 @@ STYLES = {State.OK: "green", State.LIMITED: "yellow", State.NO: "yellow", State.
 @with_settings("models", without=("tensor_parallel", "offline"))
 def doctor(
     *,
-    given: Given,
+    settings: Settings,
     tokens: Annotated[
         int, typer.Option(min=1, help="Prompt length to count memory for.", rich_help_panel=MODELS)
     ] = DEFAULT_TOKENS,
     json: Json = False,
 ) -> None:
-    """Check versions, devices, plugins, memory for a pair, folders and the bundled files. Download nothing.
+    """Check versions, devices, plugins, and the memory for a pair. Download nothing.
 
     Exit with 1 if something necessary is broken. `limited` and `no` are information only.
 
@@ -41,15 +39,8 @@ def doctor(
 
       specprefill doctor --json | jq '.checks[] | select(.state != "ok")'
     """
-    problem = None
-    try:
-        settings = merge_settings(given)
-    except UsageError as error:
-        # A broken config file is one finding among others.
-        settings = Settings(**given)
-        problem = str(error)
     with Notes(json).progress("checking"):
-        checks = diagnose(settings, tokens, problem)
+        checks = diagnose(settings, tokens)
     show_checks(checks, json)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.record import Comparison
 
-EXAMPLE_DOCUMENT, EXAMPLE_QUESTION = "report.pdf", '"What is the notice period?"'
+EXAMPLE = 'report.pdf "What is the notice period?"'
 
 
 def document_reader(settings: Settings) -> Callable[..., Collection]:
@@ -57,20 +56,17 @@ def write_page(path: Path, collection: Collection, comparison: Comparison) -> No
     write_whole(path, render_page(collection, comparison))
 
 
-def checked_arguments(command: str, documents: Sequence[str] | None, question: str | None) -> tuple[list[str], str]:
-    """The documents and the question of a command; the question `-` is read from standard input.
+def check_arguments(command: str, documents: Sequence[str] | None, question: str | None) -> tuple[list[str], str]:
+    """Return the documents and the question of a command; the question `-` is read from standard input.
 
     Raises UsageError where either is missing, and for a question that is empty or one of the documents.
     """
     from specprefill_cli.documents.cleaning import clean_question
 
-    if question is None:
-        raise missing("the documents and the question are", command, EXAMPLE_DOCUMENT, EXAMPLE_QUESTION)
     # A single argument stands in the question's place, whatever it is.
-    if not documents and names_document(question):
-        raise missing("the question is", command, shlex.quote(question), EXAMPLE_QUESTION)
-    if not documents:
-        raise missing("the documents are", command, EXAMPLE_DOCUMENT, shlex.quote(question))
+    if question is None or not documents:
+        missing = "documents are" if question and not names_document(question) else "question is"
+        raise UsageError(f"{command}: the {missing} missing; for example: specprefill {command} {EXAMPLE}")
     if question == "-":
         question = read_question(documents)
     clean_question(question)
@@ -79,11 +75,6 @@ def checked_arguments(command: str, documents: Sequence[str] | None, question: s
             f"{question}: this is a file, but it stands where the question belongs; give the question last, in quotes"
         )
     return list(documents), question
-
-
-def missing(subject: str, command: str, document: str, question: str) -> UsageError:
-    """What to raise where an argument is missing, with an example of both."""
-    return UsageError(f"{command}: {subject} missing; for example: specprefill {command} {document} {question}")
 
 
 def names_document(argument: str) -> bool:

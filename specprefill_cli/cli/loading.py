@@ -6,8 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from specprefill_cli.cli import STARTED
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import read_inputs
 from specprefill_cli.engine.request import Done, Request
@@ -25,26 +24,18 @@ if TYPE_CHECKING:
     from specprefill_cli.engine.local import LocalEngine
 
 
-def running_server(context: typer.Context, settings: Settings, notes: Notes) -> HttpEngine | None:
-    """This user's server, where one runs that answers as this process would, and --no-server was not given.
-
-    None for a target behind an endpoint, which no server of ours asks.
-    """
-    if context.obj.get("no_server") or is_endpoint(settings.target):
+def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
+    """This user's server, where one runs that answers as this process would; none asks a target behind an endpoint."""
+    if is_endpoint(settings.target):
         return None
     from specprefill_cli.serving.control import server_for
 
-    return server_for(
-        settings, lambda: seconds_since_start(context), lambda reason: notes.line(f"specprefill: {reason}")
-    )
+    return server_for(settings, seconds_since_start, lambda reason: notes.line(f"specprefill: {reason}"))
 
 
-def open_ready_session(
-    context: typer.Context | None, variants: Sequence[Settings], notes: Notes, any_mode: bool = False
-) -> Session:
+def open_ready_session(variants: Sequence[Settings], notes: Notes, any_mode: bool = False) -> Session:
     """Load the pair and run it once in each of the variants that will be asked for.
 
-    context: knows when the program started; None: the caller measures start-up
     any_mode: whether other modes than those of the variants may be asked for later, so that the draft may be needed
 
     Raises SpecprefillError when a model cannot be loaded.
@@ -66,14 +57,13 @@ def open_ready_session(
             session = open_session(variants[0], any(map(loads_draft, possible)))
         for variant in variants:
             session.warm_up(variant.varied(scorer=resolve_scorer(variant.scorer, session.pair, variant.mode)))
-    if context is not None:
-        session.startup_seconds = seconds_since_start(context)
+    session.startup_seconds = seconds_since_start()
     return session
 
 
-def open_engine(context: typer.Context, settings: Settings, notes: Notes) -> LocalEngine | EndpointEngine:
+def open_engine(settings: Settings, notes: Notes) -> LocalEngine | EndpointEngine:
     """An engine for one question. Raises SpecprefillError when a model cannot be loaded."""
-    session = open_ready_session(context, [settings], notes)
+    session = open_ready_session([settings], notes)
     if is_endpoint(settings.target):
         from specprefill_cli.endpoint.session import EndpointEngine
 
@@ -120,22 +110,22 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
         ref.source(update)
 
 
-def seconds_since_start(context: typer.Context) -> float:
+def seconds_since_start() -> float:
     """Time since the program started."""
-    return time.perf_counter() - context.obj["started"]
+    return time.perf_counter() - STARTED
 
 
 def ask_draft(
-    context: typer.Context,
     task: str,
     names: Sequence[str],
     question: str,
     settings: Settings,
     notes: Notes,
+    no_server: bool,
     top: int | None = None,
 ) -> Any:
     """The result of a task of `Request` that needs no answer. names: of the documents."""
-    engine: HttpEngine | LocalEngine | None = running_server(context, settings, notes)
+    engine: HttpEngine | LocalEngine | None = None if no_server else find_server(settings, notes)
     documents: Collection | tuple[str, ...] = tuple(names)
     if engine is None:
         documents = read_inputs(names, None, settings, notes)

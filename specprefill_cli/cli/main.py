@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,8 +24,6 @@ from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.signals import Termination
 
-# Start-up time is counted from here, as early as possible.
-STARTED = time.perf_counter()
 # The product's commands by name: in which module, under which name.
 PRODUCT = {
     "ask": "ask:ask",
@@ -57,14 +54,14 @@ class Command(TyperCommand):
         return [str(self.options_metavar), *pieces]
 
 
-def tidy(app: typer.Typer) -> None:
-    """Let all commands of an app, and of the apps in it, show their help in one way."""
+def set_command_class(app: typer.Typer) -> None:
+    """Let all commands of an app, and of the apps in it, show their usage in one way."""
     for command in app.registered_commands:
         if not issubclass(command.cls or TyperCommand, Command):
             command.cls = Command
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            tidy(group.typer_instance)
+            set_command_class(group.typer_instance)
 
 
 class PipeGroup(TyperGroup):
@@ -100,7 +97,7 @@ def command_line(only: str | None = None) -> typer.Typer:
             add(app, entry.name, entry.load(), LAB_PANEL)
         except Exception as error:
             Notes(quiet=False).warn(f"command '{entry.name}' of {entry.value} cannot be loaded ({first_line(error)})")
-    tidy(app)
+    set_command_class(app)
     return app
 
 
@@ -126,15 +123,12 @@ def show_version(requested: bool) -> None:
 
 
 def common(
-    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Take the options that stand before the command."""
-    # main() reads --debug itself, before the command line is parsed.
-    context.obj = context.obj or {"started": STARTED}
+    """Take the options that stand before the command. main() reads --debug itself, before the command line is parsed."""
 
 
 def main() -> None:
@@ -159,7 +153,7 @@ def run(debug: bool) -> int | str | None:
     try:
         try:
             enter_run()
-            typer.main.get_command(command_line(command_in(sys.argv[1:])))(obj={"started": STARTED})
+            typer.main.get_command(command_line(command_in(sys.argv[1:])))()
         finally:
             sys.stdout.flush()
     except SystemExit as ended:

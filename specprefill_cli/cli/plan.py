@@ -5,25 +5,23 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 
-import typer
-
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.inputs import checked_arguments
+from specprefill_cli.cli.inputs import check_arguments
 from specprefill_cli.cli.loading import ask_draft
-from specprefill_cli.cli.options import OF_TARGET, Documents, Json, Question, Quiet, with_settings
+from specprefill_cli.cli.options import OF_TARGET, Documents, Json, NoServer, Question, Quiet, with_settings
 from specprefill_cli.engine.request import PLAN
 from specprefill_cli.settings import Settings
 
 
-@with_settings("documents", "models", "prefill", "max_new_tokens", without=OF_TARGET, served=True)
+@with_settings("documents", "models", "prefill", "max_new_tokens", without=OF_TARGET)
 def plan(
-    context: typer.Context,
     documents: Documents = None,
     question: Question = None,
     *,
     settings: Settings,
     json: Json = False,
     quiet: Quiet = False,
+    no_server: NoServer = False,
 ) -> None:
     """Show how much `select` would keep, and on which pages, and estimate the time. Load no weights of the target.
 
@@ -34,8 +32,8 @@ def plan(
 
       specprefill plan report.pdf "Who?" --json | jq '.chunks[0].importance'
     """
-    names, question = checked_arguments("plan", documents, question)
-    run = ask_draft(context, PLAN, names, question, settings, Notes(quiet))
+    names, question = check_arguments("plan", documents, question)
+    run = ask_draft(PLAN, names, question, settings, Notes(quiet), no_server)
     if json:
         print_json(asdict(run))
         return

@@ -175,16 +175,6 @@ def test_closed_pipe_is_no_error():
     assert done.returncode == 0
 
 
-@pytest.mark.slow
-def test_page_is_complete_despite_closed_pipe(tmp_path):
-    page = tmp_path / "page.html"
-    question = "What mileage allowance does the company pay if you use your own car?"
-    reader = f'{sys.executable} -m specprefill_cli ask "{HANDBOOK}" "{question}" --html "{page}" | head -c 1'
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", reader], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "42 pence" in page.read_text(encoding="utf-8")
-
-
 def test_evaluate_never_overwrites_its_questions(call, tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text('{"context": "The gate is green.", "question": "Which color?", "answers": ["green"]}\n')

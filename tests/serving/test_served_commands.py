@@ -35,9 +35,9 @@ from tests.cli.test_passages import (  # noqa: F401
     test_lexical_passages_need_no_draft,
 )
 from tests.cli.test_plan import (  # noqa: F401
-    test_pages_of_ask_and_plan_are_written,
     test_plan_json_is_one_object,
-    test_plan_shows_one_speedup_of_its_keep_ratio,
+    test_plan_prints_facts_and_estimates,
+    test_the_page_of_ask_is_written,
 )
 from tests.serving.conftest import running_server
 
@@ -59,7 +59,7 @@ MEASURED_KEYS = {
     "tokens_per_second",
     "peak_memory_bytes",
     "speculation",
-    "full_seconds",
+    "full_ttft_seconds",
     "estimates",
     "reused",
 }
