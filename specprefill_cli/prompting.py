@@ -60,9 +60,9 @@ def load_template(name: str, folders: Sequence[Path] = ()) -> Template:
     for path in places:
         if os.path.isfile(path):
             return parse_template(path)
-    known = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
+    names = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
     raise UsageError(
-        f"prompt '{name}': no such template; known are {', '.join(known)}, or give the path of a .toml file"
+        f"prompt '{name}': no such template; known are {', '.join(names)}, or give the path of a .toml file"
     )
 
 
@@ -201,6 +201,6 @@ def encode_prompt(
     question, _ = encode_text(tokenizer, text.question)
     after = encode_template(tokenizer, text.suffix)
     end = len(prefix) + len(document)
-    asked = end + len(before)
+    question_start = end + len(before)
     tokens = torch.tensor([*prefix, *document, *before, *question, *after], dtype=torch.long)
-    return Prompt(tokens, (len(prefix), end), (asked, asked + len(question)), offsets)
+    return Prompt(tokens, (len(prefix), end), (question_start, question_start + len(question)), offsets)

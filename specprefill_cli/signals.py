@@ -22,7 +22,7 @@ class Termination:
         raise KeyboardInterrupt
 
     @contextmanager
-    def handled(self) -> Iterator[None]:
+    def handle_signal(self) -> Iterator[None]:
         """Handle SIGTERM while the block runs."""
         before = signal.signal(signal.SIGTERM, self)
         try:
@@ -51,7 +51,7 @@ def deferred_signals(insistent: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        for kind, handler in handlers.items():
-            signal.signal(kind, handler)
+        for signal_number, handler in handlers.items():
+            signal.signal(signal_number, handler)
         for number in pending[:1]:
             signal.raise_signal(number)

@@ -101,9 +101,9 @@ def resolve_positions(settings: Settings, pair: CalibratedPair, prompt_tokens: i
     """Where kept tokens stand: for `auto`, compact where calibration found that better, or the prompt exceeds the context."""
     if settings.positions != AUTO:
         return settings.positions
-    own = pair.target_calibration
+    calibration = pair.target_calibration
     fits = prompt_tokens <= pair.target.context - settings.max_new_tokens
-    return ORIGINAL if fits and (own is None or own.positions != COMPACT) else COMPACT
+    return ORIGINAL if fits and (calibration is None or calibration.positions != COMPACT) else COMPACT
 
 
 def encoder_pays(pair: CalibratedPair) -> bool:
@@ -160,7 +160,7 @@ def resolve_request(
     )
 
 
-def resolve(
+def resolve_question(
     settings: Settings,
     pair: CalibratedPair,
     encoded: EncodedQuestion,

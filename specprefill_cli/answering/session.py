@@ -13,7 +13,7 @@ from specprefill_cli.answering.resolve import (
     Prepared,
     loads_draft,
     needs_draft_prompt,
-    resolve,
+    resolve_question,
     resolve_request,
 )
 from specprefill_cli.answering.stream import AnswerStream
@@ -60,13 +60,6 @@ WARM_UP = Collection((one_page_document("warm-up", "The gate is open from nine t
 WARM_UP_LOOK_AHEAD = 8
 
 
-def check_settings(settings: Settings) -> Template:
-    """The target's template. Raises SpecprefillError for settings that no session could be opened with, whatever the models."""
-    check_names(settings)
-    pair = chosen_pair(settings)
-    return load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
-
-
 def open_session(
     settings: Settings,
     draft: bool | None = None,
@@ -83,8 +76,9 @@ def open_session(
     Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
     """
     settings = with_named_pair(settings)
-    template = check_settings(settings)
+    check_names(settings)
     named = chosen_pair(settings)
+    template = load_template(settings.prompt or named.prompt, [prompt_folder(settings)])
     with_draft = loads_draft(settings) if draft is None else draft
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
@@ -172,11 +166,11 @@ class Session:
 
     def prepare(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> Prepared:
         """Tokenise the prompt, start the clock of the TTFT and resolve the settings for this prompt."""
-        return self.resolved(self.encode(collection, question, settings, opening), settings)
+        return self.resolve(self.encode(collection, question, settings, opening), settings)
 
-    def resolved(self, encoded: EncodedQuestion, settings: Settings) -> Prepared:
+    def resolve(self, encoded: EncodedQuestion, settings: Settings) -> Prepared:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong for one that does not fit the pair."""
-        return resolve(settings, self.pair, encoded, self.cache, self.cold_choice)
+        return resolve_question(settings, self.pair, encoded, self.cache, self.cold_choice)
 
     def request(self, collection: Collection, question: str, settings: Settings) -> PrefillRequest:
         """Tokenise a prompt, and resolve the settings of its prefill."""
@@ -194,17 +188,22 @@ class Session:
             reused = self.cache.encodings_reused if self.cache is not None else 0
             text = render(self.template, collection.text, question, pair.target.tokenizer, opening)
             prompt = draft_prompt = encode_prompt(text, pair.target.tokenizer, encode)
-            known = self.cache is not None and self.cache.encodings_reused > reused
+            tokens_reused = self.cache is not None and self.cache.encodings_reused > reused
             if needs_draft_prompt(settings, pair):
-                own = self.draft_template or self.template
-                text = render(own, collection.text, question, pair.loaded_draft.tokenizer, opening)
+                text = render(
+                    self.draft_template or self.template,
+                    collection.text,
+                    question,
+                    pair.loaded_draft.tokenizer,
+                    opening,
+                )
                 draft_prompt = encode_prompt(text, pair.loaded_draft.tokenizer, encode)
         return EncodedQuestion(
             collection=collection,
             question=question,
             prompt=prompt,
             draft_prompt=draft_prompt,
-            reused_tokens=known,
+            reused_tokens=tokens_reused,
             clock=clock,
         )
 

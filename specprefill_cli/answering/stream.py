@@ -262,8 +262,8 @@ class AnswerStream(TextStream):
     @property
     def plan_read(self) -> Plan:
         prompt = self.request.prompt
-        known = self.confirmation is not None and self.confirmation.confirmed is not None
-        return full_plan(prompt.length, prompt.document) if known else self.prefilled.plan
+        is_exact = self.confirmation is not None and self.confirmation.confirmed is not None
+        return full_plan(prompt.length, prompt.document) if is_exact else self.prefilled.plan
 
     @property
     def interruption(self) -> list[str]:

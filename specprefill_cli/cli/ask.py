@@ -98,7 +98,7 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
     if json:
         print_json(answer.to_json())
         return
-    from specprefill_cli.reporting.evidence import evidence
+    from specprefill_cli.reporting.evidence import evidence_view
     from specprefill_cli.reporting.table import answer_table, confirmation_text, short_table
 
     confirmation = confirmation_text(answer)
@@ -106,7 +106,7 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
         notes.tell(confirmation)
     if at_once and answer.confirmed is False:
         print(f"corrected: {printable(answer.answer)}", flush=True)
-    notes.show(evidence(answer))
+    notes.show(evidence_view(answer))
     notes.show(answer_table(answer) if verbose else short_table(answer))
 
 

@@ -77,7 +77,7 @@ def compare(
 def check_session_input(names: Sequence[str], to_file: bool) -> None:
     """Raises UsageError for arguments that only go with a question."""
     if to_file:
-        raise UsageError("--json and --html need a question; in a session use /save FILE")
+        raise UsageError("--json and --html need a question; give it after the documents")
     if "-" in names:
         raise UsageError(
             "standard input cannot be a document here: the session reads its lines from it; give a question"
@@ -99,7 +99,7 @@ def run_session(repl: Repl, notes: Notes) -> None:
     else:
         # A line in another encoding is asked with replacement characters.
         sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
-        lines = echoed(iter(sys.stdin.readline, ""), out)
+        lines = echo_lines(iter(sys.stdin.readline, ""), out)
     run_repl(repl, lines, out, notes)
 
 
@@ -120,7 +120,7 @@ def answer_once(repl: Repl, question: str, json: bool, html: Path | None, notes:
         console(sys.stdout).print(table)
 
 
-def echoed(lines: Iterable[str], out: Console) -> Iterator[str]:
+def echo_lines(lines: Iterable[str], out: Console) -> Iterator[str]:
     """Lines from a pipe, each shown before its answer."""
     for line in lines:
         out.print(plain(f"> {line.strip()}", style="dim"))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.options import Json, with_settings
-from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, Check, State, any_broken, diagnose
+from specprefill_cli.diagnostics import State
+from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, diagnose
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.settings import MODELS, Settings
@@ -19,7 +19,7 @@ from specprefill_cli.settings import MODELS, Settings
 STYLES = {State.OK: "green", State.LIMITED: "yellow", State.NO: "yellow", State.BROKEN: "bold red"}
 
 
-@with_settings("models", without=("tensor_parallel", "offline"))
+@with_settings("models", "prompt", without=("tensor_parallel", "offline"))
 def doctor(
     *,
     settings: Settings,
@@ -28,7 +28,7 @@ def doctor(
     ] = DEFAULT_TOKENS,
     json: Json = False,
 ) -> None:
-    """Check versions, devices, plugins, and the memory for a pair. Download nothing.
+    """Check versions, devices, plugins, the memory for a pair, and what works with it. Download nothing.
 
     Exit with 1 if something necessary is broken. `limited` and `no` are information only.
 
@@ -37,18 +37,15 @@ def doctor(
 
       specprefill doctor --pair qwen2.5-7b --tokens 32768
 
+      specprefill doctor --draft ./small --target ./checkpoint
+
       specprefill doctor --json | jq '.checks[] | select(.state != "ok")'
     """
     with Notes(json).progress("checking"):
         checks = diagnose(settings, tokens)
-    show_checks(checks, json)
-
-
-def show_checks(checks: Sequence[Check], json: bool, **json_values: Any) -> None:
-    """Print findings as a table, or with further values as one JSON object; raises Exit where something needed is broken."""
-    broken = any_broken(checks)
+    broken = any(check.state is State.BROKEN for check in checks)
     if json:
-        print_json({**json_values, "ok": not broken, "checks": [asdict(check) for check in checks]})
+        print_json({"ok": not broken, "checks": [asdict(check) for check in checks]})
     else:
         table = plain_table()
         table.columns[1].no_wrap = True

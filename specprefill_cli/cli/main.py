@@ -32,7 +32,7 @@ PRODUCT = {
     "passages": "passages:passages",
     "plan": "plan:plan",
     "serve": "serve:serve",
-    "pairs": "pairs:app",
+    "pairs": "pairs:pairs",
     "doctor": "doctor:doctor",
     "config": "config:app",
 }
@@ -143,7 +143,7 @@ def main() -> None:
     keep_freed_memory()
     bound_spinning(os.environ)
     termination = Termination()
-    with termination.handled():
+    with termination.handle_signal():
         code = run(debug)
     sys.exit(TERMINATED if termination.requested and code == INTERRUPTED else code)
 

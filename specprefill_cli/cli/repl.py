@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console, RenderableType
 
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.inputs import check_no_document, write_page
 from specprefill_cli.cli.options import setting_values
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.files import check_can_write, write_whole
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.settings import AUTO, Settings, parse_setting
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 HELP = {
     "/mode": "[MODES] modes to compare, comma-separated",
     "/keep": "[RATIO] keep ratio, the share of prompt tokens that the target computes: 0 to 1, or auto",
-    "/save": "FILE the last comparison as a page (.html) or as JSON (.json)",
     "/help": "this list",
     "/exit": "leave; Ctrl-D does too",
 }
@@ -63,14 +60,14 @@ class Repl:
         except BrokenPipeError:
             raise
         except SpecprefillError as error:
-            shown = plain(f"error: {error}", style="red")
+            reply = plain(f"error: {error}", style="red")
         except Exception as error:
             # After one question that exhausts a device's memory, for example, others can still be answered.
-            shown = plain(f"error: {type(error).__name__}: {error}", style="red")
+            reply = plain(f"error: {type(error).__name__}: {error}", style="red")
         except KeyboardInterrupt:
-            shown = plain("cancelled; the session goes on", style="yellow")
+            reply = plain("cancelled; the session goes on", style="yellow")
         self.failed = True
-        return shown
+        return reply
 
     def command(self, line: str) -> RenderableType | None:
         """Run a command of `HELP`. Raises UsageError for an unknown one."""
@@ -95,16 +92,6 @@ class Repl:
         )
         return comparison_view(self.comparison)
 
-    def save(self, path: Path) -> None:
-        """Write the last comparison as JSON to a file that ends with .json, else as a page."""
-        from specprefill_cli.record import json_line
-
-        assert self.comparison is not None, "a question was answered"
-        if path.suffix == ".json":
-            write_whole(path, json_line(self.comparison.to_json()) + "\n")
-        else:
-            write_page(path, self.collection, self.comparison)
-
     def do_mode(self, argument: str) -> RenderableType:
         if argument:
             self.modes = setting_values("mode", argument, "/mode")
@@ -114,17 +101,6 @@ class Repl:
         if argument:
             self.settings = self.settings.varied(keep=parse_setting("keep", argument, "/keep"))
         return plain(f"keep {self.settings.keep or AUTO}")
-
-    def do_save(self, argument: str) -> RenderableType:
-        if self.comparison is None:
-            raise UsageError("/save: no question was answered yet")
-        path = Path(argument).expanduser()
-        if path.suffix not in (".html", ".json"):
-            raise UsageError("/save: give a file that ends with .html or .json")
-        check_can_write(path, "/save")
-        check_no_document(path, self.collection, "/save")
-        self.save(path)
-        return plain(f"written to {path}")
 
     def do_help(self, _argument: str) -> RenderableType:
         """The commands and what they do."""
@@ -142,20 +118,18 @@ def run_repl(repl: Repl, lines: Iterable[str], out: Console, notes: Notes) -> No
     for line in lines:
         with notes.progress("answering") as update:
             repl.show_progress = update
-            shown = repl.handle(line)
-        if shown is not None:
-            (notes.console if repl.failed else out).print(shown)
+            reply = repl.handle(line)
+        if reply is not None:
+            (notes.console if repl.failed else out).print(reply)
         if repl.ended:
             return
 
 
 def prompted_lines(history: History) -> Iterator[str]:
-    """Lines typed at the prompt; Ctrl-C drops a line, Ctrl-D ends the input, Tab completes a command."""
+    """Lines typed at the prompt; Ctrl-C drops a line, Ctrl-D ends the input."""
     from prompt_toolkit import PromptSession
-    from prompt_toolkit.completion import WordCompleter
 
-    completer = WordCompleter(list(HELP), sentence=True)
-    session: PromptSession[str] = PromptSession(history=history, completer=completer, complete_while_typing=False)
+    session: PromptSession[str] = PromptSession(history=history)
     while True:
         try:
             yield session.prompt(PROMPT)

@@ -113,7 +113,7 @@ def serve(
 
     notes = Notes(quiet)
     with notes.progress("reading documents"):
-        own = document_reader(settings)(documents) if documents else None
+        collection = document_reader(settings)(documents) if documents else None
     options = ServeOptions(
         http=http,
         token_file=token_file,
@@ -126,7 +126,7 @@ def serve(
         upstream=ref,
         shadow=shadow,
     )
-    raise typer.Exit(start(settings, own, options, notes.tell))
+    raise typer.Exit(start(settings, collection, options, notes.tell))
 
 
 def control(stop: bool, json: bool, notes: Notes) -> None:

@@ -37,10 +37,10 @@ def merge_settings(
     if flags.get("pair") is not None:
         sourced = without_models(sourced, above="flag")
     values = {name: value.value for name, value in sourced.items()}
-    given = {name: parse_setting(name, value, flag(name)) for name, value in flags.items() if value is not None}
-    settings = Settings(**values | given)
+    parsed = {name: parse_setting(name, value, flag(name)) for name, value in flags.items() if value is not None}
+    settings = Settings(**values | parsed)
     for name in SETTINGS:
-        check_name(name, getattr(settings, name), flag(name) if name in given else f"{sourced[name].place}: {name}")
+        check_name(name, getattr(settings, name), flag(name) if name in parsed else f"{sourced[name].place}: {name}")
     return settings
 
 

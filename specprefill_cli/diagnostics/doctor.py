@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specprefill_cli.diagnostics import Check, State
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.installation import install_command
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import Settings, prompt_folder
 
 if TYPE_CHECKING:
     from specprefill_cli.models.placement import Placement
@@ -20,29 +19,6 @@ if TYPE_CHECKING:
 GIBIBYTE = 2**30
 # Length of the prompt for which memory is counted where the user names none.
 DEFAULT_TOKENS = 8_192
-
-
-class State(StrEnum):
-    """`no`: not possible, and not needed; `broken`: needed, and must be repaired."""
-
-    OK = "ok"
-    LIMITED = "limited"
-    NO = "no"
-    BROKEN = "broken"
-
-
-@dataclass(frozen=True)
-class Check:
-    """A finding: what was checked, its state, and one line with the cause and, where there is one, the remedy."""
-
-    name: str
-    state: State
-    detail: str
-
-
-def any_broken(checks: Iterable[Check]) -> bool:
-    """Whether something that is needed is broken."""
-    return any(check.state is State.BROKEN for check in checks)
 
 
 def diagnose(settings: Settings, tokens: int) -> list[Check]:
@@ -54,7 +30,7 @@ def diagnose(settings: Settings, tokens: int) -> list[Check]:
         "versions": check_versions,
         "devices": list_devices,
         "plugins": list_plugins,
-        "pair": lambda: check_memory(settings, tokens),
+        "pair": lambda: check_chosen_pair(settings, tokens),
     }
     findings: list[Check] = []
     for name, check in checks.items():
@@ -128,8 +104,9 @@ def list_plugins() -> Iterator[Check]:
             yield Check(f"{registry.kind} {plugin.name}", state, plugin.error or plugin.source)
 
 
-def check_memory(settings: Settings, tokens: int) -> Iterator[Check]:
-    """The dtype that `auto` takes, and the memory that both models need, against the free memory. Nothing is downloaded."""
+def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
+    """The dtype that `auto` takes, the memory that both models need, and what works with them. Nothing is downloaded."""
+    from specprefill_cli.diagnostics.pair_check import check_pair
     from specprefill_cli.models import smollm2
     from specprefill_cli.models.hub import ModelNotHere
     from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
@@ -138,11 +115,14 @@ def check_memory(settings: Settings, tokens: int) -> Iterator[Check]:
     from specprefill_cli.models.placement import choose_dtype, choose_placement
     from specprefill_cli.models.quantization import NONE, check_quantization
     from specprefill_cli.models.refs import Kind, ModelRef
+    from specprefill_cli.models.tokenizers import agreed_tokenizer
+    from specprefill_cli.prompting import load_template
 
     pair = chosen_pair(settings)
     placement = choose_placement(settings.devices)
     check_quantization(settings.quantization, placement)
-    needed = 0
+    template = load_template(settings.prompt or pair.prompt, [prompt_folder(settings)])
+    needed, outlines = 0, []
     for role, name in (("draft", pair.draft), ("target", pair.target)):
         if ModelRef(name).kind is Kind.PACKAGED and not smollm2.conversion_of(name).done:
             yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
@@ -157,8 +137,8 @@ def check_memory(settings: Settings, tokens: int) -> Iterator[Check]:
                 raise
             yield Check(f"{role} {name}", State.NO, "not complete on this machine: the first run downloads the rest")
             return
-        text = outline.config.get_text_config()
-        dtype = choose_dtype(settings.dtype, placement, text)
+        outlines.append(outline)
+        dtype = choose_dtype(settings.dtype, placement, outline.config.get_text_config())
         quantization = settings.quantization if role == "target" else NONE
         weights, cache = weight_bytes(outline.config, dtype, quantization), cache_bytes(outline.config, tokens, dtype)
         needed += weights + cache
@@ -166,6 +146,10 @@ def check_memory(settings: Settings, tokens: int) -> Iterator[Check]:
         detail = f"{stored_as}: weights {format_bytes(weights)}, KV of {tokens:,} tokens {format_bytes(cache)}"
         yield Check(f"{role} {name}", State.OK, detail)
     yield compare_memory(f"pair {pair.name}", needed, placement)
+    draft, target = outlines
+    target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
+    draft_template = load_template(pair.draft_prompt) if pair.draft_prompt is not None else template
+    yield from check_pair(draft, target, template, draft_template)
 
 
 def compare_memory(name: str, needed: int, placement: Placement) -> Check:

@@ -81,8 +81,8 @@ class LocalEngine:
         pair = self.session.pair
         # Other ranks are sent one pass after the other.
         self.divided = pair.ranks.size > 1
-        most = MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU
-        self.max_answering = 1 if self.divided else self.concurrency or most
+        pays = MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU
+        self.max_answering = 1 if self.divided else self.concurrency or pays
         # Bytes of the running answers' KV and the largest pass; one question runs whatever it needs.
         self.limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache)
         self.preparing = ThreadPoolExecutor(PREPARING, "prepare")

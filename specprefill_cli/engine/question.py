@@ -103,7 +103,7 @@ class Ticket:
         prompt = self.encoded.result()
         assert isinstance(prompt, EncodedQuestion), "the question is to be answered"
         self.session.warm_up(self.settings)
-        self.prepared = self.session.resolved(prompt, self.settings)
+        self.prepared = self.session.resolve(prompt, self.settings)
         self.bytes = answer_bytes(self.prepared)
         self.confirming_bytes = answer_bytes(replace(self.prepared, mode=BASELINE))
 

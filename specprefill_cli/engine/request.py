@@ -140,6 +140,6 @@ class Asking(threading.Thread):
 
 def is_device_failure(error: BaseException) -> bool:
     """Whether an accelerator raised an error that all further work on it will raise too: any but a lack of memory."""
-    kind, text = type(error).__name__, str(error)
-    failed = kind == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
+    name, text = type(error).__name__, str(error)
+    failed = name == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
     return bool(failed) and "out of memory" not in text.lower()

@@ -115,10 +115,10 @@ def test_finds_a_needle_beyond_the_context(tiny_session):
 
 @pytest.mark.slow
 def test_finds_needles_in_sixty_thousand_tokens(tiny_session):
-    found = [needle_answer(tiny_session, copies=24, place=place, keep=0.016) for place in (0.1, 0.5, 0.9)]
-    for answer, kept in found:
+    outcomes = [needle_answer(tiny_session, copies=24, place=place, keep=0.016) for place in (0.1, 0.5, 0.9)]
+    for answer, kept in outcomes:
         assert answer.prompt_tokens > 60_000
         assert answer.kept_tokens < 1_200
         assert (answer.mode, answer.positions, kept) == ("select", "compact", True)
     # The small target misreads a digit now and then.
-    assert sum(answer.answer == "7315" for answer, _ in found) >= 2
+    assert sum(answer.answer == "7315" for answer, _ in outcomes) >= 2

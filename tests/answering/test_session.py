@@ -93,9 +93,9 @@ def test_reports_the_draft_window(random_session):
 
 
 def test_chunked_prefill_equals_single_pass_up_to_rounding(random_session):
-    whole, _, _ = ask(random_session, mode="full")
-    pieces, _, _ = ask(random_session, mode="full", prefill_chunk=50)
-    torch.testing.assert_close(whole.prefilled.logits, pieces.prefilled.logits, atol=1e-4, rtol=1e-4)
+    single_pass, _, _ = ask(random_session, mode="full")
+    chunked, _, _ = ask(random_session, mode="full", prefill_chunk=50)
+    torch.testing.assert_close(single_pass.prefilled.logits, chunked.prefilled.logits, atol=1e-4, rtol=1e-4)
 
 
 def test_auto_uses_full_for_a_short_prompt_and_gives_the_reason(random_session):
@@ -200,9 +200,9 @@ def test_keyboard_interrupt_ends_the_answer_but_not_the_session(random_session):
 
 def test_a_draft_with_other_tokens_reads_its_own_prompt(two_tokenizers, random_session):
     target, draft = two_tokenizers
-    own = Template("own", "Find: $document -- $question", None, None)
+    template = Template("own", "Find: $document -- $question", None, None)
     session = replace(random_session, pair=CalibratedPair(random_session.pair.pair, target, draft))
-    session.draft_template = own
+    session.draft_template = template
     settings = Settings(mode="select", scorer="question")
     request = session.request(COLLECTION, "When?", settings)
     text = f"{draft.tokenizer.bos_token}Find: {COLLECTION.text} -- When?"
@@ -225,12 +225,14 @@ def test_importance_transfers_between_tokenizers(two_tokenizers, random_session)
     target, draft = two_tokenizers
     session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
     stream, _, _ = ask(session, mode="select", scorer="question", keep=0.4)
-    alone = Session(pair=CalibratedPair(random_session.pair.pair, draft, draft), template=random_session.template)
-    own, _, _ = ask(alone, mode="select", scorer="question", keep=0.4)
+    draft_session = Session(
+        pair=CalibratedPair(random_session.pair.pair, draft, draft), template=random_session.template
+    )
+    draft_stream, _, _ = ask(draft_session, mode="select", scorer="question", keep=0.4)
     best = int(stream.prefilled.importance.argmax())
     start, end = stream.request.prompt.offsets[best]
-    own_scores = own.prefilled.importance[start:end]
-    assert own_scores.mean() >= 0.5 * own.prefilled.importance.max()
+    draft_scores = draft_stream.prefilled.importance[start:end]
+    assert draft_scores.mean() >= 0.5 * draft_stream.prefilled.importance.max()
 
 
 def test_models_use_the_registered_attention(tiny_session):

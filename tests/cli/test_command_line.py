@@ -85,8 +85,8 @@ def bad_inputs(tmp_path):
     good.add_page()
     good.set_font("helvetica", size=12)
     good.multi_cell(0, text="Some text that is long enough to be read as a page of prose.")
-    whole = bytes(good.output())
-    (tmp_path / "truncated.pdf").write_bytes(whole[: len(whole) // 2])
+    content = bytes(good.output())
+    (tmp_path / "truncated.pdf").write_bytes(content[: len(content) // 2])
     locked = FPDF()
     locked.set_encryption(owner_password="owner", user_password="user")
     locked.add_page()
@@ -258,15 +258,15 @@ def test_interrupted_evaluation_prints_partial_figures(call, tmp_path, monkeypat
     path.write_text("\n".join(json.dumps(row) for _ in range(4)))
     from specprefill_cli.lab.evaluation import runner as runs
 
-    asked, ask = [], runs.ask_and_check
+    calls, ask = [], runs.ask_and_check
 
-    def interrupted(*arguments):
-        asked.append(arguments)
-        if len(asked) == 3:
+    def interrupt(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
             raise KeyboardInterrupt
         return ask(*arguments)
 
-    monkeypatch.setattr(runs, "ask_and_check", interrupted)
+    monkeypatch.setattr(runs, "ask_and_check", interrupt)
     code, out, _ = call("evaluate", str(path), "--modes", "full", "--json")
     assert code == 130
     assert json.loads(out)["rows"][0]["n"] == 2
@@ -472,12 +472,12 @@ def test_a_full_disk_is_one_clear_line(call, monkeypatch, arguments, buffered):
 def test_a_signal_ends_ask_with_its_code_and_prints_its_object(call, monkeypatch, number, code):
     from specprefill_cli.answering import stream as answer_stream
 
-    def ended(*_, emit, **__):
+    def decode(*_, emit, **__):
         yield from emit(300)
         os.kill(os.getpid(), number)
         yield from emit(300)
 
-    monkeypatch.setattr(answer_stream, "decode", ended)
+    monkeypatch.setattr(answer_stream, "decode", decode)
     ended_with, out, err = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
     record = json.loads(out)
     assert (ended_with, record["generated_tokens"], "Traceback" in err) == (code, 1, False)

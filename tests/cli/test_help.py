@@ -16,7 +16,6 @@ OURS = (
     "doctor",
     "config show",
     "config set",
-    "pairs check",
 )
 
 

@@ -1,11 +1,9 @@
-"""`pairs`, `pairs check` and `doctor`."""
+"""`pairs` and `doctor`."""
 
 import json
 
-import pytest
-
+from specprefill_cli.diagnostics import Check, State
 from specprefill_cli.diagnostics import doctor as diagnosis
-from specprefill_cli.diagnostics.doctor import Check, State
 
 
 def test_pairs_as_json(call):
@@ -14,37 +12,21 @@ def test_pairs_as_json(call):
     assert record["pairs"][0]["name"] == "tiny"
 
 
-def test_pairs_check_names_what_works(call):
-    code, out, err = call("pairs", "check", "tiny", "--json")
+def test_doctor_names_what_works_with_a_pair(call):
+    code, out, err = call("doctor", "--pair", "tiny", "--json")
     assert (code, err) == (0, "")
     record = json.loads(out)
     assert record["ok"] is True
-    names = [check["name"] for check in record["checks"]]
-    assert {"select", "draft-kv", "speculative decoding", "context", "target's windows"} <= set(names)
+    assert {"select", "draft-kv", "speculative decoding", "context"} <= {check["name"] for check in record["checks"]}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("giant",), 2, "pair 'giant': unknown"),
-        ((), 2, "give the name of a pair, or both --draft and --target"),
-        (("--draft", "tiny:draft"), 2, "give the name of a pair, or both"),
-        (
-            ("--draft", "no/such-model", "--target", "tiny:target", "--offline"),
-            1,
-            "no/such-model: not in the model cache",
-        ),
-        (("--draft", "tiny:draft", "--target", "tiny:target", "--json"), 1, ""),
-    ],
-)
-def test_rejects_unusable_pairs(call, arguments, code, words):
-    ended, out, err = call("pairs", "check", *arguments)
-    assert ended == code
-    assert words in err
-    if "--json" in arguments:
-        # A pair of its own gets the chat prompt, which `tiny` has no template for.
-        broken = [check["name"] for check in json.loads(out)["checks"] if check["state"] == "broken"]
-        assert broken == ["prompt"]
+def test_doctor_finds_a_pair_without_a_usable_prompt(call):
+    code, out, _ = call("doctor", "--draft", "tiny:draft", "--target", "tiny:target", "--json")
+    # A pair of its own gets the chat prompt, which needs a chat template.
+    assert (code, [check["name"] for check in json.loads(out)["checks"] if check["state"] == "broken"]) == (
+        1,
+        ["prompt"],
+    )
 
 
 def test_doctor_passes_a_complete_installation(call):

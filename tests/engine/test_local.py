@@ -200,14 +200,14 @@ def test_only_so_many_run_at_once_and_all_are_answered_in_order(session):
 
 
 def test_memory_decides_how_many_run(session):
-    asker, most = make_asker(session), 0
+    asker, most_running = make_asker(session), 0
     asker.engine.limit = 1
     for question in QUESTIONS:
         asker.submit(question, question)
     while asker.engine.busy:
         asker.engine.step()
-        most = max(most, len(asker.engine.running))
-    assert most == 1
+        most_running = max(most_running, len(asker.engine.running))
+    assert most_running == 1
     assert all(isinstance(asker.last(question), Done) for question in QUESTIONS)
 
 
@@ -238,11 +238,11 @@ def test_a_text_that_is_refused_holds_up_no_answer(session, asker, monkeypatch):
     """Tokenising happens beside the engine's thread."""
     threads, encode = [], Session.encode
 
-    def watched(self, *arguments):
+    def watch(self, *arguments):
         threads.append(threading.current_thread())
         return encode(self, *arguments)
 
-    monkeypatch.setattr(Session, "encode", watched)
+    monkeypatch.setattr(Session, "encode", watch)
     asker.submit("long", documents=Collection((one_page_document("long", TEXT * 40, "text/plain"),)))
     asker.finish()
     assert "tokens" in str(asker.last("long").error)
@@ -250,14 +250,14 @@ def test_a_text_that_is_refused_holds_up_no_answer(session, asker, monkeypatch):
 
 
 def test_a_failure_of_admission_is_that_of_its_question(session, asker, monkeypatch):
-    real = Session.resolved
+    original = Session.resolve
 
     def fail(self, encoded, settings):
         if encoded.question == "Why?":
             raise ZeroDivisionError
-        return real(self, encoded, settings)
+        return original(self, encoded, settings)
 
-    monkeypatch.setattr(Session, "resolved", fail)
+    monkeypatch.setattr(Session, "resolve", fail)
     asker.submit("bad", "Why?")
     asker.submit("good")
     asker.finish()
@@ -352,13 +352,13 @@ def test_ctrl_c_ends_the_answer_of_a_caller_that_waits_for_it(session):
 def test_ctrl_c_at_the_end_of_an_answer_leaves_it_whole(session, monkeypatch):
     result, calls = AnswerStream.result, []
 
-    def interrupted(*arguments):
+    def interrupt(*arguments):
         calls.append(1)
         if len(calls) == 1:
             raise KeyboardInterrupt
         return result(*arguments)
 
-    monkeypatch.setattr(AnswerStream, "result", interrupted)
+    monkeypatch.setattr(AnswerStream, "result", interrupt)
     engine = LocalEngine(session)
     *_, last = engine.ask(Request(documents=DOCUMENT, question="Who?", settings=FULL))
     assert last.result.answer == answer_alone(session).answer

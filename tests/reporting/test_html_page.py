@@ -124,10 +124,10 @@ def test_hostile_text_is_inert():
     soup = BeautifulSoup(page, "html.parser")
     assert not soup.find_all(["script", "img"])
     assert not [name for node in soup.find_all(True) for name in node.attrs if name.startswith("on")]
-    shown = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \\u001b[2J[red]x[/] \\u202egnp\\u2066.exe"
-    assert soup.h1.get_text().startswith(shown)
-    assert soup.select_one(".answer").get_text().startswith(shown)
-    assert soup.select_one(".text").get_text().startswith(shown)
+    expected = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \\u001b[2J[red]x[/] \\u202egnp\\u2066.exe"
+    assert soup.h1.get_text().startswith(expected)
+    assert soup.select_one(".answer").get_text().startswith(expected)
+    assert soup.select_one(".text").get_text().startswith(expected)
     assert soup.h1.get_text().endswith(" \\U000e0041\\u0000 &lt;")
 
 
