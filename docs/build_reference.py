@@ -108,9 +108,7 @@ def parameter_row(parameter: Any) -> Sequence[str]:
 
 def default_of(parameter: Any) -> str:
     """The default of an option as `--help` shows it; "required" where there is none."""
-    # An argument whose metavar has no brackets is required too: the command itself says so, with an example.
-    is_argument = parameter.param_type_name == "argument"
-    if parameter.required or (is_argument and parameter.metavar and not parameter.metavar.startswith("[")):
+    if parameter.required or parameter.show_default == "required":
         return "required"
     if isinstance(parameter.show_default, str):
         return f"`{parameter.show_default}`"

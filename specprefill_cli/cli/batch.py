@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @with_settings("documents", "models", "prefill", "decoding", "cache", "output")
 def batch(
     questions: Annotated[
-        str, typer.Argument(metavar="[FILE|-]", help="JSONL, or one question a line; - is standard input.")
+        str, typer.Argument(metavar="FILE|-", help="JSONL, or one question a line; - is standard input.")
     ] = "-",
     document: Annotated[
         list[str] | None,

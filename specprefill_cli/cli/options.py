@@ -46,14 +46,14 @@ Html = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print no table, no progress and no warnings.", rich_help_panel=OUTPUT)
 ]
-# Both are required; `checked_arguments` says so with an example.
+# Both are required; `check_arguments` says so with an example.
 Documents = Annotated[
     list[str] | None,
-    typer.Argument(metavar="DOCUMENTS...", help="Files, folders or globs; - is standard input.", show_default=False),
+    typer.Argument(metavar="DOCUMENTS", help="Files, folders or globs; - is standard input.", show_default="required"),
 ]
 Question = Annotated[
     str | None,
-    typer.Argument(metavar="QUESTION", help="The question, in quotes; - is standard input.", show_default=False),
+    typer.Argument(metavar="QUESTION", help="The question, in quotes; - is standard input.", show_default="required"),
 ]
 NoServer = Annotated[bool, typer.Option("--no-server", help="Load the models here even if a server is running.")]
 # Settings given on the command line, by name, as they were written there.

@@ -31,7 +31,7 @@ def serve(
     documents: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[DOCUMENTS...]", help="Documents to read ahead, for questions that bring none.", show_default=False
+            metavar="DOCUMENTS", help="Documents to read ahead, for questions that bring none.", show_default=False
         ),
     ] = None,
     http: Annotated[

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import sys
 from dataclasses import replace
@@ -15,9 +16,9 @@ from bs4 import BeautifulSoup
 from rich.console import Console
 
 from specprefill_cli.answering.comparison import compare_modes, kl_divergence
-from specprefill_cli.cli.compare import split_question
+from specprefill_cli.cli.compare import Comparer, split_question
+from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.options import setting_values
-from specprefill_cli.cli.repl import Repl
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.prefix_cache import DocumentCache
@@ -169,73 +170,55 @@ def test_rejects_bad_calls_in_one_line(call, arguments, words):
 
 
 @pytest.fixture
-def repl(random_session):
-    return Repl(random_session.with_cache(DocumentCache()), collection(), SETTINGS, ("full", "select"))
+def comparer(random_session):
+    session = random_session.with_cache(DocumentCache())
+    return Comparer(session, collection(), SETTINGS, ("full", "select"), Notes(quiet=True))
 
 
-def test_session_runs_every_command(repl):
-    say = lambda line: text_of(repl.handle(line))  # noqa: E731
-    assert repl.handle("  ") is None
-    for line in ("/mode fast", "/keep 7", "/keep x", "/nothing"):
-        assert say(line).startswith("error: "), line
+def test_a_session_changes_modes_and_keep_ratio(comparer):
+    say = lambda line: text_of(comparer.reply(line))  # noqa: E731
     assert "speedup" in say("When does it open?")
     assert "document KV" not in say("What do tickets cost?")
-    assert say("/mode select") == "mode select\n"
-    assert say("/keep 0.2") == "keep 0.2\n"
-    assert say("/keep auto") == "keep auto\n"
-    assert repl.modes == ["select"]
+    assert say("/mode select") == "mode select, keep 0.4\n"
+    assert say("/keep 0.2") == "mode select, keep 0.2\n"
+    assert say("/keep auto") == "mode select, keep auto\n"
     assert "speedup" not in say("Who is it?")
     assert "draft document KV" in say("Who lives there?")
-    assert all(command in say("/help") for command in ("/mode", "[MODES]", "/exit"))
-    assert not repl.ended
-    assert repl.handle("/exit") is None
-    assert repl.ended
-
-
-def test_ctrl_c_cancels_the_answer_not_the_session(repl):
-    expected = compare(repl.session, "full").answers[0].answer.answer
-
-    def interrupt(_module, arguments, _output):
-        if arguments[0].shape[1] < 3:
-            raise KeyboardInterrupt
-
-    hook = repl.session.pair.target.model.model.layers[1].mlp.register_forward_hook(interrupt)
-    assert "cancelled" in text_of(repl.handle("When?"))
-    hook.remove()
-    assert repl.comparison is None
-    repl.handle("When?")
-    assert repl.comparison.answers[0].answer.answer == expected
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [("/mode foo", "error: /mode foo: unknown; use one of auto, "), ("/keep 7", "error: /keep: keep 7")],
+    [
+        ("/mode foo", "/mode foo: unknown; use one of auto, "),
+        ("/mode", "/mode: empty"),
+        ("/keep 7", "/keep: keep 7"),
+        ("/nothing", "/nothing: no such command; there are /mode MODES"),
+    ],
 )
-def test_an_error_names_the_command_that_caused_it(repl, line, words):
-    assert words in text_of(repl.handle(line))
+def test_an_error_names_the_command_that_caused_it(comparer, line, words):
+    with pytest.raises(UsageError, match=re.escape(words)):
+        comparer.reply(line)
 
 
-def test_errors_of_a_piped_session_go_to_standard_error(call):
-    code, out, err = call("compare", MANUAL, "--modes", "full", "--quiet", stdin=b"/keep 7\n/mode\n/fly\n")
-    assert code == 0
-    assert "error" not in out
-    assert "mode full" in out
-    assert [line.split(":")[1].strip() for line in err.splitlines()] == ["/keep", "/fly"]
+def test_errors_and_ctrl_c_end_the_answer_not_the_session(call, monkeypatch):
+    replies = iter([RuntimeError("out of memory"), KeyboardInterrupt(), "the answer"])
+
+    def reply(*_):
+        outcome = next(replies)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(Comparer, "reply", reply)
+    code, out, err = call("compare", MANUAL, "--modes", "full", "--quiet", stdin=b"When?\nWho?\nWhy?\n")
+    assert (code, out.splitlines()[-1]) == (0, "the answer")
+    assert err.splitlines() == ["error: RuntimeError: out of memory", "cancelled; the session goes on"]
 
 
 def test_sigterm_ends_the_session(call, monkeypatch):
-    monkeypatch.setattr(Repl, "ask", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(Comparer, "reply", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     code, out, _ = call("compare", MANUAL, "--modes", "full", stdin=b"When?\nWhy?\n")
     assert (code, "Why?" in out) == (143, False)
-
-
-def test_unexpected_error_ends_the_answer_not_the_session(repl, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(repl, "ask", fail)
-    assert text_of(repl.handle("When?")) == "error: RuntimeError: out of memory\n"
-    assert not repl.ended
 
 
 def test_shows_hostile_text_literally(random_session):
@@ -250,42 +233,27 @@ def test_lists_have_no_repetitions():
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
-def test_keys_at_a_terminal(tmp_path):
+def test_keys_at_a_terminal():
     pexpect = pytest.importorskip("pexpect")
-    environment = {
-        **os.environ,
-        "TERM": "xterm",
-        "HOME": str(tmp_path),
-        "XDG_STATE_HOME": str(tmp_path),
-        "PROMPT_TOOLKIT_NO_CPR": "1",
-    }
-    stub = str(Path(__file__).parent.with_name("helpers") / "repl_stub.py")
-    child = pexpect.spawn(sys.executable, [stub], env=environment, encoding="utf-8", timeout=40, dimensions=(40, 120))
-
-    def wait_for_prompt():
-        # A new prompt switches bracketed paste on; a redrawn one does not.
-        child.expect(r"\x1b\[\?2004h")
-        child.expect("specprefill>")
-
-    wait_for_prompt()
+    environment = {**os.environ, "TERM": "xterm"}
+    stub = str(Path(__file__).parent.with_name("helpers") / "compare_stub.py")
+    child = pexpect.spawn(sys.executable, [stub], env=environment, encoding="utf-8", timeout=40)
+    child.expect("specprefill> ")
     child.send("Who is it?\r")
     child.expect("asked: Who is it?")
     child.sendintr()
     child.expect("cancelled; the session goes on")
-    wait_for_prompt()
+    child.expect("specprefill> ")
     # The last line comes back with the cursor key; at the prompt, Ctrl-C drops it.
     child.send("\x1b[A")
     child.expect("Who is it")
     child.sendintr()
-    wait_for_prompt()
+    child.expect("specprefill> ")
     child.sendeof()
     child.expect("left")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
-    history = tmp_path / "specprefill" / "history"
-    assert "Who is it?" in history.read_text()
-    assert history.stat().st_mode & 0o077 == 0
 
 
 def test_divergence_ignores_tokens_impossible_in_both():
