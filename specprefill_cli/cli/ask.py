@@ -11,7 +11,7 @@ import typer
 
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.inputs import check_arguments, read_inputs, write_page
-from specprefill_cli.cli.loading import find_server, open_engine
+from specprefill_cli.cli.loading import find_server, open_engine, open_ready_session
 from specprefill_cli.cli.options import OUTPUT, Documents, Html, Json, NoServer, Question, Quiet, with_settings
 from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Request
@@ -68,7 +68,7 @@ def ask(
     collection = read_inputs(names, html, settings, notes) if engine is None or html is not None else None
     sent_documents: Collection | tuple[str, ...] = tuple(names)
     if engine is None and collection is not None:
-        engine, sent_documents = open_engine(settings, notes), collection
+        engine, sent_documents = open_engine(open_ready_session([settings], notes), settings), collection
     assert engine is not None, "a server, or an engine of this process"
     events = engine.ask(
         Request(documents=sent_documents, question=question, settings=settings, with_cells=html is not None)

@@ -38,15 +38,9 @@ def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings,
         check_can_write(html, "--html")
     with notes.progress("reading documents") as step:
         collection = document_reader(settings)(documents, step=step)
-    if html is not None:
-        check_no_document(html, collection, "--html")
+    if html is not None and any(same_file(html, Path(document.name)) for document in collection.documents):
+        raise UsageError(f"--html {html}: this is one of the documents; give another name")
     return collection
-
-
-def check_no_document(path: Path, collection: Collection, option: str) -> None:
-    """Raises UsageError for an output file that is one of the documents."""
-    if any(same_file(path, Path(document.name)) for document in collection.documents):
-        raise UsageError(f"{option} {path}: this is one of the documents; give another name")
 
 
 def write_page(path: Path, collection: Collection, comparison: Comparison) -> None:

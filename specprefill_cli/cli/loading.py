@@ -18,6 +18,7 @@ from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
+    from specprefill_cli.batching.engine_rows import Reader
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.endpoint.session import EndpointEngine
     from specprefill_cli.engine.http import HttpEngine
@@ -61,19 +62,22 @@ def open_ready_session(variants: Sequence[Settings], notes: Notes, any_mode: boo
     return session
 
 
-def open_engine(settings: Settings, notes: Notes) -> LocalEngine | EndpointEngine:
-    """An engine for one question. Raises SpecprefillError when a model cannot be loaded."""
-    session = open_ready_session([settings], notes)
-    if is_endpoint(settings.target):
-        from specprefill_cli.endpoint.session import EndpointEngine
+def open_engine(
+    session: Session, settings: Settings, concurrency: int | None = 1, read: Reader | None = None
+) -> LocalEngine | EndpointEngine:
+    """An engine that asks a session. concurrency: questions at once, None for as many as pay; read: reads documents."""
+    from specprefill_cli.documents import read_collection
 
-        return EndpointEngine(session)
+    if is_endpoint(settings.target):
+        from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
+
+        return EndpointEngine(session, concurrency or CAPACITY, read or read_collection)
     from specprefill_cli.engine.local import LocalEngine
 
-    return LocalEngine(session, concurrency=1)
+    return LocalEngine(session, concurrency, read=read or read_collection)
 
 
-def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine:
+def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine | EndpointEngine:
     """An engine with the draft, where the scorer needs it, and of the target only its configuration and tokenizer.
 
     Raises SpecprefillError when they cannot be loaded.
@@ -85,12 +89,12 @@ def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine:
         import_transformers()
         from specprefill_cli.answering.session import open_session
         from specprefill_cli.distributed.ranks import ALONE
-        from specprefill_cli.engine.local import LocalEngine
         from specprefill_cli.prefill.registry import runs_draft
         from specprefill_cli.record import PLANNED_MODE
 
         with_draft = runs_draft(PLANNED_MODE, settings.scorer)
-        return LocalEngine(open_session(settings, with_draft, target_weights=False, ranks=ALONE), concurrency=1)
+        session = open_session(settings, with_draft, target_weights=False, ranks=ALONE)
+    return open_engine(session, settings)
 
 
 def prepare_target(settings: Settings, notes: Notes) -> None:
@@ -125,7 +129,7 @@ def ask_draft(
     top: int | None = None,
 ) -> Any:
     """The result of a task of `Request` that needs no answer. names: of the documents."""
-    engine: HttpEngine | LocalEngine | None = None if no_server else find_server(settings, notes)
+    engine: HttpEngine | LocalEngine | EndpointEngine | None = None if no_server else find_server(settings, notes)
     documents: Collection | tuple[str, ...] = tuple(names)
     if engine is None:
         documents = read_inputs(names, None, settings, notes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import document_reader
-from specprefill_cli.cli.loading import find_server, open_ready_session
+from specprefill_cli.cli.loading import find_server, open_engine, open_ready_session
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.errors import UsageError
@@ -58,22 +58,17 @@ class RowOptions:
         settings = self.settings
         session = open_ready_session([settings], notes)
         from specprefill_cli.batching.engine_rows import EngineRows, reading_once
+        from specprefill_cli.engine.local import LocalEngine
         from specprefill_cli.prefill.disk_cache import DiskCache
         from specprefill_cli.prefill.prefix_cache import document_cache
 
         store = DiskCache(self.cache_dir, int(self.cache_limit * 2**30), notes.warn) if self.cache_dir else None
         session = session.with_cache(document_cache(settings.memory_cache, session.pair, store))
         read = reading_once(document_reader(settings))
-        documents = () if self.collection is None else self.collection
-        if is_endpoint(settings.target):
-            from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
-
-            return EngineRows(EndpointEngine(session, self.concurrency or CAPACITY, read), settings, documents)
-        from specprefill_cli.engine.local import LocalEngine
-
-        engine = LocalEngine(session, self.concurrency, read=read)
-        engine.start()
-        return EngineRows(engine, settings, documents)
+        engine = open_engine(session, settings, self.concurrency, read)
+        if isinstance(engine, LocalEngine):
+            engine.start()
+        return EngineRows(engine, settings, () if self.collection is None else self.collection)
 
 
 def check_workers(settings: Settings, workers: int | None, ray: str | None) -> None:

@@ -107,13 +107,8 @@ class LocalEngine:
                 raise QueueFull
             if not self.busy:
                 self.last_active = time.monotonic()
-            ticket = Ticket(
-                request=request,
-                deliver=deliver,
-                submitted=time.perf_counter(),
-                settings=request.settings,
-                session=self.session,
-            )
+            submitted = time.perf_counter()
+            ticket = Ticket(request=request, deliver=deliver, submitted=submitted, session=self.session)
             self.waiting.append(ticket)
             ticket.encoded = self.preparing.submit(ticket.encode, self.read, self.independent)
         ticket.encoded.add_done_callback(self.wake)

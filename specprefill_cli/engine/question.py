@@ -35,7 +35,6 @@ from specprefill_cli.models.passes import Pass
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.record import BASELINE, DryRun, Record, Retrieval
-from specprefill_cli.settings import Settings
 
 
 @dataclass(eq=False, kw_only=True)
@@ -52,7 +51,6 @@ class Ticket:
     request: Request
     deliver: Deliver
     submitted: float
-    settings: Settings
     session: Session
     started: float | None = None
     encoded: Future[EncodedQuestion | Collection] | None = None
@@ -76,7 +74,8 @@ class Ticket:
 
     def encode(self, read: Callable[[tuple[str, ...]], Collection], independent: bool) -> EncodedQuestion | Collection:
         """Read the documents and tokenise the prompt; in a thread of its own. independent: of what earlier answers showed."""
-        request, settings, documents, session = self.request, self.settings, self.request.documents, self.session
+        request, documents, session = self.request, self.request.documents, self.session
+        settings = request.settings
         if independent:
             # What warm-up measured, without what answers showed.
             fresh = SpeculationState(costs=deepcopy(session.speculation.costs))
@@ -102,8 +101,8 @@ class Ticket:
         assert self.encoded is not None, "it was submitted"
         prompt = self.encoded.result()
         assert isinstance(prompt, EncodedQuestion), "the question is to be answered"
-        self.session.warm_up(self.settings)
-        self.prepared = self.session.resolve(prompt, self.settings)
+        self.session.warm_up(self.request.settings)
+        self.prepared = self.session.resolve(prompt, self.request.settings)
         self.bytes = answer_bytes(self.prepared)
         self.confirming_bytes = answer_bytes(replace(self.prepared, mode=BASELINE))
 
@@ -125,8 +124,8 @@ class Ticket:
         collection, request = self.encoded.result(), self.request
         assert isinstance(collection, Collection), "nothing is to be answered"
         if request.task == PASSAGES:
-            return retrieve(self.session, collection, request.question, self.settings, request.top)
-        return dry_run(self.session, collection, request.question, self.settings)
+            return retrieve(self.session, collection, request.question, request.settings, request.top)
+        return dry_run(self.session, collection, request.question, request.settings)
 
     def advance(self, outcome: Tensor | BaseException | None = None) -> Iterator[Event]:
         """What the answer tells up to its next pass, or its end.

@@ -24,8 +24,6 @@ from specprefill_cli.reporting.table import answer_facts, difference_facts, phas
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from specprefill_cli.record import Citation
-
 # Labels of figures that are not on a card but in its heading, or once on the page.
 NOT_ON_A_CARD = ("mode", "peak memory", *Fate)
 # The phases of the bars, each by the number of its colour.
@@ -88,7 +86,8 @@ def render_page(collection: Collection, comparison: Comparison) -> str:
 def answer_view(compared: ModeAnswer, collection: Collection, longest: float) -> dict[str, Any]:
     """Return what the template prints of one answer; `longest`: seconds of the longest one's phases."""
     answer, cells = compared.answer, compared.cells
-    marks = cited_ranges(answer.citations, collection)
+    origins = [collection.starts[citation.number] for citation in answer.citations]
+    marks = [(start + cited.start, start + cited.end) for start, cited in zip(origins, answer.citations, strict=True)]
     cited = [
         [index for index, cell in enumerate(cells) if cell.start < end and start < cell.end] for start, end in marks
     ]
@@ -138,12 +137,6 @@ def cells_by_page(collection: Collection, cells: Sequence[Cell]) -> list[PageCel
                 last += 1
             pages.append(PageCells(document, page.number, start, end, tuple(range(position, last))))
     return pages
-
-
-def cited_ranges(citations: Sequence[Citation], collection: Collection) -> list[tuple[int, int]]:
-    """Return the character ranges [start, end) of the collection's text in which answers stand."""
-    origins = [collection.starts[citation.number] for citation in citations]
-    return [(start + cited.start, start + cited.end) for start, cited in zip(origins, citations, strict=True)]
 
 
 def page_pieces(

@@ -79,12 +79,13 @@ def answer_facts(answer: Record) -> dict[str, str | None]:
     ratio, window = answer.document_kept_ratio, answer.draft_window
     speed = f"{answer.tokens_per_second:,.0f} tokens/s" if answer.tokens_per_second else "-"
     state, reason = answer.speculation.state, answer.speculation.reason
+    positions = f"{answer.positions}, gaps between kept spans x {answer.position_factor:.3g}"
     return {
         "mode": answer.mode + (f"  ({answer.reason})" if answer.reason else ""),
         "pair": pair_text(answer.draft, answer.target),
         "prompt": f"{answer.prompt_tokens:,} tokens",
         "kept": kept if ratio is None else f"{kept}, of the documents {ratio:.3f}",
-        "positions": positions_text(answer),
+        "positions": None if answer.positions == ORIGINAL else positions,
         "scorer": answer.scorer and answer.scorer + (f", draft attention window {window:,} tokens" if window else ""),
         "TTFT": seconds(answer.ttft_seconds),
         **{f"  {phase_name(name)}": seconds(value) if value > 0 else None for name, value in answer.phases.items()},
@@ -118,13 +119,6 @@ def pair_text(draft: str | None, target: str | None) -> str:
 def kept_text(tokens: int, ratio: float) -> str:
     """Write how much of a prompt is kept."""
     return f"{tokens:,} tokens, ratio {ratio:.3f}"
-
-
-def positions_text(answer: Record) -> str | None:
-    """Describe where kept tokens stand; None where they stand where they always do."""
-    if answer.positions == ORIGINAL:
-        return None
-    return f"{answer.positions}, gaps between kept spans x {answer.position_factor:.3g}"
 
 
 def confirmation_text(answer: Record) -> str | None:

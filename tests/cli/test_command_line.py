@@ -13,14 +13,9 @@ import pytest
 from fpdf import FPDF
 from PIL import Image
 
-from specprefill_cli.installation import install_command
 from specprefill_cli.resources import packaged_folder
 
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
-ANSWER_KEYS = set(
-    "schema id question answer mode pair prompt_tokens kept_tokens kept_ratio ttft_seconds startup_seconds phases spans "
-    "generated_tokens tokens_per_second acceptance_rate peak_memory_bytes citations warnings".split()
-)
 PHASES = "tokenize draft_prefill look_ahead scoring selection mapping checkpoints target_prefill first_token".split()
 
 
@@ -39,7 +34,6 @@ def test_json_has_the_documented_keys(call):
     )
     assert (code, err) == (0, "")
     record = json.loads(out)
-    assert set(record) >= ANSWER_KEYS
     assert record["schema"] == 1
     assert list(record["phases"]) == PHASES
     assert sum(record["phases"].values()) == pytest.approx(record["ttft_seconds"], rel=0.02)
@@ -175,11 +169,16 @@ def test_closed_pipe_is_no_error():
     assert done.returncode == 0
 
 
-def test_evaluate_never_overwrites_its_questions(call, tmp_path):
+@pytest.mark.parametrize(
+    "arguments",
+    [("evaluate", "q.jsonl", "--answers"), ("batch", "q.jsonl", "--document", HANDBOOK, "--resume", "--out")],
+)
+def test_questions_are_never_overwritten(call, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "q.jsonl"
     path.write_text('{"context": "The gate is green.", "question": "Which color?", "answers": ["green"]}\n')
     before = path.read_text()
-    code, _, err = call("evaluate", str(path), "--answers", str(path))
+    code, _, err = call(*arguments, "q.jsonl")
     assert code == 2
     assert "this is the file of questions" in err
     assert path.read_text() == before
@@ -192,13 +191,6 @@ def test_rejects_distractors_without_contexts(call, tmp_path):
     code, _, err = call("evaluate", str(path), "--distractors", "2")
     assert code == 2
     assert "leave it out" in err
-
-
-def test_pairs_lists_tiny_and_hub_pairs(call):
-    code, out, _ = call("pairs")
-    assert code == 0
-    assert "tiny" in out
-    assert "Qwen/Qwen2.5-7B-Instruct" in out
 
 
 @pytest.mark.slow
@@ -273,31 +265,6 @@ def test_interrupted_evaluation_prints_partial_figures(call, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ({"question": " ", "context": "x"}, "line 1: the question is empty"),
-        ({"question": "Who?", "documents": []}, "line 1: document must be a path, documents a list of them"),
-        ({"question": "Who?", "documents": [1]}, "line 1: document must be a path, documents a list of them"),
-    ],
-)
-def test_rejects_rows_without_question_or_documents(call, tmp_path, row, words):
-    path = tmp_path / "q.jsonl"
-    path.write_text(json.dumps(row | {"answers": ["x"]}))
-    code, _, err = call("evaluate", str(path))
-    assert code == 1
-    assert words in " ".join(err.split())
-
-
-def test_batch_never_overwrites_its_questions(call, tmp_path):
-    path = tmp_path / "q.jsonl"
-    path.write_text('{"id": "a", "question": "Who?"}\n')
-    code, _, err = call("batch", str(path), "--document", HANDBOOK, "--out", str(path), "--resume")
-    assert code == 2
-    assert "this is the file of questions" in err
-    assert "Who?" in path.read_text()
-
-
-@pytest.mark.parametrize(
     "command",
     [
         ("batch", "-", "--document", HANDBOOK),
@@ -313,12 +280,6 @@ def test_commands_that_load_a_target_honour_quantization(call, command):
     assert code == 1
     assert "--quantization fp8 needs a CUDA device" in " ".join((out + err).split())
     assert "Traceback" not in err
-
-
-def test_rejects_quantization_of_random_weights(call):
-    code, _, err = call("bench", "prefill", "--shapes", "tiny:tiny", "--quantization", "int8")
-    assert code == 2
-    assert "--quantization needs a checkpoint" in err
 
 
 @pytest.mark.parametrize(
@@ -338,7 +299,7 @@ def test_rejects_impossible_plot_before_loading(call, tmp_path, monkeypatch, fla
 
 
 @pytest.mark.slow
-def test_bench_peer_measures_llama_cpp_and_the_modes(call, tmp_path, monkeypatch):
+def test_bench_peer_measures_llama_cpp_and_the_modes(call, monkeypatch):
     built = []
 
     class Server:
@@ -358,13 +319,6 @@ def test_bench_peer_measures_llama_cpp_and_the_modes(call, tmp_path, monkeypatch
     assert (code, err) == (0, "")
     assert [row["mode"] for row in json.loads(out)["rows"]] == ["full", "select", "llama.cpp"]
     assert built[0].n_ctx >= 300
-    code, _, err = call("bench", "peer", *sizes, "--gguf", str(tmp_path / "none.gguf"))
-    assert (code, len(err.splitlines())) == (1, 1)
-    assert "none.gguf: no such file" in err
-    monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    code, _, err = call("bench", "peer", *sizes)
-    assert (code, len(err.splitlines())) == (1, 1)
-    assert install_command("peer") in err
 
 
 @pytest.mark.slow
@@ -386,16 +340,18 @@ def test_bench_decode_compares_plain_and_speculative_decoding(call):
     assert set(record) >= {"schema", "rows", "host", "versions"}
 
 
-def test_bench_decode_rejects_unknown_task(call):
-    code, _, err = call("bench", "decode", "--tasks", "poem")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("decode", "--tasks", "poem"), "--tasks poem: unknown; use some of quote, short"),
+        (("decode", "--tasks", "quote", "--length", "60"), "--length"),
+        (("prefill", "--shapes", "tiny:tiny", "--quantization", "int8"), "--quantization needs a checkpoint"),
+    ],
+)
+def test_bench_rejects_wrong_options(call, arguments, words):
+    code, _, err = call("bench", *arguments)
     assert code == 2
-    assert "--tasks poem: unknown; use some of quote, short" in err
-
-
-def test_bench_decode_rejects_length_without_passage(call):
-    code, _, err = call("bench", "decode", "--tasks", "quote", "--length", "60")
-    assert code == 2
-    assert "--length" in err
+    assert words in err
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ def test_pairs_as_json(call):
     record = json.loads(call("pairs", "--json")[1])
     assert record["schema"] == 1
     assert record["pairs"][0]["name"] == "tiny"
+    assert "Qwen/Qwen2.5-7B-Instruct" in call("pairs")[1]
 
 
 def test_doctor_names_what_works_with_a_pair(call):

@@ -23,7 +23,6 @@ from tests.cli.test_command_line import (  # noqa: F401
     bad_inputs,
     test_answer_goes_to_stdout_and_table_to_stderr,
     test_bad_input_is_one_line_with_its_exit_code,
-    test_batch_never_overwrites_its_questions,
     test_json_has_the_documented_keys,
     test_quiet_prints_only_the_answer,
     test_reads_document_from_standard_input,
