@@ -35,13 +35,10 @@ def compare(
         list[str],
         typer.Argument(
             metavar="DOCUMENTS",
-            help="Files, folders or globs, then the question in quotes. Without a question, start a session.",
+            help="Files, folders or globs, then the question in quotes (one word: with a ?). Without one, start a session.",
             show_default=False,
         ),
     ],
-    question: Annotated[
-        str | None, typer.Option(help="The question, if it could be taken for a document.", show_default="none")
-    ] = None,
     *,
     settings: Settings,
     modes: list[str],
@@ -62,7 +59,7 @@ def compare(
 
       specprefill compare report.pdf
     """
-    names, question = split_question(documents, question)
+    names, question = split_question(documents)
     if question is None:
         check_session_input(names, to_file=json or html is not None)
     notes = Notes(quiet)
@@ -184,18 +181,16 @@ def answer_once(comparer: Comparer, question: str, json: bool, html: Path | None
         console(sys.stdout).print(comparison_view(comparison))
 
 
-def split_question(arguments: Sequence[str], question: str | None) -> tuple[list[str], str | None]:
+def split_question(arguments: Sequence[str]) -> tuple[list[str], str | None]:
     """The documents and the question: the last argument is one if it reads like one and does not name a file.
 
     Raises UsageError for an empty question.
     """
     from specprefill_cli.documents.cleaning import clean_question
 
-    names = list(arguments)
-    last = names[-1]
-    like_question = len(last.split()) != 1 or last.endswith("?")
-    if question is None and len(names) > 1 and like_question and not names_document(last):
-        question = names.pop()
-    if question is not None:
-        clean_question(question)
-    return names, question
+    *names, last = arguments
+    reads_like_question = len(last.split()) != 1 or last.endswith("?")
+    if not names or not reads_like_question or names_document(last):
+        return list(arguments), None
+    clean_question(last)
+    return names, last

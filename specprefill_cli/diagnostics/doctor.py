@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specprefill_cli.diagnostics import Check, State
@@ -131,11 +130,6 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
             outline = load_outline(name, placement, True)
         except ModelNotHere:
             yield Check(f"{role} {name}", State.NO, "not on this machine: the first run downloads it")
-            return
-        except SpecprefillError as error:
-            if Path(name).exists() or not isinstance(error.__cause__, OSError):
-                raise
-            yield Check(f"{role} {name}", State.NO, "not complete on this machine: the first run downloads the rest")
             return
         outlines.append(outline)
         dtype = choose_dtype(settings.dtype, placement, outline.config.get_text_config())

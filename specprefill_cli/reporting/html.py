@@ -54,16 +54,6 @@ class Piece:
     cited: bool
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A phase in the bars: its part of the longest time in percent, and the number of its colour."""
-
-    name: str
-    seconds: str
-    percent: float
-    colour: int
-
-
 def render_page(collection: Collection, comparison: Comparison) -> str:
     """Render the page of one question about some documents, with the answers of all modes."""
     records = [compared.answer for compared in comparison.answers]
@@ -100,7 +90,12 @@ def answer_view(compared: ModeAnswer, collection: Collection, longest: float) ->
         "confidence": confidence_lines(answer),
         "total": seconds(sum(answer.phases.values())),
         "bars": [
-            Bar(phase_name(name), seconds(value), 100 * value / longest, BARS.index(name))
+            {
+                "name": phase_name(name),
+                "seconds": seconds(value),
+                "percent": 100 * value / longest,
+                "colour": BARS.index(name),
+            }
             for name, value in answer.phases.items()
             if value > 0
         ],

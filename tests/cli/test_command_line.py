@@ -268,7 +268,7 @@ def test_interrupted_evaluation_prints_partial_figures(call, tmp_path, monkeypat
     "command",
     [
         ("batch", "-", "--document", HANDBOOK),
-        ("compare", HANDBOOK, "--question", "Who?"),
+        ("compare", HANDBOOK, "Who?"),
         ("evaluate", str(packaged_folder("sample_docs") / "questions.jsonl")),
         ("bench", "prefill"),
         ("bench", "decode"),

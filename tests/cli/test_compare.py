@@ -44,25 +44,24 @@ def text_of(renderable):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "option", "expected"),
+    ("arguments", "expected"),
     [
-        (["a.pdf", "Who signed it?"], None, (["a.pdf"], "Who signed it?")),
-        (["a.pdf", "b.md", "Why?"], None, (["a.pdf", "b.md"], "Why?")),
-        (["a.pdf", "b.pdf"], None, (["a.pdf", "b.pdf"], None)),
-        (["a.pdf", "my old report.pdf"], None, (["a.pdf", "my old report.pdf"], None)),
-        (["a.pdf", __file__], None, (["a.pdf", __file__], None)),
-        (["a.pdf"], None, (["a.pdf"], None)),
-        (["Who is it?"], None, (["Who is it?"], None)),
-        (["a.pdf", "summary"], "Summarise", (["a.pdf", "summary"], "Summarise")),
+        (["a.pdf", "Who signed it?"], (["a.pdf"], "Who signed it?")),
+        (["a.pdf", "b.md", "Why?"], (["a.pdf", "b.md"], "Why?")),
+        (["a.pdf", "b.pdf"], (["a.pdf", "b.pdf"], None)),
+        (["a.pdf", "my old report.pdf"], (["a.pdf", "my old report.pdf"], None)),
+        (["a.pdf", __file__], (["a.pdf", __file__], None)),
+        (["a.pdf"], (["a.pdf"], None)),
+        (["Who is it?"], (["Who is it?"], None)),
     ],
 )
-def test_last_argument_is_the_question_if_it_reads_like_one(arguments, option, expected):
-    assert split_question(arguments, option) == expected
+def test_last_argument_is_the_question_if_it_reads_like_one(arguments, expected):
+    assert split_question(arguments) == expected
 
 
 def test_rejects_empty_question():
     with pytest.raises(UsageError, match="question is empty"):
-        split_question(["a.pdf", " "], None)
+        split_question(["a.pdf", " "])
 
 
 def compare(session, *modes, question="When?"):
