@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specprefill_cli.cli import STARTED
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import read_inputs
-from specprefill_cli.engine.request import Done, Request
+from specprefill_cli.engine.request import Done, Engine, Request
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.hub import may_download
 from specprefill_cli.models.pairs import chosen_pair
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.batching.engine_rows import Reader
     from specprefill_cli.documents.document import Collection
-    from specprefill_cli.endpoint.session import EndpointEngine
     from specprefill_cli.engine.http import HttpEngine
-    from specprefill_cli.engine.local import LocalEngine
 
 
 def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
@@ -64,7 +62,7 @@ def open_ready_session(variants: Sequence[Settings], notes: Notes, any_mode: boo
 
 def open_engine(
     session: Session, settings: Settings, concurrency: int | None = 1, read: Reader | None = None
-) -> LocalEngine | EndpointEngine:
+) -> Engine:
     """An engine that asks a session. concurrency: questions at once, None for as many as pay; read: reads documents."""
     from specprefill_cli.documents import read_collection
 
@@ -77,7 +75,7 @@ def open_engine(
     return LocalEngine(session, concurrency, read=read or read_collection)
 
 
-def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine | EndpointEngine:
+def open_draft_side(settings: Settings, notes: Notes) -> Engine:
     """An engine with the draft, where the scorer needs it, and of the target only its configuration and tokenizer.
 
     Raises SpecprefillError when they cannot be loaded.
@@ -129,7 +127,7 @@ def ask_draft(
     top: int | None = None,
 ) -> Any:
     """The result of a task of `Request` that needs no answer. names: of the documents."""
-    engine: HttpEngine | LocalEngine | EndpointEngine | None = None if no_server else find_server(settings, notes)
+    engine: Engine | None = None if no_server else find_server(settings, notes)
     documents: Collection | tuple[str, ...] = tuple(names)
     if engine is None:
         documents = read_inputs(names, None, settings, notes)
