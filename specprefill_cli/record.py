@@ -1,4 +1,4 @@
-"""The public record of an answer, a plan and a retrieval: what frontends show and programs read. Imports no torch.
+"""The public records of an answer, a comparison, a plan and a retrieval. Imports no torch.
 
 `to_json` and `from_json` are the JSON of `--json`, of batch rows and of the HTTP endpoints.
 """
@@ -17,13 +17,13 @@ from specprefill_cli.documents.document import DocumentPages
 SCHEMA = 1
 # The mode that others are compared with, and where the target computes kept tokens: the first unless said otherwise.
 BASELINE, ORIGINAL, COMPACT = "full", "original", "compact"
-# The mode whose selection a plan and the passages show.
+# The mode of plans and passages.
 PLANNED_MODE = "select"
 # How the target says that the documents do not hold the answer.
 NOT_FOUND = "not found"
-# What a warning says about a provisional answer that stays one.
+# The warning about a provisional answer that stays one.
 UNCONFIRMED = "full prefill has not confirmed the answer"
-# Probability of being right from which an answer is called likely.
+# Lowest probability of being right at which an answer is called likely.
 LIKELY = 0.6
 
 Value = TypeVar("Value")
@@ -135,15 +135,15 @@ class Record:
     tokens_per_second: of decoding after the first token, None when nothing more was decoded
     acceptance_rate: accepted over proposed tokens, None when none was proposed
     accepted_length_mean, accepted_histogram: accepted tokens a round, and the number of rounds by accepted tokens
-    proposer: what proposed tokens, None when nothing did; speculation: its state at the end, and the reason
+    proposer: the source of proposed tokens, None without any; speculation: its state at the end, and the reason
     reused: work of earlier questions about the same documents that was not done again, in words
-    passages: what the documents say about the question, the passage that the answer quotes first
+    passages: about the question, the passage that the answer quotes first
     log_probability: mean of the target's natural log-probabilities of the answer's tokens, the stop token included
     confidence: probability that the answer is right, None for `not found` and for pairs without that calibration
     expected_speedup: of the prefill over `full`, by the cost model
     gate: whether the risk of the accepted draft KV was small enough; None in modes without draft KV
     scorer: None in modes without one; draft_window: attention window of the draft's prefill in tokens, None for no window
-    positions: where the target computed kept tokens, `original` or `compact`; position_factor: what gaps were multiplied by
+    positions: where the target computed kept tokens, `original` or `compact`; position_factor: of the gaps between spans
     confirmed: whether full prefill gave the provisional answer (True), another one, which `answer` then is (False), or was not
         asked or not finished (None)
     provisional_answer, provisional_ttft_seconds: None where no confirmation was asked for
@@ -294,7 +294,7 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """What mode `select` would keep, and what that should cost.
+    """The tokens that mode `select` would keep, and the expected times.
 
     auto: the mode that `auto` would take before scoring, and the reason; pair: names of `draft` and `target`
     phases: seconds, of the draft alone; full_fits: whether the whole prompt fits the target's context

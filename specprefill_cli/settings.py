@@ -26,13 +26,13 @@ TYPES_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is declared about one setting.
+    """The declaration of one setting.
 
-    type: of its value: bool, int, float or str; optional: whether it may be None, which the word `auto` stands for
+    type: of its value: bool, int, float or str; optional: whether it may be None; the word `auto` stands for that
     panel: heading of the option in `--help`; None where it is no command-line option
     minimum, maximum: inclusive bounds; above: an exclusive lower bound
     words: values allowed beside a number; choices: all values, where the list is closed
-    unset: what None stands for, in words
+    unset: the meaning of None, in words
     per_question: whether it may differ from question to question; the others decide what is loaded
     """
 
@@ -63,7 +63,7 @@ class Setting:
     def parse(self, value: Any, place: str) -> Any:
         """Convert a value from a flag, a variable, a config file or JSON, and check it.
 
-        Raises UsageError, which begins with `place`.
+        Raises UsageError; it begins with `place`.
         """
         try:
             parsed = self._convert(value)
@@ -85,7 +85,7 @@ class Setting:
         return self.type(value)
 
     def check(self, value: Any, label: str) -> None:
-        """Raises UsageError, which begins with `label`, for a value out of range or not among the choices."""
+        """Raise UsageError, beginning with `label`, for a value out of range or not among the choices."""
         if value is None or value in self.words:
             return
         if self.choices:
@@ -255,7 +255,7 @@ def parse_setting(name: str, value: Any, place: str) -> Any:
 
 
 def check_choice(value: str, choices: Iterable[str], label: str) -> None:
-    """Raises UsageError, which begins with `label`, for a value that is not among the choices."""
+    """Raise UsageError, beginning with `label`, for a value that is not among the choices."""
     if value not in choices:
         raise UsageError(f"{label} {value}: unknown; use one of {', '.join(choices)}")
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Seconds after which the main thread looks for signals while it waits: one that comes just before a wait does not end it.
+# Seconds between two looks for signals while the main thread waits: a signal just before a wait does not end it.
 SLICE_SECONDS = 0.2
 
 
@@ -35,7 +35,7 @@ class Termination:
 def deferred_signals(insistent: bool = False) -> Iterator[None]:
     """Hold back SIGINT and SIGTERM until the block ends.
 
-    insistent: whether a second signal interrupts the block, which may otherwise never end
+    insistent: whether a second signal interrupts the block
     """
     if threading.current_thread() is not threading.main_thread():
         yield

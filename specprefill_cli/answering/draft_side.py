@@ -1,4 +1,4 @@
-"""What the draft alone tells about a question: the passages that matter for any other model, and a dry run of `select`."""
+"""Tasks of the draft alone: find passages for any other model, and a dry run of `select`."""
 
 from __future__ import annotations
 

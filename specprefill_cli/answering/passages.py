@@ -157,7 +157,7 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
 def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ()) -> list[Passage]:
     """Return up to `count` passages, the most relevant ones first.
 
-    leading: characters of the collection's text whose sentences come before all others
+    leading: characters of the collection's text; their sentences come before all others
     """
     if not len(sentences.ranges):
         return []

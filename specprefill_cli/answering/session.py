@@ -55,7 +55,7 @@ from specprefill_cli.settings import AUTO, Settings, prompt_folder
 
 # Prompts arrive at other ranks as tokens, so that the user's own template need not be on every machine.
 BUILT_IN_TEMPLATE = "ask"
-# What is read before the first question, and for how much look-ahead.
+# The document of the warm-up, and its look-ahead in tokens.
 WARM_UP = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
 WARM_UP_LOOK_AHEAD = 8
 
@@ -71,7 +71,7 @@ def open_session(
 
     draft: overrides whether the draft is loaded; target_weights: without them, the session can only plan
     calibrated: whether stored calibrations of the pair are used
-    ranks: the processes that share the models; None: those that the settings or torchrun ask for, of which this is rank 0
+    ranks: the processes that share the models; None: those of the settings or torchrun, with this process as rank 0
 
     Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
     """
@@ -117,11 +117,11 @@ def score_shard(request: PrefillRequest, shard: Shard) -> None:
 class Session:
     """Answers questions with one loaded pair and its templates.
 
-    draft_template: what the draft reads where its tokens are not the target's; None: the template itself
+    draft_template: of the draft's prompt where its tokens are not the target's; None: the template itself
     settings: those of a question that brings none of its own
-    cache: what a question leaves for others about the same documents; None: every question starts cold
+    cache: work kept for further questions about the same documents; None: every question starts cold
     startup_seconds: time from the program's start until the session was ready; set by whoever measures it
-    speculation: what earlier answers showed about acceptance and costs
+    speculation: acceptance and costs in earlier answers
     warmed: modes that have run
     confidence: tells how likely an answer is right, where the pair was calibrated for it
     cold_choice: whether `auto` takes the mode that it would take without the cache; that then only saves work

@@ -72,7 +72,7 @@ def ask(
     )
     with notes.progress("prefill"):
         next(events)
-    # What was written to a pipe cannot be corrected.
+    # Text that was written to a pipe cannot be corrected.
     streaming = not (json or no_stream)
     at_once = not settings.confirm or (sys.stdout.isatty() and streaming)
     end = write_answer(events, streaming and at_once, at_once and not json)
@@ -139,6 +139,6 @@ def wait_for_confirmation(end: Provisional | Done, events: Iterator[Event], note
         with notes.progress("full prefill confirms the answer"):
             return next(event for event in events if isinstance(event, Done))
     except KeyboardInterrupt:
-        # Of a server, which has no more to say.
+        # A server that was interrupted sends no further event.
         warnings = [*end.result.warnings, f"interrupted: {UNCONFIRMED}"]
         return Done(replace(end.result, stopped="interrupt", warnings=warnings))

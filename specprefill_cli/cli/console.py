@@ -43,7 +43,7 @@ class NotesConsole(Console):
 
 
 def console(stream: TextIO, piped_width: int = 200, console_class: type[Console] = PipeConsole) -> Console:
-    """A rich console on a stream; a pipe gets a width at which table rows stay on one line, and no padding."""
+    """A rich console on a stream; on a pipe it is so wide that table rows stay on one line, and pads nothing."""
     if stream.isatty():
         return console_class(file=stream, highlight=False)
     return console_class(file=cast(TextIO, TrimmedStream(stream)), highlight=False, width=piped_width)
@@ -65,7 +65,7 @@ class Notes:
             self.console.print(renderable)
 
     def tell(self, text: str) -> None:
-        """Show a text literally: what looks like markup in it is not obeyed."""
+        """Show a text literally: markup in it means nothing."""
         self.show(plain(text))
 
     def line(self, text: str, style: str = "") -> None:

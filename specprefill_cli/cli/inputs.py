@@ -1,4 +1,4 @@
-"""What `ask`, `plan`, `passages` and `compare` have in common: documents, a question, and a page to write."""
+"""Inputs of `ask`, `plan`, `passages` and `compare`: documents, a question, and the page to write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLE = 'report.pdf "What is the notice period?"'
 
 
 def document_reader(settings: Settings) -> Callable[..., Collection]:
-    """What reads documents by name, as the settings want it."""
+    """A function that reads documents by name, under these settings."""
     from specprefill_cli.documents import read_collection
 
     return partial(read_collection, strict=settings.strict)

@@ -98,7 +98,7 @@ def open_draft_side(settings: Settings, notes: Notes) -> Engine:
 def prepare_target(settings: Settings, notes: Notes) -> None:
     """Convert a target in a file that was not converted before, and show why that takes a while.
 
-    Raises SpecprefillError, before torch is imported, for a pair whose target is not here and cannot be downloaded.
+    Raises SpecprefillError, before torch is imported, if the target is not here and cannot be downloaded.
     """
     target = chosen_pair(settings).target
     if settings.target is None:

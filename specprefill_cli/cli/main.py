@@ -32,7 +32,7 @@ LAB_PANEL = "Measure and calibrate"
 
 
 class PipeGroup(TyperGroup):
-    """Commands whose output may be cut short: `specprefill ... | head` is no error."""
+    """Commands that may lose their reader: `specprefill ... | head` is no error."""
 
     def invoke(self, ctx: Any) -> object:
         try:

@@ -1,4 +1,4 @@
-"""`specprefill passages`: what the documents say about a question, for any other model or for reading."""
+"""`specprefill passages`: the passages about a question, for any other model or for reading."""
 
 from __future__ import annotations
 

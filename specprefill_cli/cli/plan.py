@@ -1,4 +1,4 @@
-"""`specprefill plan`: what would be kept, without the target."""
+"""`specprefill plan`: how much `select` would keep, without the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers the rows of a batch: an engine in this process, a server, an endpoint, or engines in Ray actors."""
+"""Engines for the rows of a batch: in this process, a server, an endpoint, or Ray actors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What works on this machine and with this pair."""
+"""Checks of this machine and of a pair."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """A finding: what was checked, its state, and one line with the cause and, where there is one, the remedy."""
+    """A finding: the name of the check, its state, and one line with cause and remedy."""
 
     name: str
     state: State

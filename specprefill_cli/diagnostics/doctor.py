@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from specprefill_cli.models.placement import Placement
 
 GIBIBYTE = 2**30
-# Length of the prompt for which memory is counted where the user names none.
+# Default length of the prompt, in tokens, to count memory for.
 DEFAULT_TOKENS = 8_192
 
 
 def diagnose(settings: Settings, tokens: int) -> list[Check]:
     """Run all checks; an error in one is a finding itself and does not end the others.
 
-    tokens: length of the prompt for which memory is counted
+    tokens: length of the prompt to count memory for
     """
     checks: dict[str, Callable[[], Iterator[Check]]] = {
         "versions": check_versions,

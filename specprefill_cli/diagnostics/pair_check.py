@@ -1,4 +1,4 @@
-"""What works with a pair, judged by its configurations and tokenizers alone."""
+"""Checks of a pair by its configurations and tokenizers alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DIFFERENT_TOKENIZERS = "draft and target have different tokenizers, so the targe
 def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, draft_template: Template) -> list[Check]:
     """Check a pair's models, tokenizers, modes, context, windows and prompts.
 
-    draft_template: what the draft reads where its tokenizer is not the target's
+    draft_template: of the draft's prompt where its tokenizer is not the target's
     """
     same = draft.fingerprint == target.fingerprint
     length_dependent = [model for model in (draft, target) if rotation_depends_on_length(model.config)]

@@ -177,6 +177,6 @@ def refusal(body: dict[str, Any]) -> SpecprefillError:
     error_class = PromptTooLong if error["type"] == "prompt_too_long" else SpecprefillError
     refused = error_class(error["message"])
     refused.exit_code = error.get("exit_code", refused.exit_code)
-    # What a row's record names.
+    # The name of the error in a row's record.
     refused.name = error.get("name", refused.name)
     return refused

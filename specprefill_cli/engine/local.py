@@ -39,8 +39,8 @@ from specprefill_cli.models.adapter import run_together
 from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.passes import before_each_pass
 
-# What `--concurrency auto` runs at once. On a CPU 16 sequences share the fixed cost of a pass well enough; on a GPU memory
-# decides sooner.
+# Questions that `--concurrency auto` runs at once. On a CPU 16 sequences share the fixed cost of a pass well enough; on a
+# GPU memory decides sooner.
 MOST_ON_CPU, MOST_ON_GPU = 16, 64
 # Threads that read documents and tokenise prompts, beside the engine's.
 PREPARING = 2
@@ -50,7 +50,7 @@ CLOSING = 3.0
 
 @dataclass(eq=False)
 class LocalEngine:
-    """Begins requests in the order in which they came, and delivers exactly one last event for each.
+    """Begins requests in their order, and delivers exactly one last event for each.
 
         engine = LocalEngine(session)
         ticket = engine.submit(Request(documents=..., question=..., settings=...), deliver)

@@ -77,7 +77,7 @@ class Ticket:
         request, documents, session = self.request, self.request.documents, self.session
         settings = request.settings
         if independent:
-            # What warm-up measured, without what answers showed.
+            # Only the costs that warm-up measured.
             fresh = SpeculationState(costs=deepcopy(session.speculation.costs))
             session = replace(session, speculation=fresh, cold_choice=True)
         if request.template is not None:
@@ -110,7 +110,7 @@ class Ticket:
         """Prefill the question, and choose the first token of its answer."""
         assert self.prepared is not None, "it was resolved"
         session, prepared = self.session, self.prepared
-        # What the answer needs of it frees its memory with the answer.
+        # The answer holds the parts that it needs; the rest frees its memory now.
         self.prepared = None
         prepared.request.clock.resume()
         stream = session.answer(prepared, session.prefill(prepared))
@@ -128,7 +128,7 @@ class Ticket:
         return dry_run(self.session, collection, request.question, request.settings)
 
     def advance(self, outcome: Tensor | BaseException | None = None) -> Iterator[Event]:
-        """What the answer tells up to its next pass, or its end.
+        """Events of the answer up to its next pass, or its end.
 
         outcome: of the last pass: its logits, or the error that it raised
         """
@@ -179,7 +179,7 @@ def largest_pass_bytes(prepared: Prepared) -> int:
 
 
 def choose_due(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:
-    """The running answers whose next passes run now.
+    """Choose the running answers that run their next passes now.
 
     A confirmation runs where nothing else does, one at a time, so that only one holds the KV of a whole prompt.
 

@@ -1,4 +1,4 @@
-"""What an engine is asked, what it tells about it, and what all engines have in common. Imports no torch."""
+"""Requests to an engine, the events that it delivers, and the interface of all engines. Imports no torch."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class QueueFull(Exception):
 
 
 class Cancelled(Exception):
-    """What a request fails with that was cancelled before its first token."""
+    """The failure of a request that was cancelled before its first token."""
 
 
 class Engine(Protocol):

@@ -1,4 +1,4 @@
-"""What stands under an answer: its source, how sure it is, and the passages that most likely hold it."""
+"""The evidence under an answer: how sure it is, and the passages that most likely hold it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class PageCells:
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of text with one shading; `opens`: it is the first of its cell, which the strip links to."""
+    """A piece of text with one shading; `opens`: the first of its cell; the strip links to it."""
 
     text: str
     cell: int
@@ -149,7 +149,7 @@ def page_pieces(
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
-    """Return the templates' environment, which shows control characters and escapes markup in every value."""
+    """Return the templates' environment; it shows control characters and escapes markup in every value."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(

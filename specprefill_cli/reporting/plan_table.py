@@ -1,4 +1,4 @@
-"""What `plan` shows: what would be kept, and a table of what several keep ratios should cost."""
+"""The output of `plan`: how much would be kept, and the expected times of several keep ratios."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import fate_text, kept_text, pair_text, plain_table, present, seconds
 
 ESTIMATE_NOTE = (
-    "estimates: counted operations and the overhead of a pass, not measurements of the target; seconds at the speed at "
-    "which the draft ran here"
+    "estimates: counted operations and the overhead of a pass, not measurements of the target; seconds at the speed "
+    "of the draft here"
 )
 
 
 def plan_view(run: DryRun) -> Group:
-    """What would be kept, what `auto` would take, and what this plan, other keep ratios and `full` should cost.
+    """Show how much would be kept, the mode that `auto` would take, and the costs of this plan, other keep ratios and `full`.
 
     The reason that `auto` had before scoring is shown only where it decides against this plan.
     """

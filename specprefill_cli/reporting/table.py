@@ -40,7 +40,7 @@ def facts_table(facts: Mapping[str, str | None], answer: Record) -> Table:
 
 
 def short_table(answer: Record) -> Table:
-    """What matters most in eight rows at most, and the warnings; `answer_table` has all figures."""
+    """The most important figures, in eight rows at most, and the warnings; `answer_table` has all."""
     facts = answer_facts(answer)
     dropped = sum(span.end - span.start for span in answer.spans if span.fate is Fate.DROP)
     faster = answer.expected_speedup is not None and answer.mode != BASELINE
@@ -102,7 +102,7 @@ def answer_facts(answer: Record) -> dict[str, str | None]:
 
 
 def difference_facts(compared: ModeAnswer) -> dict[str, str | None]:
-    """What distinguishes one mode's answer from that of `full`, by label; None where `full` did not run."""
+    """The differences between one mode's answer and that of `full`, by label; None where `full` did not run."""
     speedup, divergence, agreement = compared.speedup, compared.first_token_kl, compared.agreement
     return {
         "speedup": None if speedup is None else f"{speedup:.2f}x",
