@@ -7,7 +7,6 @@ import torch
 
 from specprefill_cli.answering.draft_side import retrieve
 from specprefill_cli.answering.session import Session
-from specprefill_cli.decoding.adaptive import Costs
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
@@ -172,15 +171,6 @@ def test_every_phase_waits_for_the_devices(random_session, monkeypatch):
     ended = [name for name, seconds in stream.request.clock.seconds.items() if seconds]
     assert {"tokenize", "draft_prefill", "scoring", "selection", "target_prefill", "first_token"} <= set(ended)
     assert len(waits) >= 1 + len(ended)
-
-
-def test_costs_are_measured_only_for_the_adaptive_pace(random_session, monkeypatch):
-    measured = []
-    monkeypatch.setattr(Costs, "measure", lambda *_: measured.append(True))
-    for settings in ({"speculate": 4}, {"temperature": 1.0}, {"max_new_tokens": 1}, {"speculate": "off"}, {}):
-        random_session.warmed.clear()
-        random_session.warm_up(Settings(mode="full", **settings))
-        assert bool(measured) == (not settings)
 
 
 def test_keyboard_interrupt_ends_the_answer_but_not_the_session(random_session):

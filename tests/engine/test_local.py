@@ -9,7 +9,6 @@ import torch
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.engine import local
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import (
     PASSAGES,
@@ -234,21 +233,6 @@ def test_a_question_that_fails_does_not_disturb_the_others(session, asker):
     assert isinstance(asker.last("good"), Done)
 
 
-def test_a_text_that_is_refused_holds_up_no_answer(session, asker, monkeypatch):
-    """Tokenising happens beside the engine's thread."""
-    threads, encode = [], Session.encode
-
-    def watch(self, *arguments):
-        threads.append(threading.current_thread())
-        return encode(self, *arguments)
-
-    monkeypatch.setattr(Session, "encode", watch)
-    asker.submit("long", documents=Collection((one_page_document("long", TEXT * 40, "text/plain"),)))
-    asker.finish()
-    assert "tokens" in str(asker.last("long").error)
-    assert threading.main_thread() not in threads
-
-
 def test_a_failure_of_admission_is_that_of_its_question(session, asker, monkeypatch):
     original = Session.resolve
 
@@ -412,17 +396,6 @@ def test_nothing_is_left_when_the_device_fails_in_a_pass(session, asker):
     assert not asker.engine.busy
     with pytest.raises(QueueFull):
         asker.submit("late")
-
-
-def test_a_failed_device_also_ends_the_answers_of_another_model(session, asker, monkeypatch):
-    tickets = [asker.submit(name) for name in "ab"]
-    for name in "ab":
-        asker.step_until(name, Piece)
-    tickets[1].waiting = replace(tickets[1].waiting, model=object())
-    monkeypatch.setattr(local, "run_together", lambda passes: [RuntimeError(DEVICE_ERROR) for _ in passes])
-    asker.engine.decode()
-    for name in "ab":
-        assert DEVICE_ERROR in str(asker.last(name).error)
 
 
 def test_the_engine_finishes_what_it_has_when_it_closes(asker):
