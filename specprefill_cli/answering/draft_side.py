@@ -12,8 +12,6 @@ from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.cost import cost_of, measure_passes
-from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_draft_fits, check_fits, fits_target
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
@@ -76,7 +74,8 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     pair, plan, mode_and_reason = session.pair, selection.plan, automatic_mode(request)
     estimates, full_seconds = estimate(request, plan)
     full_fits = fits_target(request)
-    models = (("draft", pair.draft), ("target", pair.target))
+    models = {"draft": pair.draft, "target": pair.target}
+    costs = {role: cost_of(model) for role, model in models.items() if model is not None}
     uses_draft = pair.draft is not None and SCORERS[request.scorer].uses_draft
     return DryRun(
         question=question,
@@ -92,7 +91,14 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         estimates=estimates,
         full_ttft_seconds=full_seconds if full_fits else None,
         full_fits=full_fits,
-        pass_costs=[pass_cost(role, model) for role, model in models if model is not None],
+        pass_costs=[
+            PassCost(
+                role=role,
+                tokens=round(cost.pass_tokens or cost.overhead_tokens),
+                measured=cost.pass_tokens is not None,
+            )
+            for role, cost in costs.items()
+        ],
         warnings=[*collection.warnings, *selection.warnings, *spread_warnings(request, scores, selection)],
     )
 
@@ -112,14 +118,6 @@ def plan_chunks(collection: Collection, request: PrefillRequest, plan: Plan, imp
         )
         for cell, (start, end) in zip(cells, pairwise(edges), strict=True)
     ]
-
-
-def pass_cost(role: str, model: LoadedModel | ModelOutline) -> PassCost:
-    """The fixed cost of a model's pass; the estimates rest on it."""
-    cost = cost_of(model)
-    if cost.pass_tokens is None:
-        return PassCost(role=role, tokens=cost.overhead_tokens, measured=False)
-    return PassCost(role=role, tokens=round(cost.pass_tokens), measured=True)
 
 
 def estimate(request: PrefillRequest, plan: Plan) -> tuple[list[Estimate], float | None]:
