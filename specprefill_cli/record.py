@@ -90,14 +90,18 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A chunk, or the part of one that has one fate: characters [start, end) of the collection's text.
+    """A chunk, or the part of one that has one fate: prompt tokens [start, end), with its pages.
 
-    tokens: how many it has; importance: mean over the chunk's tokens, None where nothing was scored
+    text_start, text_end: its characters in the collection's text
+    importance: mean over the chunk's tokens, None where nothing was scored
     """
 
     start: int
     end: int
-    tokens: int
+    text_start: int
+    text_end: int
+    pages: list[int]
+    documents: list[DocumentPages]
     fate: Fate
     importance: float | None
 
@@ -281,18 +285,6 @@ class PassCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chunk:
-    """A chunk, or the part of one that has one fate: prompt tokens [start, end), with its pages and its importance."""
-
-    start: int
-    end: int
-    pages: list[int]
-    documents: list[DocumentPages]
-    fate: Fate
-    importance: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class DryRun:
     """The tokens that mode `select` would keep, and the expected times.
 
@@ -311,7 +303,7 @@ class DryRun:
     kept_ratio: float
     phases: dict[str, float]
     spans: list[SpanRecord]
-    chunks: list[Chunk]
+    chunks: list[Cell]
     estimates: list[Estimate]
     full_ttft_seconds: float | None
     full_fits: bool

@@ -57,5 +57,16 @@ def document_cells(
     for (low, high), (start, end) in zip(pairwise(edges), pairwise(characters), strict=True):
         span = spans.get(low, span)
         score = scores[low // chunk_size] if scores is not None else None
-        cells.append(Cell(start=start, end=end, tokens=high - low, fate=span.fate, importance=score))
+        cells.append(
+            Cell(
+                start=first_token + low,
+                end=first_token + high,
+                text_start=start,
+                text_end=end,
+                pages=collection.pages(start, end),
+                documents=collection.pages_by_document(start, end),
+                fate=span.fate,
+                importance=score,
+            )
+        )
     return cells

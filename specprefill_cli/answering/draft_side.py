@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
-
-from torch import Tensor
-
 from specprefill_cli.answering.cells import document_cells, span_records
 from specprefill_cli.answering.passages import best_passages, kept_passages, rank_sentences
 from specprefill_cli.answering.session import WARM_UP, Session
@@ -17,7 +13,7 @@ from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import select_scored, spread_warnings, tokens_at
-from specprefill_cli.record import PLANNED_MODE, Chunk, DryRun, Estimate, PassCost, Retrieval
+from specprefill_cli.record import PLANNED_MODE, DryRun, Estimate, PassCost, Retrieval
 from specprefill_cli.settings import Settings
 
 KEEP_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -87,7 +83,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         kept_ratio=plan.kept_ratio,
         phases=request.clock.phases(),
         spans=span_records(collection, request.prompt, plan),
-        chunks=plan_chunks(collection, request, plan, scores.importance),
+        chunks=document_cells(collection, request.prompt.offsets, plan, scores.importance, request.chunk_size),
         estimates=estimates,
         full_ttft_seconds=full_seconds if full_fits else None,
         full_fits=full_fits,
@@ -101,23 +97,6 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         ],
         warnings=[*collection.warnings, *selection.warnings, *spread_warnings(request, scores, selection)],
     )
-
-
-def plan_chunks(collection: Collection, request: PrefillRequest, plan: Plan, importance: Tensor | None) -> list[Chunk]:
-    """The documents' chunks with their pages, fates and importance; importance: [n], or None where nothing was scored."""
-    cells = document_cells(collection, request.prompt.offsets, plan, importance, request.chunk_size)
-    edges = accumulate((cell.tokens for cell in cells), initial=plan.document[0])
-    return [
-        Chunk(
-            start=start,
-            end=end,
-            pages=collection.pages(cell.start, cell.end),
-            documents=collection.pages_by_document(cell.start, cell.end),
-            fate=cell.fate,
-            importance=cell.importance,
-        )
-        for cell, (start, end) in zip(cells, pairwise(edges), strict=True)
-    ]
 
 
 def estimate(request: PrefillRequest, plan: Plan) -> tuple[list[Estimate], float | None]:

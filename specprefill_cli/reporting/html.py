@@ -79,7 +79,8 @@ def answer_view(compared: ModeAnswer, collection: Collection, longest: float) ->
     origins = [collection.starts[citation.number] for citation in answer.citations]
     marks = [(start + cited.start, start + cited.end) for start, cited in zip(origins, answer.citations, strict=True)]
     cited = [
-        [index for index, cell in enumerate(cells) if cell.start < end and start < cell.end] for start, end in marks
+        [index for index, cell in enumerate(cells) if cell.text_start < end and start < cell.text_end]
+        for start, end in marks
     ]
     facts = present(difference_facts(compared) | answer_facts(answer))
     opened: set[int] = set()
@@ -125,10 +126,10 @@ def cells_by_page(collection: Collection, cells: Sequence[Cell]) -> list[PageCel
     for document, origin in zip(collection.documents, collection.starts, strict=True):
         for page in document.pages:
             start, end = origin + page.start, origin + page.end
-            while position < len(cells) and cells[position].end <= start:
+            while position < len(cells) and cells[position].text_end <= start:
                 position += 1
             last = position
-            while start < end and last < len(cells) and cells[last].start < end:
+            while start < end and last < len(cells) and cells[last].text_start < end:
                 last += 1
             pages.append(PageCells(document, page.number, start, end, tuple(range(position, last))))
     return pages
@@ -139,7 +140,7 @@ def page_pieces(
 ) -> Iterator[Piece]:
     """Yield the page's text, cut where cells and citations begin and end; `opened`: cells that began before."""
     for index in page.cells:
-        low, high = max(cells[index].start, page.start), min(cells[index].end, page.end)
+        low, high = max(cells[index].text_start, page.start), min(cells[index].text_end, page.end)
         edges = {low, high, *(edge for mark in marks for edge in mark if low < edge < high)}
         for start, end in pairwise(sorted(edges)):
             cited = any(first < end and start < last for first, last in marks)

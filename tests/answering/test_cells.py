@@ -23,7 +23,7 @@ def plan(*spans):
 def test_cells_carry_fate_and_mean_importance():
     importance = torch.tensor([0.0] * 8 + [4.0] * 4 + [2.0] * 4 + [1.0] * 4)
     cells = document_cells(COLLECTION, OFFSETS, plan((0, 8, Fate.DROP), (8, 20, Fate.RECOMPUTE)), importance, 8)
-    assert [(cell.start, cell.end, cell.tokens, cell.fate, cell.importance) for cell in cells] == [
+    assert [(cell.text_start, cell.text_end, cell.end - cell.start, cell.fate, cell.importance) for cell in cells] == [
         (0, 8, 8, Fate.DROP, 0.0),
         (8, 16, 8, Fate.RECOMPUTE, 3.0),
         (16, 20, 4, Fate.RECOMPUTE, 1.0),
@@ -32,7 +32,7 @@ def test_cells_carry_fate_and_mean_importance():
 
 def test_chunks_split_by_fate_and_unscored_cells_have_no_importance():
     cells = document_cells(COLLECTION, OFFSETS, plan((0, 3, Fate.RECOMPUTE), (3, 20, Fate.ACCEPT)), None, 16)
-    assert [(cell.start, cell.end, cell.fate) for cell in cells] == [
+    assert [(cell.text_start, cell.text_end, cell.fate) for cell in cells] == [
         (0, 3, Fate.RECOMPUTE),
         (3, 16, Fate.ACCEPT),
         (16, 20, Fate.ACCEPT),
@@ -47,9 +47,9 @@ def test_cells_cover_the_text_without_gaps(widths, chunk):
     offsets = np.stack([np.maximum(ends - widths - 1, 0), ends], 1)
     collection = Collection((one_page_document("a", "x" * (int(ends[-1]) + 2), "text/plain"),))
     cells = document_cells(collection, offsets, full_plan(len(widths), (0, len(widths))), None, chunk)
-    assert [cell.start for cell in cells] == [0, *(cell.end for cell in cells[:-1])]
-    assert cells[-1].end == len(collection.text)
-    assert sum(cell.tokens for cell in cells) == len(widths)
+    assert [cell.text_start for cell in cells] == [0, *(cell.text_end for cell in cells[:-1])]
+    assert cells[-1].text_end == len(collection.text)
+    assert sum(cell.end - cell.start for cell in cells) == len(widths)
 
 
 def test_pages_list_their_cells_across_documents():
