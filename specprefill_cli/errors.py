@@ -18,7 +18,7 @@ class SpecprefillError(Exception):
 
 
 class Interrupted(SpecprefillError):
-    """Ctrl-C or SIGTERM ended the command, which says how far it came."""
+    """Ctrl-C or SIGTERM ended the command; the message says how far it came."""
 
     exit_code = INTERRUPTED
 

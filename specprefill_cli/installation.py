@@ -1,57 +1,40 @@
-"""How this copy of specprefill was installed, and the commands that add packages to it."""
+"""The `pip install` commands that messages name."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import sys
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 def install_command(extra: str = "") -> str:
-    """The command that installs the packages which specprefill needs, with an extra those of the extra."""
+    """The command that installs the packages of an extra, without one those that specprefill itself needs."""
+    from packaging.requirements import Requirement
+
     try:
-        return pip_command(*install_arguments(distribution("specprefill"), extra))
+        requirements = [Requirement(text) for text in requires("specprefill") or ()]
     except PackageNotFoundError:
-        return pip_command("-e", with_extra(CHECKOUT, extra))
-
-
-def with_extra(source: Path, extra: str) -> str:
-    """A folder or wheel as pip takes it."""
-    return f"{source}[{extra}]" if extra else str(source)
+        return pip_command("-e", f"{CHECKOUT}[{extra}]" if extra else str(CHECKOUT))
+    return pip_command(
+        *(
+            f"{requirement.name}{requirement.specifier}"
+            for requirement in requirements
+            if (requirement.marker.evaluate({"extra": extra}) if requirement.marker else not extra)
+        )
+    )
 
 
 def pip_command(*arguments: str) -> str:
     """A command line of `pip install` for the interpreter that runs."""
     command = [sys.executable, "-m", "pip", "install", *arguments]
-    return " ".join(map(quoted_for_windows, command)) if os.name == "nt" else shlex.join(command)
+    return " ".join(map(quote_for_windows, command)) if os.name == "nt" else shlex.join(command)
 
 
-def quoted_for_windows(argument: str) -> str:
-    """An argument as cmd.exe and PowerShell take it; they read < and > as redirections."""
+def quote_for_windows(argument: str) -> str:
+    """Quote an argument for cmd.exe and PowerShell; they read < and > as redirections."""
     return argument if re.fullmatch(r"[\w.,=\[\]-]+", argument) else f'"{argument}"'
-
-
-def install_arguments(installed: Distribution, extra: str) -> list[str]:
-    """Where the installation came from, if that is still on this machine; else the names of the packages."""
-    from packaging.requirements import Requirement
-
-    origin = json.loads(installed.read_text("direct_url.json") or "{}")
-    url = urlsplit(origin.get("url", ""))
-    source = Path(url2pathname(url.path))
-    if url.scheme == "file" and source.exists():
-        return [*(["-e"] if origin.get("dir_info", {}).get("editable") else []), with_extra(source, extra)]
-    packages = map(Requirement, installed.requires or ())
-    chosen = [
-        package for package in packages if (package.marker.evaluate({"extra": extra}) if package.marker else not extra)
-    ]
-    for package in chosen:
-        package.marker = None
-    return list(map(str, chosen))

@@ -1,4 +1,4 @@
-"""The public record of an answer, a plan and a retrieval: what frontends show and programs read. Imports no torch.
+"""The public records of an answer, a comparison, a plan and a retrieval. Imports no torch.
 
 `to_json` and `from_json` are the JSON of `--json`, of batch rows and of the HTTP endpoints.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum, StrEnum
 from functools import cache
 from types import UnionType
@@ -17,16 +17,14 @@ from specprefill_cli.documents.document import DocumentPages
 SCHEMA = 1
 # The mode that others are compared with, and where the target computes kept tokens: the first unless said otherwise.
 BASELINE, ORIGINAL, COMPACT = "full", "original", "compact"
-# The mode whose selection a plan and the passages show.
+# The mode of plans and passages.
 PLANNED_MODE = "select"
 # How the target says that the documents do not hold the answer.
 NOT_FOUND = "not found"
-# What a warning says about a provisional answer that stays one.
+# The warning about a provisional answer that stays one.
 UNCONFIRMED = "full prefill has not confirmed the answer"
-# Probability of being right from which an answer is called likely.
+# Lowest probability of being right at which an answer is called likely.
 LIKELY = 0.6
-# Steps of a cell's shading, from none to full.
-LEVELS = 8
 
 Value = TypeVar("Value")
 
@@ -92,20 +90,20 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A chunk, or the part of one that has one fate: characters [start, end) of the collection's text.
+    """A chunk, or the part of one that has one fate: prompt tokens [start, end), with its pages.
 
-    tokens: how many it has
-    importance: mean over the chunk's tokens; place: 1 for the most important chunk; both None where nothing was scored
-    level: its shading, from 0 to `LEVELS`
+    text_start, text_end: its characters in the collection's text
+    importance: mean over the chunk's tokens, None where nothing was scored
     """
 
     start: int
     end: int
-    tokens: int
+    text_start: int
+    text_end: int
+    pages: list[int]
+    documents: list[DocumentPages]
     fate: Fate
     importance: float | None
-    place: int | None
-    level: int
 
 
 @dataclass(frozen=True)
@@ -141,15 +139,15 @@ class Record:
     tokens_per_second: of decoding after the first token, None when nothing more was decoded
     acceptance_rate: accepted over proposed tokens, None when none was proposed
     accepted_length_mean, accepted_histogram: accepted tokens a round, and the number of rounds by accepted tokens
-    proposer: what proposed tokens, None when nothing did; speculation: its state at the end, and the reason
+    proposer: the source of proposed tokens, None without any; speculation: its state at the end, and the reason
     reused: work of earlier questions about the same documents that was not done again, in words
-    passages: what the documents say about the question, the passage that the answer quotes first
+    passages: about the question, the passage that the answer quotes first
     log_probability: mean of the target's natural log-probabilities of the answer's tokens, the stop token included
     confidence: probability that the answer is right, None for `not found` and for pairs without that calibration
     expected_speedup: of the prefill over `full`, by the cost model
     gate: whether the risk of the accepted draft KV was small enough; None in modes without draft KV
     scorer: None in modes without one; draft_window: attention window of the draft's prefill in tokens, None for no window
-    positions: where the target computed kept tokens, `original` or `compact`; position_factor: what gaps were multiplied by
+    positions: where the target computed kept tokens, `original` or `compact`; position_factor: of the gaps between spans
     confirmed: whether full prefill gave the provisional answer (True), another one, which `answer` then is (False), or was not
         asked or not finished (None)
     provisional_answer, provisional_ttft_seconds: None where no confirmation was asked for
@@ -213,7 +211,39 @@ class Record:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Record:
         """The record in the JSON values of `to_json`; further keys are ignored."""
-        return decoded(cls, {**values, **values["pair"], "id": values["id"] or ""})
+        return decode(cls, {**values, **values["pair"], "id": values["id"] or ""})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeAnswer:
+    """One mode's answer, with its cells for the page, and its difference from `full` (None where that did not run).
+
+    asked: the mode that the user named; the answer names the one that `auto` took
+    speedup: TTFT of `full` over this one's; first_token_kl: KL(full || mode) of the first token's distributions, in nats
+    agreement: F1 of the words of both answers, 1 where they are the same
+    """
+
+    asked: str
+    answer: Record
+    cells: list[Cell]
+    speedup: float | None = None
+    first_token_kl: float | None = None
+    agreement: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The answers to one question. misfits: modes that the prompt is too long for, with the reason."""
+
+    question: str
+    answers: list[ModeAnswer]
+    misfits: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as JSON values: rows as `ask --json` has them, with their differences from `full`."""
+        names = ("asked", "speedup", "first_token_kl", "agreement")
+        rows = [row.answer.to_json() | {name: getattr(row, name) for name in names} for row in self.answers]
+        return {"schema": SCHEMA, "question": self.question, "rows": rows, "does_not_fit": self.misfits}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,60 +286,53 @@ class PassCost:
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """A plan, and everything computed for it.
+    """The tokens that mode `select` would keep, and the expected times.
 
-    document_start: the document's first position in the prompt
-    cells: the documents by planned fate and importance; phases: seconds, of the draft alone
-    full_fits: whether the whole prompt fits the target's context
-    pass_costs: of each model, what a pass costs beside its tokens
-    loaded: whether the target's weights are loaded; advice: the mode that `auto` would take, with its reason
-    estimates: the planned ratio first, then others; full_seconds: estimate for full prefill, None as in Estimate
+    auto: the mode that `auto` would take before scoring, and the reason; pair: names of `draft` and `target`
+    phases: seconds, of the draft alone; full_fits: whether the whole prompt fits the target's context
+    estimates: the planned ratio first, then others; full_ttft_seconds: estimate for full prefill, None as in Estimate
+    pass_costs: of each model, the cost of a pass beside its tokens
     """
 
     question: str
-    draft: str | None
-    target: str
-    loaded: bool
+    mode: str
+    auto: dict[str, str]
+    pair: dict[str, str | None]
     prompt_tokens: int
     kept_tokens: int
     kept_ratio: float
-    document_start: int
-    cells: list[Cell]
-    spans: list[SpanRecord]
     phases: dict[str, float]
-    advice: tuple[str, str]
+    spans: list[SpanRecord]
+    chunks: list[Cell]
     estimates: list[Estimate]
-    full_seconds: float | None
+    full_ttft_seconds: float | None
     full_fits: bool
     pass_costs: list[PassCost]
     warnings: list[str]
 
 
-def decoded(kind: type[Value], value: Any) -> Value:
+def decode(expected: type[Value], value: Any) -> Value:
     """A value of a type from the JSON values that `asdict` makes of it. Unknown keys of dataclasses are ignored.
 
     Raises TypeError for a field that is missing and has no default.
     """
-    return _decode(kind, value)
+    return _decode(expected, value)
 
 
-def _decode(kind: Any, value: Any) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
+def _decode(expected: Any, value: Any) -> Any:
+    origin, arguments = get_origin(expected), get_args(expected)
     if value is None:
         return None
-    if isinstance(kind, type) and is_dataclass(kind):
-        hints = _hints(kind)
-        known = (part.name for part in fields(kind) if part.name in value)
-        return kind(**{name: _decode(hints[name], value[name]) for name in known})
+    if isinstance(expected, type) and is_dataclass(expected):
+        hints = _hints(expected)
+        return expected(**{name: _decode(hint, value[name]) for name, hint in hints.items() if name in value})
     if origin in (Union, UnionType):
-        return _decode(next(part for part in arguments if part is not type(None)), value)
+        return _decode(next(argument for argument in arguments if argument is not type(None)), value)
     if origin is list:
-        return [_decode(arguments[0], part) for part in value]
-    if origin is tuple:
-        return tuple(value)
-    return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
+        return [_decode(arguments[0], item) for item in value]
+    return expected(value) if isinstance(expected, type) and issubclass(expected, Enum) else value
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _hints(expected: Any) -> dict[str, Any]:
+    return get_type_hints(expected)

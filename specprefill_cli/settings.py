@@ -26,13 +26,13 @@ TYPES_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Everything that is known about one setting.
+    """The declaration of one setting.
 
-    type: of its value: bool, int, float or str; optional: whether it may be None, which the word `auto` stands for
+    type: of its value: bool, int, float or str; optional: whether it may be None; the word `auto` stands for that
     panel: heading of the option in `--help`
     minimum, maximum: inclusive bounds; above: an exclusive lower bound
     words: values allowed beside a number; choices: all values, where the list is closed
-    unset: what None stands for, in words
+    unset: the meaning of None, in words
     per_question: whether it may differ from question to question; the others decide what is loaded
     """
 
@@ -63,7 +63,7 @@ class Setting:
     def parse(self, value: Any, place: str) -> Any:
         """Convert a value from a flag, a variable, a config file or JSON, and check it.
 
-        Raises UsageError, which begins with `place`.
+        Raises UsageError; it begins with `place`.
         """
         try:
             parsed = self._convert(value)
@@ -85,14 +85,14 @@ class Setting:
         return self.type(value)
 
     def check(self, value: Any, label: str) -> None:
-        """Raises UsageError, which begins with `label`, for a value out of range or not among the choices."""
+        """Raise UsageError, beginning with `label`, for a value out of range or not among the choices."""
         if value is None or value in self.words:
             return
         if self.choices:
             check_choice(value, self.choices, label)
         if self.limits and not self._in_range(value):
-            shown = f"{value:g}" if self.type is float else value
-            raise UsageError(f"{label} {shown}: must be {self.limits}")
+            text = f"{value:g}" if self.type is float else value
+            raise UsageError(f"{label} {text}: must be {self.limits}")
 
     def _in_range(self, value: float) -> bool:
         low = -math.inf if self.minimum is None else self.minimum
@@ -113,9 +113,9 @@ class Setting:
         return text + (f", or {' or '.join(map(repr, self.words))}" if self.words else "")
 
 
-def setting(panel: str, default: Any, help: str, **more: Any) -> Any:
-    """A field of `Settings`; `more` are other fields of `Setting`."""
-    return field(default=default, metadata={"panel": panel, "help": help, **more})
+def setting(panel: str, default: Any, help: str, **details: Any) -> Any:
+    """A field of `Settings`; `details` are other fields of `Setting`."""
+    return field(default=default, metadata={"panel": panel, "help": help, **details})
 
 
 _models = partial(setting, MODELS, per_question=False)
@@ -211,8 +211,8 @@ class Settings:
     passages: str | int = setting(OUTPUT, 3, "Passages to show under the answer", minimum=1, maximum=100, words=(OFF,))
 
     def __post_init__(self) -> None:
-        for name, known in SETTINGS.items():
-            known.check(getattr(self, name), known.flag)
+        for name, declared in SETTINGS.items():
+            declared.check(getattr(self, name), declared.flag)
         if self.confirm and self.temperature > 0:
             raise UsageError(
                 f"--confirm: a sampled answer cannot be confirmed; leave out --confirm, or --temperature {self.temperature:g}"
@@ -223,19 +223,23 @@ class Settings:
         return replace(self, **values)
 
 
-def _known_settings() -> dict[str, Setting]:
+def _declared_settings() -> dict[str, Setting]:
     hints = get_type_hints(Settings)
-    known = {}
+    settings = {}
     for declared in fields(Settings):
         types = set(get_args(hints[declared.name]) or (hints[declared.name],))
-        kind = next(kind for kind in (bool, int, float, str) if kind in types)
-        known[declared.name] = Setting(
-            name=declared.name, default=declared.default, type=kind, optional=NoneType in types, **declared.metadata
+        value_type = next(candidate for candidate in (bool, int, float, str) if candidate in types)
+        settings[declared.name] = Setting(
+            name=declared.name,
+            default=declared.default,
+            type=value_type,
+            optional=NoneType in types,
+            **declared.metadata,
         )
-    return known
+    return settings
 
 
-SETTINGS: Mapping[str, Setting] = _known_settings()
+SETTINGS: Mapping[str, Setting] = _declared_settings()
 
 
 def flag(name: str) -> str:
@@ -251,7 +255,7 @@ def parse_setting(name: str, value: Any, place: str) -> Any:
 
 
 def check_choice(value: str, choices: Iterable[str], label: str) -> None:
-    """Raises UsageError, which begins with `label`, for a value that is not among the choices."""
+    """Raise UsageError, beginning with `label`, for a value that is not among the choices."""
     if value not in choices:
         raise UsageError(f"{label} {value}: unknown; use one of {', '.join(choices)}")
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Seconds after which the main thread looks for signals while it waits: one that comes just before a wait does not end it.
+# Seconds between two looks for signals while the main thread waits: a signal just before a wait does not end it.
 SLICE_SECONDS = 0.2
 
 
@@ -22,7 +22,7 @@ class Termination:
         raise KeyboardInterrupt
 
     @contextmanager
-    def handled(self) -> Iterator[None]:
+    def handle_signal(self) -> Iterator[None]:
         """Handle SIGTERM while the block runs."""
         before = signal.signal(signal.SIGTERM, self)
         try:
@@ -35,7 +35,7 @@ class Termination:
 def deferred_signals(insistent: bool = False) -> Iterator[None]:
     """Hold back SIGINT and SIGTERM until the block ends.
 
-    insistent: whether a second signal interrupts the block, which may otherwise never end
+    insistent: whether a second signal interrupts the block
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -51,7 +51,7 @@ def deferred_signals(insistent: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        for kind, handler in handlers.items():
-            signal.signal(kind, handler)
+        for signal_number, handler in handlers.items():
+            signal.signal(signal_number, handler)
         for number in pending[:1]:
             signal.raise_signal(number)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specprefill_cli.prefill.fates import Plan, Span
-from specprefill_cli.prefill.selection import add_neighbours, chunk_scores, rank_chunks
-from specprefill_cli.record import LEVELS, Cell, Fate, SpanRecord
+from specprefill_cli.prefill.selection import chunk_scores
+from specprefill_cli.record import Cell, Fate, SpanRecord
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,49 +38,35 @@ def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[Spa
 
 
 def document_cells(
-    collection: Collection,
-    offsets: np.ndarray,
-    plan: Plan,
-    importance: Tensor | None,
-    chunk_size: int,
-    neighbours: float = 0.0,
+    collection: Collection, offsets: np.ndarray, plan: Plan, importance: Tensor | None, chunk_size: int
 ) -> list[Cell]:
     """Divide the collection's text into cells without holes.
 
     offsets: [n, 2] character range of each document token; importance: [n] or None
-    neighbours: weight of a chunk's neighbours in its place, as selection ranks chunks
     """
-    count, first = len(offsets), plan.document[0]
+    count, first_token = len(offsets), plan.document[0]
     if not count:
         return []
-    scores: list[float] = []
-    places: dict[int, int] = {}
-    if importance is not None:
-        by_chunk = chunk_scores(importance, chunk_size)
-        scores = by_chunk.tolist()
-        ranked = rank_chunks(add_neighbours(by_chunk, neighbours)).tolist()
-        places = {chunk: place for place, chunk in enumerate(ranked, start=1)}
-    largest = max(scores, default=0.0)
-    spans = {span.start - first: span for span in plan.spans}
+    scores = None if importance is None else chunk_scores(importance, chunk_size).tolist()
+    spans = {span.start - first_token: span for span in plan.spans}
     edges = sorted({*range(0, count, chunk_size), *spans, count})
     # The bytes of one character may be two tokens with the same range, so starts are made ascending.
     starts = np.maximum.accumulate(offsets[:, 0])
     characters = [0, *(int(starts[edge]) for edge in edges[1:-1]), len(collection.text)]
-    cells, span = [], Span(first, first + count, Fate.RECOMPUTE)
+    cells, span = [], Span(first_token, first_token + count, Fate.RECOMPUTE)
     for (low, high), (start, end) in zip(pairwise(edges), pairwise(characters), strict=True):
         span = spans.get(low, span)
-        chunk = low // chunk_size
-        score = scores[chunk] if scores else None
+        score = scores[low // chunk_size] if scores is not None else None
         cells.append(
             Cell(
-                start=start,
-                end=end,
-                tokens=high - low,
+                start=first_token + low,
+                end=first_token + high,
+                text_start=start,
+                text_end=end,
+                pages=collection.pages(start, end),
+                documents=collection.pages_by_document(start, end),
                 fate=span.fate,
                 importance=score,
-                place=places.get(chunk),
-                # By the root, because few chunks hold most of the importance.
-                level=round(LEVELS * sqrt(max(score, 0.0) / largest)) if score is not None and largest > 0 else 0,
             )
         )
     return cells

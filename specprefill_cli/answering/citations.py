@@ -96,7 +96,7 @@ def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
 
 
 def citation(collection: Collection, start: int, end: int) -> Citation:
-    """What stands at characters [start, end) of the collection's text, with the sentence or line around it."""
+    """The citation of characters [start, end) of the collection's text, with the sentence or line around them."""
     document, first, last = collection.parts(start, end)[0]
     pages = document.pages_between(first, last)
     left, right = max(0, first - WIDEST_SENTENCE), min(len(document.text), last + WIDEST_SENTENCE)

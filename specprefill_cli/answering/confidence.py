@@ -20,7 +20,7 @@ REMEDY = "specprefill calibrate --confidence QUESTIONS.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
-    """What tells a right answer from a wrong one.
+    """Signals that tell a right answer from a wrong one.
 
     mean, lowest: of the natural log-probabilities that the target gave the answer's tokens
     source: relevance of the sentence that the answer quotes minus the highest relevance; at most 0

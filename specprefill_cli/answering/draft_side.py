@@ -1,4 +1,4 @@
-"""What the draft alone tells about a question: the passages that matter for any other model, and a dry run of `select`."""
+"""Tasks of the draft alone: find passages for any other model, and a dry run of `select`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.cost import cost_of, measure_passes
-from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_draft_fits, check_fits, fits_target
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
@@ -61,7 +59,6 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     # The estimates rest on the draft's time for the whole prompt, so that the draft starts cold.
     session = session.with_cache(None)
     request = session.request(WARM_UP, "When?", settings)
-    scorer = SCORERS[request.scorer]
     session.score(request)
     measure_passes(session.pair, request.prefill_chunk)
     question = clean_question(question)
@@ -70,36 +67,36 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     scores = session.score(request)
     with request.clock.phase("selection"):
         selection = select_scored(request, scores)
-    pair, plan, offsets = session.pair, selection.plan, request.prompt.offsets
-    models = (("draft", pair.draft), ("target", pair.target))
+    pair, plan, mode_and_reason = session.pair, selection.plan, automatic_mode(request)
     estimates, full_seconds = estimate(request, plan)
+    full_fits = fits_target(request)
+    models = {"draft": pair.draft, "target": pair.target}
+    costs = {role: cost_of(model) for role, model in models.items() if model is not None}
+    uses_draft = pair.draft is not None and SCORERS[request.scorer].uses_draft
     return DryRun(
         question=question,
-        draft=pair.draft.name if pair.draft is not None and scorer.uses_draft else None,
-        target=pair.target.name,
-        loaded=bool(pair.target.devices),
+        mode=PLANNED_MODE,
+        auto=dict(zip(("mode", "reason"), mode_and_reason, strict=True)),
+        pair={"draft": pair.draft.name if pair.draft is not None and uses_draft else None, "target": pair.target.name},
         prompt_tokens=plan.prompt_tokens,
         kept_tokens=plan.kept_tokens,
         kept_ratio=plan.kept_ratio,
-        document_start=plan.document[0],
-        cells=document_cells(collection, offsets, plan, scores.importance, request.chunk_size, scores.neighbours),
-        spans=span_records(collection, request.prompt, plan),
         phases=request.clock.phases(),
-        advice=automatic_mode(request),
+        spans=span_records(collection, request.prompt, plan),
+        chunks=document_cells(collection, request.prompt.offsets, plan, scores.importance, request.chunk_size),
         estimates=estimates,
-        full_seconds=full_seconds,
-        full_fits=fits_target(request),
-        pass_costs=[pass_cost(role, model) for role, model in models if model is not None],
+        full_ttft_seconds=full_seconds if full_fits else None,
+        full_fits=full_fits,
+        pass_costs=[
+            PassCost(
+                role=role,
+                tokens=round(cost.pass_tokens or cost.overhead_tokens),
+                measured=cost.pass_tokens is not None,
+            )
+            for role, cost in costs.items()
+        ],
         warnings=[*collection.warnings, *selection.warnings, *spread_warnings(request, scores, selection)],
     )
-
-
-def pass_cost(role: str, model: LoadedModel | ModelOutline) -> PassCost:
-    """The fixed cost of a model's pass; the estimates rest on it."""
-    cost = cost_of(model)
-    if cost.pass_tokens is None:
-        return PassCost(role=role, tokens=cost.overhead_tokens, measured=False)
-    return PassCost(role=role, tokens=round(cost.pass_tokens), measured=True)
 
 
 def estimate(request: PrefillRequest, plan: Plan) -> tuple[list[Estimate], float | None]:
@@ -114,11 +111,11 @@ def estimate(request: PrefillRequest, plan: Plan) -> tuple[list[Estimate], float
     # A scorer of another package may run its draft in phases of its own.
     full_seconds = full_flops * seconds / scoring if scoring and seconds else None
 
-    def estimated(keep: float | None, tokens: int) -> Estimate:
+    def estimate_at(keep: float | None, tokens: int) -> Estimate:
         kept = min(tokens, length)
         speedup = full_flops / (scoring + target.prefill_with_overhead(kept))
         ttft = full_seconds / speedup if full_seconds is not None else None
         return Estimate(keep=keep, kept_tokens=kept, kept_ratio=kept / length, speedup=speedup, ttft_seconds=ttft)
 
-    others = [estimated(keep, tokens_at(keep, request)) for keep in KEEP_RATIOS if keep != request.keep]
-    return [estimated(request.keep, plan.kept_tokens), *others], full_seconds
+    others = [estimate_at(keep, tokens_at(keep, request)) for keep in KEEP_RATIOS if keep != request.keep]
+    return [estimate_at(request.keep, plan.kept_tokens), *others], full_seconds

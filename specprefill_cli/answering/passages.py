@@ -23,7 +23,7 @@ from specprefill_cli.record import Fate, Passage
 SMOOTHING = 16
 # Weight of the two sentences around each one.
 NEIGHBOURS = 0.2
-# What a sentence gains that holds the kind of thing that is asked for.
+# A sentence gains this if it holds what the question asks for: a number, a date, a name or a reason.
 KIND_BONUS = 0.1
 NUMBER = (
     r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|dozen|hundred|thousand|million|half)\b"
@@ -32,8 +32,8 @@ MONTH_OR_DAY = (
     r"(?:jan|feb|march|april|may|june|july|aug|sept|oct|nov|dec|mon|tues|wednes|thurs|fri|satur|sun)(?:\w*day)?"
 )
 RANGES: ByteCache[np.ndarray] = ByteCache(2**26, lambda ranges: ranges.nbytes)
-# Questions, and what a sentence with their answer holds.
-KINDS = tuple(
+# Patterns of questions, and of the sentences that answer them.
+ANSWER_KINDS = tuple(
     (re.compile(question, re.IGNORECASE), re.compile(answer))
     for question, answer in (
         (r"\bhow (?:much|expensive)\b|\bwhat\b.{0,30}\b(?:cost|price|fee|charge|rent|salary)", r"\d|[£$€]"),
@@ -114,15 +114,15 @@ class Sentences:
 def ranges_of(text: str) -> np.ndarray:
     """The character ranges [n, 2] of a text's sentences; read-only, kept for the next question about the text."""
 
-    def found() -> np.ndarray:
+    def find() -> np.ndarray:
         ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
         ranges.setflags(write=False)
         return ranges
 
-    return RANGES.find_or(text, found)
+    return RANGES.find_or(text, find)
 
 
-def shares(scores: np.ndarray) -> np.ndarray:
+def scale_to_highest(scores: np.ndarray) -> np.ndarray:
     """Scores [n], not negative, as shares of the highest."""
     return scores / max(scores.max(), 1e-12)
 
@@ -137,17 +137,19 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
     ranges = ranges_of(text)
     if not len(ranges) or not len(offsets):
         return Sentences(collection=collection, ranges=ranges, relevance=np.zeros(len(ranges)))
-    score = shares(word_scores(question, text, ranges[:, 0], len(text)))
+    score = scale_to_highest(word_scores(question, text, ranges[:, 0], len(text)))
     if importance is not None:
         smooth = np.convolve(importance.double().numpy(), np.full(SMOOTHING, 1 / SMOOTHING), "same")[: len(offsets)]
         first = np.searchsorted(offsets[:, 1], ranges[:, 0], side="right").clip(max=len(offsets) - 1)
         # The square root brings a few large values nearer to the rest, as words are.
-        important = shares(np.sqrt(np.maximum.reduceat(smooth, first).clip(min=0)))
+        important = scale_to_highest(np.sqrt(np.maximum.reduceat(smooth, first).clip(min=0)))
         weight = coverage(question, text, ranges[:, 0], len(text))
         score = (weight * score + important) / (weight + 1)
-    kind = next((answer for asked, answer in KINDS if asked.search(question)), None)
-    if kind is not None:
-        score += KIND_BONUS * np.array([kind.search(text, start, end) is not None for start, end in ranges.tolist()])
+    expected = next((answer for pattern, answer in ANSWER_KINDS if pattern.search(question)), None)
+    if expected is not None:
+        score += KIND_BONUS * np.array(
+            [expected.search(text, start, end) is not None for start, end in ranges.tolist()]
+        )
     relevance = add_neighbours(torch.from_numpy(score), NEIGHBOURS).numpy() / ((1 + KIND_BONUS) * (1 + 2 * NEIGHBOURS))
     return Sentences(collection=collection, ranges=ranges, relevance=relevance)
 
@@ -155,7 +157,7 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
 def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ()) -> list[Passage]:
     """Return up to `count` passages, the most relevant ones first.
 
-    leading: characters of the collection's text whose sentences come before all others
+    leading: characters of the collection's text; their sentences come before all others
     """
     if not len(sentences.ranges):
         return []

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from specprefill_cli.prompting import Prompt
 
 
-# Operations of the target for a token, over the encoder's, from which a selection of half the document is still faster.
+# Ratio of the target's operations for a token to the encoder's; from here on selecting half of the document is faster.
 LARGE_TARGET = 3.0
-# Document tokens beyond which a CPU would encode for longer than a target reads what is kept of them.
+# Longest document, in tokens, that a CPU encodes: encoding a longer one takes longer than reading its kept part.
 LONGEST_ENCODED = 65_536
 
 
@@ -84,7 +84,7 @@ def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str) -> str:
     """The scorer behind a setting of a mode (or `auto`).
 
     `auto` is `blend` for the bundled draft's heads where the target is large enough, `heads` where calibration found heads
-    that beat the scorers which need no calibration, else what the mode names.
+    that beat the scorers without calibration, else the scorer that the mode names.
     """
     if scorer != AUTO:
         return scorer
@@ -101,9 +101,9 @@ def resolve_positions(settings: Settings, pair: CalibratedPair, prompt_tokens: i
     """Where kept tokens stand: for `auto`, compact where calibration found that better, or the prompt exceeds the context."""
     if settings.positions != AUTO:
         return settings.positions
-    own = pair.target_calibration
+    calibration = pair.target_calibration
     fits = prompt_tokens <= pair.target.context - settings.max_new_tokens
-    return ORIGINAL if fits and (own is None or own.positions != COMPACT) else COMPACT
+    return ORIGINAL if fits and (calibration is None or calibration.positions != COMPACT) else COMPACT
 
 
 def encoder_pays(pair: CalibratedPair) -> bool:
@@ -160,7 +160,7 @@ def resolve_request(
     )
 
 
-def resolve(
+def resolve_question(
     settings: Settings,
     pair: CalibratedPair,
     encoded: EncodedQuestion,
@@ -203,7 +203,7 @@ def cap_answer(max_new_tokens: int, request: PrefillRequest) -> tuple[int, tuple
         return max_new_tokens, ()
     room = threshold - length + 1
     warning = (
-        f"the answer may have {room} tokens: with the prompt's {length:,} it reaches {threshold:,}, beyond which "
+        f"the answer may have {room} tokens: with the prompt's {length:,} it reaches {threshold:,}; beyond that "
         f"{target.name} rotates its keys differently; shorten the documents by a little for a longer answer"
     )
     return room, (warning,)

@@ -13,7 +13,7 @@ from specprefill_cli.answering.resolve import (
     Prepared,
     loads_draft,
     needs_draft_prompt,
-    resolve,
+    resolve_question,
     resolve_request,
 )
 from specprefill_cli.answering.stream import AnswerStream
@@ -54,16 +54,9 @@ from specprefill_cli.settings import AUTO, Settings
 
 # Prompts arrive at other ranks as tokens, so that the user's own template need not be on every machine.
 BUILT_IN_TEMPLATE = "ask"
-# What is read before the first question, and for how much look-ahead.
+# The document of the warm-up, and its look-ahead in tokens.
 WARM_UP = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
 WARM_UP_LOOK_AHEAD = 8
-
-
-def check_settings(settings: Settings) -> Template:
-    """The target's template. Raises SpecprefillError for settings that no session could be opened with, whatever the models."""
-    check_names(settings)
-    pair = chosen_pair(settings)
-    return load_template(settings.prompt or pair.prompt)
 
 
 def open_session(
@@ -77,13 +70,14 @@ def open_session(
 
     draft: overrides whether the draft is loaded; target_weights: without them, the session can only plan
     calibrated: whether stored calibrations of the pair are used
-    ranks: the processes that share the models; None: those that the settings or torchrun ask for, of which this is rank 0
+    ranks: the processes that share the models; None: those of the settings or torchrun, with this process as rank 0
 
     Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
     """
     settings = with_named_pair(settings)
-    template = check_settings(settings)
+    check_names(settings)
     named = chosen_pair(settings)
+    template = load_template(settings.prompt or named.prompt)
     with_draft = loads_draft(settings) if draft is None else draft
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
@@ -122,11 +116,11 @@ def score_shard(request: PrefillRequest, shard: Shard) -> None:
 class Session:
     """Answers questions with one loaded pair and its templates.
 
-    draft_template: what the draft reads where its tokens are not the target's; None: the template itself
+    draft_template: of the draft's prompt where its tokens are not the target's; None: the template itself
     settings: those of a question that brings none of its own
-    cache: what a question leaves for others about the same documents; None: every question starts cold
+    cache: work kept for further questions about the same documents; None: every question starts cold
     startup_seconds: time from the program's start until the session was ready; set by whoever measures it
-    speculation: what earlier answers showed about acceptance and costs
+    speculation: acceptance and costs in earlier answers
     warmed: modes that have run
     confidence: tells how likely an answer is right, where the pair was calibrated for it
     cold_choice: whether `auto` takes the mode that it would take without the cache; that then only saves work
@@ -171,11 +165,11 @@ class Session:
 
     def prepare(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> Prepared:
         """Tokenise the prompt, start the clock of the TTFT and resolve the settings for this prompt."""
-        return self.resolved(self.encode(collection, question, settings, opening), settings)
+        return self.resolve(self.encode(collection, question, settings, opening), settings)
 
-    def resolved(self, encoded: EncodedQuestion, settings: Settings) -> Prepared:
+    def resolve(self, encoded: EncodedQuestion, settings: Settings) -> Prepared:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong for one that does not fit the pair."""
-        return resolve(settings, self.pair, encoded, self.cache, self.cold_choice)
+        return resolve_question(settings, self.pair, encoded, self.cache, self.cold_choice)
 
     def request(self, collection: Collection, question: str, settings: Settings) -> PrefillRequest:
         """Tokenise a prompt, and resolve the settings of its prefill."""
@@ -193,17 +187,22 @@ class Session:
             reused = self.cache.encodings.hits if self.cache is not None else 0
             text = render(self.template, collection.text, question, pair.target.tokenizer, opening)
             prompt = draft_prompt = encode_prompt(text, pair.target.tokenizer, encode)
-            known = self.cache is not None and self.cache.encodings.hits > reused
+            tokens_reused = self.cache is not None and self.cache.encodings.hits > reused
             if needs_draft_prompt(settings, pair):
-                own = self.draft_template or self.template
-                text = render(own, collection.text, question, pair.loaded_draft.tokenizer, opening)
+                text = render(
+                    self.draft_template or self.template,
+                    collection.text,
+                    question,
+                    pair.loaded_draft.tokenizer,
+                    opening,
+                )
                 draft_prompt = encode_prompt(text, pair.loaded_draft.tokenizer, encode)
         return EncodedQuestion(
             collection=collection,
             question=question,
             prompt=prompt,
             draft_prompt=draft_prompt,
-            reused_tokens=known,
+            reused_tokens=tokens_reused,
             clock=clock,
         )
 

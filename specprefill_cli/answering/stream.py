@@ -41,7 +41,7 @@ from specprefill_cli.settings import Settings
 class TextStream(ABC):
     """An answer that comes piece by piece: iterate for its text, then call `result`.
 
-    prefilled: what was prefilled or sent; on_end: called when the answer ends, however it ends
+    prefilled: the prefilled or sent prompt; on_end: called when the answer ends, however it ends
     """
 
     collection: Collection
@@ -97,13 +97,11 @@ class TextStream(ABC):
         """The fate of every chunk, for a page."""
         request, prefilled = self.request, self.prefilled
         offsets, importance = request.prompt.offsets, prefilled.importance
-        return document_cells(
-            self.collection, offsets, prefilled.plan, importance, request.chunk_size, prefilled.neighbours
-        )
+        return document_cells(self.collection, offsets, prefilled.plan, importance, request.chunk_size)
 
     @property
     def plan_read(self) -> Plan:
-        """What the target read for the answer."""
+        """The fates of the spans that the target read for the answer."""
         return self.prefilled.plan
 
     @property
@@ -117,7 +115,7 @@ class TextStream(ABC):
         return rank_sentences(self.collection, self.question, self.request.prompt.offsets, self.prefilled.importance)
 
     def places(self, citations: Sequence[Citation]) -> list[int]:
-        """The characters of the collection's text at which citations begin."""
+        """Where citations begin, in characters of the collection's text."""
         return [self.collection.starts[source.number] + source.start for source in citations]
 
     def end_warnings(self, length_stop: str | None) -> list[str]:
@@ -155,7 +153,7 @@ class TextStream(ABC):
 class AnswerStream(TextStream):
     """The answer while it is decoded.
 
-    prefilled: what prefill returned; first_token: chosen from its logits
+    prefilled: the result of prefill; first_token: chosen from its logits
     stop_tokens: ids that end the answer; a caller that needs a given length may empty it before iterating
     confidence: tells how likely the answer is right
     confirmation: by full prefill, once the answer has ended; None where it is not asked for
@@ -220,7 +218,7 @@ class AnswerStream(TextStream):
         self.tokens, self.pieces = tokens, [*map(text.push, tokens), text.finish()]
 
     def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[Pass | str, Tensor, None]:
-        """What `emit` makes of the tokens of the answer, and the passes that they need."""
+        """Decode the answer: yield the pieces that `emit` makes of its tokens, and the passes that they need."""
         request, decoding = self.request, self.resolved.decoding
         self.speculator = choose_speculator(
             request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
@@ -264,8 +262,8 @@ class AnswerStream(TextStream):
     @property
     def plan_read(self) -> Plan:
         prompt = self.request.prompt
-        known = self.confirmation is not None and self.confirmation.confirmed is not None
-        return full_plan(prompt.length, prompt.document) if known else self.prefilled.plan
+        is_exact = self.confirmation is not None and self.confirmation.confirmed is not None
+        return full_plan(prompt.length, prompt.document) if is_exact else self.prefilled.plan
 
     @property
     def interruption(self) -> list[str]:
@@ -277,7 +275,7 @@ class AnswerStream(TextStream):
         return self.confidence.probability(signals) if self.confidence and signals else None
 
     def signals(self, text: str, citations: Sequence[Citation]) -> Signals | None:
-        """What tells whether the answer is right; None where it is no quote of the target's."""
+        """Signals of a right answer; None for `not found` and an empty one."""
         source = max(map(self.sentences.relevance_at, self.places(citations)), default=0.0)
         return answer_signals(text, self.log_probabilities, source, self.sentences.highest)
 

@@ -1,1 +1,6 @@
-"""The command line: one file a command. No module imports torch before a command needs it."""
+"""The command line: one module for each command."""
+
+import time
+
+# Start-up time is counted from here, as early as possible.
+STARTED = time.perf_counter()

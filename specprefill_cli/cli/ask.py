@@ -9,26 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specprefill_cli.cli.console import Notes, close_broken_pipe, print_json
-from specprefill_cli.cli.inputs import checked_arguments, read_inputs, write_page
-from specprefill_cli.cli.loading import open_engine, running_server
-from specprefill_cli.cli.options import OUTPUT, Documents, Html, Json, Question, Quiet, with_settings
+from specprefill_cli.cli.console import Notes, print_json
+from specprefill_cli.cli.inputs import check_arguments, read_inputs, write_page
+from specprefill_cli.cli.loading import find_server, open_engine, open_ready_session
+from specprefill_cli.cli.options import OUTPUT, Documents, Html, Json, NoServer, Question, Quiet, with_settings
 from specprefill_cli.documents.collect import STANDARD_INPUT
-from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Request
+from specprefill_cli.engine.request import Done, Engine, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
-from specprefill_cli.record import UNCONFIRMED, Record
+from specprefill_cli.record import UNCONFIRMED, Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.endpoint.session import EndpointEngine
-    from specprefill_cli.engine.http import HttpEngine
-    from specprefill_cli.engine.local import LocalEngine
+    from specprefill_cli.documents.document import Collection
 
 
-@with_settings("documents", "models", "prefill", "decoding", "output", served=True)
+@with_settings("documents", "models", "prefill", "decoding", "output")
 def ask(
-    context: typer.Context,
     documents: Documents = None,
     question: Question = None,
     *,
@@ -45,6 +42,7 @@ def ask(
         ),
     ] = False,
     quiet: Quiet = False,
+    no_server: NoServer = False,
 ) -> None:
     """Answer a question about documents. The answer goes to standard output, passages and figures to standard error.
 
@@ -59,41 +57,31 @@ def ask(
 
       curl -s https://example.org | specprefill ask - "What is it about?"
     """
-    names, question = checked_arguments("ask", documents, question)
+    names, question = check_arguments("ask", documents, question)
     notes = Notes(quiet)
-    server = running_server(context, settings, notes)
-    # The page shows the documents, which standard input gives only once.
-    if html is not None and STANDARD_INPUT in names:
-        server = None
-    engine: HttpEngine | LocalEngine | EndpointEngine
-    collection = None
-    if server is None or html is not None:
-        collection = read_inputs(names, html, settings, notes)
-    if server is not None:
-        engine = server
-    else:
-        engine = open_engine(context, settings, notes)
-    request = Request(
-        documents=tuple(names) if server is not None or collection is None else collection,
-        question=question,
-        settings=settings,
-        with_cells=html is not None,
+    # The page shows the documents, and standard input gives them only once.
+    is_read_here = no_server or (html is not None and STANDARD_INPUT in names)
+    engine: Engine | None = None if is_read_here else find_server(settings, notes)
+    collection = read_inputs(names, html, settings, notes) if engine is None or html is not None else None
+    sent_documents: Collection | tuple[str, ...] = tuple(names)
+    if engine is None and collection is not None:
+        engine, sent_documents = open_engine(open_ready_session([settings], notes), settings), collection
+    assert engine is not None, "a server, or an engine of this process"
+    events = engine.ask(
+        Request(documents=sent_documents, question=question, settings=settings, with_cells=html is not None)
     )
-    events = engine.ask(request)
-    with notes.progress("reading the documents" if server is not None else "prefill"):
+    with notes.progress("prefill"):
         next(events)
-    # What was written to a pipe cannot be corrected.
+    # Text that was written to a pipe cannot be corrected.
     streaming = not (json or no_stream)
     at_once = not settings.confirm or (sys.stdout.isatty() and streaming)
-    end = write_answer(events, streaming and at_once, at_once and not json, tolerant=html is not None)
-    done = confirmed(end, events, notes)
+    end = write_answer(events, streaming and at_once, at_once and not json)
+    done = wait_for_confirmation(end, events, notes)
     if not (at_once or json):
         print(printable(done.result.answer), flush=True)
-    if html:
-        from specprefill_cli.reporting.html import answer_result
-
-        assert collection is not None, "it was read for the page"
-        write_page(html, question, collection, [answer_result(done.result, done.cells)])
+    if html is not None and collection is not None:
+        answer = ModeAnswer(asked=settings.mode, answer=done.result, cells=done.cells)
+        write_page(html, collection, Comparison(question=question, answers=[answer]))
     show_figures(done.result, at_once, json, verbose, notes)
     if done.result.stopped == "interrupt":
         raise typer.Exit(INTERRUPTED)
@@ -107,7 +95,7 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
     if json:
         print_json(answer.to_json())
         return
-    from specprefill_cli.reporting.evidence import evidence
+    from specprefill_cli.reporting.evidence import evidence_view
     from specprefill_cli.reporting.table import answer_table, confirmation_text, short_table
 
     confirmation = confirmation_text(answer)
@@ -115,14 +103,14 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
         notes.tell(confirmation)
     if at_once and answer.confirmed is False:
         print(f"corrected: {printable(answer.answer)}", flush=True)
-    notes.show(evidence(answer))
+    notes.show(evidence_view(answer))
     notes.show(answer_table(answer) if verbose else short_table(answer))
 
 
-def write_answer(events: Iterator[Event], streaming: bool, written: bool, tolerant: bool) -> Provisional | Done:
-    """Write the answer to standard output, in pieces or at once, and return the event that ends it.
+def write_answer(events: Iterator[Event], streaming: bool, written: bool) -> Provisional | Done:
+    """Write the answer to standard output, in pieces or when it is complete, and return the event that ends it.
 
-    written: whether it is written now; tolerant: as in `write`
+    written: whether it is written now
     """
     text = ""
     try:
@@ -131,36 +119,26 @@ def write_answer(events: Iterator[Event], streaming: bool, written: bool, tolera
                 break
             text += event.text
             if streaming:
-                write(event.text, "", tolerant)
+                print(printable(event.text), end="", flush=True)
     except SpecprefillError:
         # The error begins a line of its own.
         if streaming and text:
-            write("", "\n", tolerant)
+            print(flush=True)
         raise
     if written:
-        write("" if streaming else text.strip(), "\n", tolerant)
+        print("" if streaming else printable(text.strip()), flush=True)
     assert isinstance(event, Provisional | Done), "an answer ends so, or with an error"
     return event
 
 
-def write(text: str, end: str, tolerant: bool) -> None:
-    """Print at once. tolerant: the text goes elsewhere too, so that a reader may leave early (`| head -1`)."""
-    try:
-        print(printable(text), end=end, flush=True)
-    except BrokenPipeError:
-        if not tolerant:
-            raise
-        close_broken_pipe()
-
-
-def confirmed(end: Provisional | Done, events: Iterator[Event], notes: Notes) -> Done:
-    """Wait for the confirmation of an answer, which Ctrl-C leaves unconfirmed."""
+def wait_for_confirmation(end: Provisional | Done, events: Iterator[Event], notes: Notes) -> Done:
+    """Wait until full prefill has confirmed a provisional answer; Ctrl-C leaves it unconfirmed."""
     if isinstance(end, Done):
         return end
     try:
         with notes.progress("full prefill confirms the answer"):
             return next(event for event in events if isinstance(event, Done))
     except KeyboardInterrupt:
-        # Of a server, which has no more to say.
+        # A server that was interrupted sends no further event.
         warnings = [*end.result.warnings, f"interrupted: {UNCONFIRMED}"]
         return Done(replace(end.result, stopped="interrupt", warnings=warnings))

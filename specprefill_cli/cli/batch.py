@@ -16,7 +16,7 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import document_reader
-from specprefill_cli.cli.options import OUTPUT, Quiet, concurrency_of, with_settings
+from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, concurrency_of, with_settings
 from specprefill_cli.cli.row_engines import RowOptions, check_workers, open_row_engine
 from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
 from specprefill_cli.files import same_file
@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from specprefill_cli.batching.output import Finished
 
 
-@with_settings("documents", "models", "prefill", "decoding", "cache", "output", served=True)
+@with_settings("documents", "models", "prefill", "decoding", "cache", "output")
 def batch(
-    context: typer.Context,
     questions: Annotated[
-        str, typer.Argument(metavar="[FILE|-]", help="JSONL, or one question a line; - is standard input.")
+        str, typer.Argument(metavar="FILE|-", help="JSONL, or one question a line; - is standard input.")
     ] = "-",
     document: Annotated[
         list[str] | None,
@@ -77,6 +76,7 @@ def batch(
     *,
     settings: Settings,
     quiet: Quiet = False,
+    no_server: NoServer = False,
 ) -> None:
     """Answer many questions, several at a time. Each row of the input becomes one JSON object, in the same order.
 
@@ -113,11 +113,11 @@ def batch(
         before = finished.total()
         try:
             with notes.progress("reading documents"):
-                own = document_reader(settings)(names) if names else None
+                collection = document_reader(settings)(names) if names else None
             options = RowOptions(
                 settings=settings,
                 names=names,
-                own=own,
+                collection=collection,
                 folder=os.getcwd(),
                 workers=workers,
                 ray=ray,
@@ -125,7 +125,7 @@ def batch(
                 cache_dir=cache_dir,
                 cache_limit=cache_limit,
             )
-            engine = open_row_engine(context, options, notes)
+            engine = open_row_engine(options, notes, no_server)
             stack.callback(engine.close)
             writer = RowWriter(sink)
             stack.callback(writer.sync)

@@ -4,43 +4,41 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.inputs import document_reader, names_document, read_inputs, write_page
+from specprefill_cli.cli.inputs import names_document, read_inputs, write_page
 from specprefill_cli.cli.loading import open_ready_session
-from specprefill_cli.cli.options import MODE_LIST, Html, Json, Quiet, with_settings
-from specprefill_cli.errors import INTERRUPTED, TERMINATED, UsageError
+from specprefill_cli.cli.options import MODE_LIST, Html, Json, Quiet, setting_values, with_settings
+from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, UsageError
 from specprefill_cli.reporting.safe import plain
-from specprefill_cli.settings import PREFILL, Settings
+from specprefill_cli.settings import AUTO, Settings, parse_setting
 
 if TYPE_CHECKING:
-    from specprefill_cli.cli.repl import Repl
+    from specprefill_cli.answering.session import Session
+    from specprefill_cli.documents.document import Collection
+    from specprefill_cli.record import Comparison
+
+COMMANDS = "/mode MODES, /keep RATIO and /exit"
 
 
 @with_settings("documents", "models", "prefill", "decoding", "cache", "output", lists=(MODE_LIST,))
 def compare(
-    context: typer.Context,
     documents: Annotated[
         list[str],
         typer.Argument(
-            metavar="DOCUMENTS... [QUESTION]",
-            help="Files, folders or globs, then the question in quotes. Without a question, start a session.",
+            metavar="DOCUMENTS",
+            help="Files, folders or globs, then the question in quotes (one word: with a ?). Without one, start a session.",
             show_default=False,
         ),
     ],
-    question: Annotated[
-        str | None, typer.Option(help="The question, if it could be taken for a document.", show_default="none")
-    ] = None,
-    cold: Annotated[
-        bool,
-        typer.Option("--cold", help="With one mode, reuse no KV of earlier questions.", rich_help_panel=PREFILL),
-    ] = False,
     *,
     settings: Settings,
     modes: list[str],
@@ -50,9 +48,9 @@ def compare(
 ) -> None:
     """Answer in each mode with the same models. Show answers, times and differences side by side.
 
-    Without a question, start a session: every line is a question, and /help lists commands. Several modes start cold for
-    every question, for comparable times. A single mode reuses the KV of earlier questions about the same documents; the
-    table says so, and --cold turns it off.
+    Without a question, start a session: every line is a question; /mode, /keep and /exit are commands. Several modes
+    start cold for every question, for comparable times. A single mode reuses the KV of earlier questions about the same
+    documents; the table says so, and --memory-cache 0 turns it off.
 
     Examples:
       specprefill compare report.pdf "What is the notice period?"
@@ -61,27 +59,61 @@ def compare(
 
       specprefill compare report.pdf
     """
-    names, question = split_question(documents, question)
+    names, question = split_question(documents)
     if question is None:
         check_session_input(names, to_file=json or html is not None)
     notes = Notes(quiet)
     collection = read_inputs(names, html, settings, notes)
     variants = [settings.varied(mode=mode) for mode in modes]
-    session = open_ready_session(context, variants, notes, any_mode=question is None)
-    from specprefill_cli.answering.comparison import Comparison
-    from specprefill_cli.cli.repl import Repl
+    session = open_ready_session(variants, notes, any_mode=question is None)
+    from specprefill_cli.prefill.prefix_cache import document_cache
 
-    repl = Repl(Comparison(session, collection, cold), settings, tuple(modes), document_reader(settings))
+    session = session.with_cache(document_cache(settings.memory_cache, session.pair))
+    comparer = Comparer(session, collection, settings, modes, notes)
     if question is None:
-        run_session(repl, notes)
+        answer_lines(comparer)
     else:
-        answer_once(repl, question, json, html, notes)
+        answer_once(comparer, question, json, html)
+
+
+@dataclass
+class Comparer:
+    """Answers questions about the documents in the modes of the moment."""
+
+    session: Session
+    collection: Collection
+    settings: Settings
+    modes: Sequence[str]
+    notes: Notes
+
+    def ask(self, question: str) -> Comparison:
+        """Answer a question in all modes."""
+        from specprefill_cli.answering.comparison import compare_modes
+
+        with self.notes.progress("answering") as update:
+            show_mode: Callable[[str], None] = lambda mode: update(f"answering in mode {mode}")  # noqa: E731
+            return compare_modes(self.session, self.collection, question, self.settings, self.modes, show_mode)
+
+    def reply(self, line: str) -> RenderableType:
+        """Run a command or answer a question, and return what to show. Raises UsageError for an unknown command."""
+        from specprefill_cli.reporting.comparison_table import comparison_view
+
+        name, _, argument = line.partition(" ")
+        if not name.startswith("/"):
+            return comparison_view(self.ask(line))
+        if name == "/mode":
+            self.modes = setting_values("mode", argument, name)
+        elif name == "/keep":
+            self.settings = self.settings.varied(keep=parse_setting("keep", argument.strip(), name))
+        else:
+            raise UsageError(f"{name}: no such command; there are {COMMANDS}")
+        return plain(f"mode {','.join(self.modes)}, keep {self.settings.keep or AUTO}")
 
 
 def check_session_input(names: Sequence[str], to_file: bool) -> None:
     """Raises UsageError for arguments that only go with a question."""
     if to_file:
-        raise UsageError("--json and --html need a question; in a session use /save FILE")
+        raise UsageError("--json and --html need a question; give it after the documents")
     if "-" in names:
         raise UsageError(
             "standard input cannot be a document here: the session reads its lines from it; give a question"
@@ -90,61 +122,75 @@ def check_session_input(names: Sequence[str], to_file: bool) -> None:
         raise UsageError("standard input is closed; give a question after the documents")
 
 
-def run_session(repl: Repl, notes: Notes) -> None:
-    """Answer the lines that are typed, or read from a pipe."""
-    from specprefill_cli.cli.repl import open_history, prompted_lines, run_repl
-
+def answer_lines(comparer: Comparer) -> None:
+    """Answer the lines that are typed, or read from a pipe; neither an error nor Ctrl-C ends the session."""
     # Ctrl-C ends an answer; SIGTERM ends the session.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    out = console(sys.stdout)
-    if sys.stdin.isatty():
-        notes.tell("Ask about the documents; /help lists commands, /exit leaves.")
-        lines = prompted_lines(open_history())
-    else:
-        # A line in another encoding is asked with replacement characters.
-        sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
-        lines = echoed(iter(sys.stdin.readline, ""), out)
-    run_repl(repl, lines, out, notes)
+    out, notes = console(sys.stdout), comparer.notes
+    for line in map(str.strip, read_lines(out, notes)):
+        if line == "/exit":
+            return
+        try:
+            if line:
+                out.print(comparer.reply(line))
+        except BrokenPipeError:
+            raise
+        except KeyboardInterrupt:
+            notes.console.print(plain("cancelled; the session goes on", style="yellow"))
+        except Exception as error:
+            # After one question that exhausts a device's memory, for example, others can still be answered.
+            name = "" if isinstance(error, SpecprefillError) else f"{type(error).__name__}: "
+            notes.console.print(plain(f"error: {name}{error}", style="red"))
 
 
-def answer_once(repl: Repl, question: str, json: bool, html: Path | None, notes: Notes) -> None:
-    """Answer one question in all modes: as a table, as an object, and as a page."""
-    from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results
+def read_lines(out: Console, notes: Notes) -> Iterator[str]:
+    """Lines typed at a prompt, where Ctrl-C drops a line and Ctrl-D ends the input; those of a pipe are shown."""
+    # A line in another encoding is asked with replacement characters.
+    sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
+    if not sys.stdin.isatty():
+        for line in iter(sys.stdin.readline, ""):
+            out.print(plain(f"> {line.strip()}", style="dim"))
+            yield line
+        return
+    with suppress(ImportError):
+        # Gives `input` cursor keys and earlier lines.
+        import readline  # noqa: F401
+    notes.tell(f"Ask about the documents; {COMMANDS} are commands.")
+    while True:
+        try:
+            yield input("specprefill> ")
+        except KeyboardInterrupt:
+            print()
+        except EOFError:
+            return
+
+
+def answer_once(comparer: Comparer, question: str, json: bool, html: Path | None) -> None:
+    """Answer one question in all modes: as a table or an object, and as a page."""
+    from specprefill_cli.reporting.comparison_table import comparison_view
 
     try:
-        with notes.progress("answering") as update:
-            repl.show_progress = update
-            table = repl.ask(question)
+        comparison = comparer.ask(question)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if html:
-        results = comparison_results(repl.compared, repl.comparison.misfits)
-        write_page(html, question, repl.comparison.collection, results)
+        write_page(html, comparer.collection, comparison)
     if json:
-        print_json(comparison_record(question, repl.compared, repl.comparison.misfits))
+        print_json(comparison.to_json())
     else:
-        console(sys.stdout).print(table)
+        console(sys.stdout).print(comparison_view(comparison))
 
 
-def echoed(lines: Iterable[str], out: Console) -> Iterator[str]:
-    """Lines from a pipe, each shown before its answer."""
-    for line in lines:
-        out.print(plain(f"> {line.strip()}", style="dim"))
-        yield line
-
-
-def split_question(arguments: Sequence[str], question: str | None) -> tuple[list[str], str | None]:
+def split_question(arguments: Sequence[str]) -> tuple[list[str], str | None]:
     """The documents and the question: the last argument is one if it reads like one and does not name a file.
 
     Raises UsageError for an empty question.
     """
     from specprefill_cli.documents.cleaning import clean_question
 
-    names = list(arguments)
-    last = names[-1]
-    like_question = len(last.split()) != 1 or last.endswith("?")
-    if question is None and len(names) > 1 and like_question and not names_document(last):
-        question = names.pop()
-    if question is not None:
-        clean_question(question)
-    return names, question
+    *names, last = arguments
+    reads_like_question = len(last.split()) != 1 or last.endswith("?")
+    if not names or not reads_like_question or names_document(last):
+        return list(arguments), None
+    clean_question(last)
+    return names, last

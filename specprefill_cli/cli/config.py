@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.console import console, plain_table, print_json
+from specprefill_cli.cli.console import console, print_json
 from specprefill_cli.cli.options import Json, choices_of, setting_names
+from specprefill_cli.cli.sources import set_value, sourced_values
 from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.settings import AUTO, SETTINGS, check_choice, config_path
 
 app = typer.Typer(no_args_is_help=True)
-
-Name = Annotated[str, typer.Argument(help="A setting's name, as in `config show`.", autocompletion=setting_names)]
 
 
 @app.callback()
@@ -29,19 +29,9 @@ def group() -> None:
     """
 
 
-@app.command("path")
-def path() -> None:
-    """Print the path of the config file, whether it exists or not.
-
-    Example:
-      $EDITOR "$(specprefill config path)"
-    """
-    print(config_path())
-
-
 @app.command("show")
 def show(json: Json = False) -> None:
-    """Show every setting, its value, and where that comes from: default, file or environment.
+    """Show the path of the config file, and every setting with its value and source: default, file or environment.
 
     Examples:
       specprefill config show
@@ -49,8 +39,6 @@ def show(json: Json = False) -> None:
       specprefill config show --json | jq '.settings[] | select(.source == "file")'
     """
     from dataclasses import asdict
-
-    from specprefill_cli.cli.sources import sourced_values
 
     values = sourced_values()
     if json:
@@ -62,45 +50,30 @@ def show(json: Json = False) -> None:
         place = f"{sourced.source} ({sourced.place})" if sourced.place else sourced.source
         table.add_row(name, plain(as_written(name, sourced.value)), plain(place))
     console(sys.stdout).print(table)
+    print(f"config file: {config_path()}")
 
 
 @app.command("set")
-def set_(name: Name, value: Annotated[str, typer.Argument(help="Its new value.", show_default=False)]) -> None:
-    """Write a setting into the config file; everything else in it stays.
+def set_(
+    name: Annotated[str, typer.Argument(help="A setting's name, as in `config show`.", autocompletion=setting_names)],
+    value: Annotated[str, typer.Argument(help="Its new value.", show_default=False)],
+) -> None:
+    """Write a setting into the config file; everything else in it stays. An editor can change the file too.
 
     Examples:
       specprefill config set keep 0.2
 
-      specprefill config set mode select
+      specprefill config set pair qwen2.5-7b
     """
     name = name.replace("-", "_")
     if name in SETTINGS and choices_of(SETTINGS[name]):
         check_choice(value, choices_of(SETTINGS[name]), f"config set: {name}")
-    store(name, value)
-
-
-def store(name: str, value: str) -> None:
-    """Write a setting into the config file, and say where it stands, or what wins over it."""
-    from specprefill_cli.cli.sources import set_value
-
     file = config_path()
     stored = set_value(file, name, value)
     print(f"{name} = {as_written(name, stored)} in {file}", file=sys.stderr)
     variable = SETTINGS[name].variable
     if variable in os.environ:
         print(f"but {variable} is set and wins over the file", file=sys.stderr)
-
-
-@app.command("unset")
-def unset(name: Name) -> None:
-    """Remove a setting from the config file, so that its default applies again.
-
-    Example:
-      specprefill config unset keep
-    """
-    from specprefill_cli.cli.sources import unset_value
-
-    unset_value(config_path(), name.replace("-", "_"))
 
 
 def as_written(name: str, value: Any) -> str:

@@ -11,12 +11,11 @@ from functools import cached_property
 from typing import Any, TextIO, cast
 
 from rich.console import Console, RenderableType
-from rich.table import Table
 
 from specprefill_cli.reporting.safe import plain
 
 
-class Trimmed:
+class TrimmedStream:
     """A stream that drops the spaces at the ends of lines: rich pads every line of a table to its width."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -43,19 +42,11 @@ class NotesConsole(Console):
         discard(sys.stderr)
 
 
-def console(stream: TextIO, piped_width: int = 200, kind: type[Console] = PipeConsole) -> Console:
-    """A rich console on a stream; a pipe gets a width at which table rows stay on one line, and no padding."""
+def console(stream: TextIO, piped_width: int = 200, console_class: type[Console] = PipeConsole) -> Console:
+    """A rich console on a stream; on a pipe it is so wide that table rows stay on one line, and pads nothing."""
     if stream.isatty():
-        return kind(file=stream, highlight=False)
-    return kind(file=cast(TextIO, Trimmed(stream)), highlight=False, width=piped_width)
-
-
-def plain_table(*header: str) -> Table:
-    """A table without lines; without a header, its first column is dimmed."""
-    table = Table(*header, show_header=bool(header), box=None, padding=(0, 2, 0, 0))
-    if not header:
-        table.add_column(style="dim", no_wrap=True)
-    return table
+        return console_class(file=stream, highlight=False)
+    return console_class(file=cast(TextIO, TrimmedStream(stream)), highlight=False, width=piped_width)
 
 
 class Notes:
@@ -74,7 +65,7 @@ class Notes:
             self.console.print(renderable)
 
     def tell(self, text: str) -> None:
-        """Show a text literally: what looks like markup in it is not obeyed."""
+        """Show a text literally: markup in it means nothing."""
         self.show(plain(text))
 
     def line(self, text: str, style: str = "") -> None:
@@ -93,7 +84,7 @@ class Notes:
             yield lambda _text: None
             return
         with self.console.status(plain(text)) as status:
-            yield lambda newer: status.update(plain(newer))
+            yield lambda new_text: status.update(plain(new_text))
 
     @contextmanager
     def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int, str], None]]:

@@ -1,36 +1,34 @@
-"""`specprefill doctor` and `specprefill plugins`: whether everything is in place, and what other packages add."""
+"""`specprefill doctor`: whether everything is in place."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.console import Notes, console, plain_table, print_json
-from specprefill_cli.cli.options import Given, Json, with_settings
-from specprefill_cli.cli.sources import merge_settings
-from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, Check, State, any_broken, diagnose
-from specprefill_cli.errors import UsageError
-from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.options import Json, with_settings
+from specprefill_cli.diagnostics import State
+from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, diagnose
 from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.settings import MODELS, Settings
 
 STYLES = {State.OK: "green", State.LIMITED: "yellow", State.NO: "yellow", State.BROKEN: "bold red"}
 
 
-@with_settings("models", without=("tensor_parallel", "offline"))
+@with_settings("models", "prompt", without=("tensor_parallel", "offline"))
 def doctor(
     *,
-    given: Given,
+    settings: Settings,
     tokens: Annotated[
         int, typer.Option(min=1, help="Prompt length to count memory for.", rich_help_panel=MODELS)
     ] = DEFAULT_TOKENS,
     json: Json = False,
 ) -> None:
-    """Check versions, devices, memory for a pair, folders and the bundled files. Download nothing.
+    """Check versions, devices, plugins, the memory for a pair, and what works with it. Download nothing.
 
     Exit with 1 if something necessary is broken. `limited` and `no` are information only.
 
@@ -39,57 +37,21 @@ def doctor(
 
       specprefill doctor --pair qwen2.5-7b --tokens 32768
 
+      specprefill doctor --draft ./small --target ./checkpoint
+
       specprefill doctor --json | jq '.checks[] | select(.state != "ok")'
     """
-    problem = None
-    try:
-        settings = merge_settings(given)
-    except UsageError as error:
-        # A broken config file is one finding among others.
-        settings = Settings(**given)
-        problem = str(error)
     with Notes(json).progress("checking"):
-        checks = diagnose(settings, tokens, problem)
-    show_checks(checks, json)
-
-
-def show_checks(checks: Sequence[Check], json: bool, **more: Any) -> None:
-    """Print findings as a table, or with `more` as one JSON object; raises Exit where something needed is broken."""
-    broken = any_broken(checks)
+        checks = diagnose(settings, tokens)
+    broken = any(check.state is State.BROKEN for check in checks)
     if json:
-        print_json({**more, "ok": not broken, "checks": [asdict(check) for check in checks]})
+        print_json({"ok": not broken, "checks": [asdict(check) for check in checks]})
     else:
         table = plain_table()
-        table.add_column(no_wrap=True)
+        table.columns[1].no_wrap = True
         table.add_column(overflow="fold")
         for check in checks:
             table.add_row(plain(check.name), plain(check.state.value, STYLES[check.state]), plain(check.detail))
         console(sys.stdout).print(table)
     if broken:
         raise typer.Exit(1)
-
-
-def plugins(json: Json = False) -> None:
-    """List the modes and scorers that other installed packages add, and whether they can be loaded.
-
-    A package adds them through the entry-point groups `specprefill.modes` and `specprefill.scorers`.
-
-    Examples:
-      specprefill plugins
-
-      specprefill plugins --json | jq -r '.plugins[].name'
-    """
-    rows = [(registry.kind, plugin) for registry in (MODES, SCORERS) for plugin in registry.plugins()]
-    notes = Notes(quiet=False)
-    for _, plugin in rows:
-        if plugin.error is not None:
-            notes.warn(plugin.error)
-    if json:
-        print_json({"plugins": [{"kind": kind, **asdict(plugin)} for kind, plugin in rows]})
-    elif not rows:
-        notes.tell("no installed package adds a mode or a scorer")
-    else:
-        table = plain_table("plugin", "kind", "source", "state")
-        for kind, plugin in rows:
-            table.add_row(plain(plugin.name), kind, plain(plugin.source), "ok" if plugin.error is None else "broken")
-        console(sys.stdout).print(table)

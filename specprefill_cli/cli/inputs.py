@@ -1,9 +1,8 @@
-"""What `ask`, `plan`, `passages` and `compare` have in common: documents, a question, and a page to write."""
+"""Inputs of `ask`, `plan`, `passages` and `compare`: documents, a question, and the page to write."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,13 +16,13 @@ from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
-    from specprefill_cli.reporting.html import PageResult
+    from specprefill_cli.record import Comparison
 
-EXAMPLE_DOCUMENT, EXAMPLE_QUESTION = "report.pdf", '"What is the notice period?"'
+EXAMPLE = 'report.pdf "What is the notice period?"'
 
 
 def document_reader(settings: Settings) -> Callable[..., Collection]:
-    """What reads documents by name, as the settings want it."""
+    """A function that reads documents by name, under these settings."""
     from specprefill_cli.documents import read_collection
 
     return partial(read_collection, strict=settings.strict)
@@ -39,38 +38,29 @@ def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings,
         check_can_write(html, "--html")
     with notes.progress("reading documents") as step:
         collection = document_reader(settings)(documents, step=step)
-    if html is not None:
-        check_no_document(html, collection, "--html")
+    if html is not None and any(same_file(html, Path(document.name)) for document in collection.documents):
+        raise UsageError(f"--html {html}: this is one of the documents; give another name")
     return collection
 
 
-def check_no_document(path: Path, collection: Collection, option: str) -> None:
-    """Raises UsageError for an output file that is one of the documents."""
-    if any(same_file(path, Path(document.name)) for document in collection.documents):
-        raise UsageError(f"{option} {path}: this is one of the documents; give another name")
-
-
-def write_page(path: Path, question: str, collection: Collection, results: Sequence[PageResult]) -> None:
+def write_page(path: Path, collection: Collection, comparison: Comparison) -> None:
     """Write the page of a question. Raises SpecprefillError when it cannot be written."""
     from specprefill_cli.reporting.html import render_page
 
-    write_whole(path, render_page(question, collection, results))
+    write_whole(path, render_page(collection, comparison))
 
 
-def checked_arguments(command: str, documents: Sequence[str] | None, question: str | None) -> tuple[list[str], str]:
-    """The documents and the question of a command; the question `-` is read from standard input.
+def check_arguments(command: str, documents: Sequence[str] | None, question: str | None) -> tuple[list[str], str]:
+    """Return the documents and the question of a command; the question `-` is read from standard input.
 
     Raises UsageError where either is missing, and for a question that is empty or one of the documents.
     """
     from specprefill_cli.documents.cleaning import clean_question
 
-    if question is None:
-        raise missing("the documents and the question are", command, EXAMPLE_DOCUMENT, EXAMPLE_QUESTION)
     # A single argument stands in the question's place, whatever it is.
-    if not documents and names_document(question):
-        raise missing("the question is", command, shlex.quote(question), EXAMPLE_QUESTION)
-    if not documents:
-        raise missing("the documents are", command, EXAMPLE_DOCUMENT, shlex.quote(question))
+    if question is None or not documents:
+        missing = "documents are" if question and not names_document(question) else "question is"
+        raise UsageError(f"{command}: the {missing} missing; for example: specprefill {command} {EXAMPLE}")
     if question == "-":
         question = read_question(documents)
     clean_question(question)
@@ -79,11 +69,6 @@ def checked_arguments(command: str, documents: Sequence[str] | None, question: s
             f"{question}: this is a file, but it stands where the question belongs; give the question last, in quotes"
         )
     return list(documents), question
-
-
-def missing(subject: str, command: str, document: str, question: str) -> UsageError:
-    """What to raise where an argument is missing, with an example of both."""
-    return UsageError(f"{command}: {subject} missing; for example: specprefill {command} {document} {question}")
 
 
 def names_document(argument: str) -> bool:

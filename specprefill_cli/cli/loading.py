@@ -6,12 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from specprefill_cli.cli import STARTED
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import read_inputs
-from specprefill_cli.documents.collect import STANDARD_INPUT
-from specprefill_cli.engine.request import Done, Request
+from specprefill_cli.engine.request import Done, Engine, Request
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.hub import may_download
 from specprefill_cli.models.pairs import chosen_pair
@@ -20,32 +18,23 @@ from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
+    from specprefill_cli.batching.engine_rows import Reader
     from specprefill_cli.documents.document import Collection
-    from specprefill_cli.endpoint.session import EndpointEngine
     from specprefill_cli.engine.http import HttpEngine
-    from specprefill_cli.engine.local import LocalEngine
 
 
-def running_server(context: typer.Context, settings: Settings, notes: Notes) -> HttpEngine | None:
-    """This user's server, where one runs that answers as this process would, and --no-server was not given.
-
-    None for a target behind an endpoint, which no server of ours asks.
-    """
-    if context.obj.get("no_server") or is_endpoint(settings.target):
+def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
+    """This user's server, where one runs that answers as this process would; none asks a target behind an endpoint."""
+    if is_endpoint(settings.target):
         return None
     from specprefill_cli.serving.control import server_for
 
-    return server_for(
-        settings, lambda: seconds_since_start(context), lambda reason: notes.line(f"specprefill: {reason}")
-    )
+    return server_for(settings, seconds_since_start, lambda reason: notes.line(f"specprefill: {reason}"))
 
 
-def open_ready_session(
-    context: typer.Context | None, variants: Sequence[Settings], notes: Notes, any_mode: bool = False
-) -> Session:
+def open_ready_session(variants: Sequence[Settings], notes: Notes, any_mode: bool = False) -> Session:
     """Load the pair and run it once in each of the variants that will be asked for.
 
-    context: knows when the program started; None: the caller measures start-up
     any_mode: whether other modes than those of the variants may be asked for later, so that the draft may be needed
 
     Raises SpecprefillError when a model cannot be loaded.
@@ -67,24 +56,26 @@ def open_ready_session(
             session = open_session(variants[0], any(map(loads_draft, possible)))
         for variant in variants:
             session.warm_up(variant.varied(scorer=resolve_scorer(variant.scorer, session.pair, variant.mode)))
-    if context is not None:
-        session.startup_seconds = seconds_since_start(context)
+    session.startup_seconds = seconds_since_start()
     return session
 
 
-def open_engine(context: typer.Context, settings: Settings, notes: Notes) -> LocalEngine | EndpointEngine:
-    """An engine for one question. Raises SpecprefillError when a model cannot be loaded."""
-    session = open_ready_session(context, [settings], notes)
-    if is_endpoint(settings.target):
-        from specprefill_cli.endpoint.session import EndpointEngine
+def open_engine(
+    session: Session, settings: Settings, concurrency: int | None = 1, read: Reader | None = None
+) -> Engine:
+    """An engine that asks a session. concurrency: questions at once, None for as many as pay; read: reads documents."""
+    from specprefill_cli.documents import read_collection
 
-        return EndpointEngine(session)
+    if is_endpoint(settings.target):
+        from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
+
+        return EndpointEngine(session, concurrency or CAPACITY, read or read_collection)
     from specprefill_cli.engine.local import LocalEngine
 
-    return LocalEngine(session, concurrency=1)
+    return LocalEngine(session, concurrency, read=read or read_collection)
 
 
-def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine:
+def open_draft_side(settings: Settings, notes: Notes) -> Engine:
     """An engine with the draft, where the scorer needs it, and of the target only its configuration and tokenizer.
 
     Raises SpecprefillError when they cannot be loaded.
@@ -96,18 +87,18 @@ def open_draft_side(settings: Settings, notes: Notes) -> LocalEngine:
         import_transformers()
         from specprefill_cli.answering.session import open_session
         from specprefill_cli.distributed.ranks import ALONE
-        from specprefill_cli.engine.local import LocalEngine
         from specprefill_cli.prefill.registry import runs_draft
         from specprefill_cli.record import PLANNED_MODE
 
         with_draft = runs_draft(PLANNED_MODE, settings.scorer)
-        return LocalEngine(open_session(settings, with_draft, target_weights=False, ranks=ALONE), concurrency=1)
+        session = open_session(settings, with_draft, target_weights=False, ranks=ALONE)
+    return open_engine(session, settings)
 
 
 def prepare_target(settings: Settings, notes: Notes) -> None:
     """Convert a target in a file that was not converted before, and show why that takes a while.
 
-    Raises SpecprefillError, before torch is imported, for a pair whose target is not here and cannot be downloaded.
+    Raises SpecprefillError, before torch is imported, if the target is not here and cannot be downloaded.
     """
     target = chosen_pair(settings).target
     if settings.target is None:
@@ -121,36 +112,26 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
         ref.source(update)
 
 
-def seconds_since_start(context: typer.Context) -> float:
+def seconds_since_start() -> float:
     """Time since the program started."""
-    return time.perf_counter() - context.obj["started"]
+    return time.perf_counter() - STARTED
 
 
 def ask_draft(
-    context: typer.Context,
     task: str,
     names: Sequence[str],
-    collection: Collection | None,
     question: str,
     settings: Settings,
     notes: Notes,
+    no_server: bool,
     top: int | None = None,
-) -> tuple[Any, float]:
-    """The result of a task of `Request`, and the seconds of start-up.
-
-    names: of the documents; collection: the documents, where they were read already
-    """
-    # Standard input gives its document only once.
-    read_before = collection is not None and STANDARD_INPUT in names
-    server = None if read_before else running_server(context, settings, notes)
-    engine: HttpEngine | LocalEngine
+) -> Any:
+    """The result of a task of `Request` that needs no answer. names: of the documents."""
+    engine: Engine | None = None if no_server else find_server(settings, notes)
     documents: Collection | tuple[str, ...] = tuple(names)
-    if server is not None:
-        engine = server
-    else:
-        documents = read_inputs(names, None, settings, notes) if collection is None else collection
+    if engine is None:
+        documents = read_inputs(names, None, settings, notes)
         engine = open_draft_side(settings, notes)
-    startup_seconds = seconds_since_start(context)
     request = Request(documents=documents, question=question, settings=settings, task=task, top=top)
     with notes.progress("reading the documents with the draft"):
-        return next(event.result for event in engine.ask(request) if isinstance(event, Done)), startup_seconds
+        return next(event.result for event in engine.ask(request) if isinstance(event, Done))

@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from specprefill_cli import __version__
 from specprefill_cli.cli.console import Notes, close_broken_pipe
@@ -25,51 +24,15 @@ from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.signals import Termination
 
-# Start-up time is counted from here, as early as possible.
-STARTED = time.perf_counter()
-# The product's commands by name: in which module, under which name.
-PRODUCT = {
-    "ask": "ask:ask",
-    "batch": "batch:batch",
-    "compare": "compare:compare",
-    "passages": "passages:passages",
-    "plan": "plan:plan",
-    "serve": "serve:serve",
-    "pairs": "pairs:app",
-    "plugins": "doctor:plugins",
-    "doctor": "doctor:doctor",
-    "config": "config:app",
-}
+# The product's commands, each a function of that name in a module of that name; `config` is a typer app.
+PRODUCT = ("ask", "batch", "compare", "passages", "plan", "serve", "pairs", "doctor", "config")
 # Further commands, each a typer app or a function. The lab's are added this way, so that the product does not import it.
 COMMANDS = "specprefill.commands"
 LAB_PANEL = "Measure and calibrate"
 
 
-class Command(TyperCommand):
-    """A command whose usage shows an argument's metavar without more brackets and dots."""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        arguments = [param for param in self.get_params(ctx) if isinstance(param, TyperArgument)]
-        pieces = (
-            piece
-            for param in arguments
-            for piece in ([param.metavar] if param.metavar else param.get_usage_pieces(ctx))
-        )
-        return [str(self.options_metavar), *pieces]
-
-
-def tidy(app: typer.Typer) -> None:
-    """Let all commands of an app, and of the apps in it, show their help in one way."""
-    for command in app.registered_commands:
-        if not issubclass(command.cls or TyperCommand, Command):
-            command.cls = Command
-    for group in app.registered_groups:
-        if group.typer_instance is not None:
-            tidy(group.typer_instance)
-
-
 class PipeGroup(TyperGroup):
-    """Commands whose output may be cut short: `specprefill ... | head` is no error."""
+    """Commands that may lose their reader: `specprefill ... | head` is no error."""
 
     def invoke(self, ctx: Any) -> object:
         try:
@@ -92,16 +55,15 @@ def command_line(only: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name, place in PRODUCT.items():
+    for name in PRODUCT:
         if only in (None, name):
-            module, _, attribute = place.partition(":")
-            add(app, name, getattr(import_module(f"specprefill_cli.cli.{module}"), attribute))
+            module = import_module(f"specprefill_cli.cli.{name}")
+            add(app, name, getattr(module, "app", None) or getattr(module, name))
     for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name) if only is None else ():
         try:
             add(app, entry.name, entry.load(), LAB_PANEL)
         except Exception as error:
             Notes(quiet=False).warn(f"command '{entry.name}' of {entry.value} cannot be loaded ({first_line(error)})")
-    tidy(app)
     return app
 
 
@@ -113,8 +75,8 @@ def add(app: typer.Typer, name: str, command: Any, panel: str | None = None) -> 
         app.command(name, rich_help_panel=panel)(command)
 
 
-def command_in(arguments: Sequence[str]) -> str | None:
-    """The product's command that is called, so that no other need be imported; None where that is not sure."""
+def find_command(arguments: Sequence[str]) -> str | None:
+    """The product's command in the arguments, so that no other need be imported; None where that is not sure."""
     first = next((argument for argument in arguments if argument != "--debug"), None)
     return first if first in PRODUCT else None
 
@@ -127,15 +89,12 @@ def show_version(requested: bool) -> None:
 
 
 def common(
-    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Take the options that stand before the command."""
-    # main() reads --debug itself, before the command line is parsed.
-    context.obj = context.obj or {"started": STARTED}
+    """Take the options that stand before the command. main() reads --debug itself, before the command line is parsed."""
 
 
 def main() -> None:
@@ -150,7 +109,7 @@ def main() -> None:
     keep_freed_memory()
     bound_spinning(os.environ)
     termination = Termination()
-    with termination.handled():
+    with termination.handle_signal():
         code = run(debug)
     sys.exit(TERMINATED if termination.requested and code == INTERRUPTED else code)
 
@@ -160,7 +119,7 @@ def run(debug: bool) -> int | str | None:
     try:
         try:
             enter_run()
-            typer.main.get_command(command_line(command_in(sys.argv[1:])))(obj={"started": STARTED})
+            typer.main.get_command(command_line(find_command(sys.argv[1:])))()
         finally:
             sys.stdout.flush()
     except SystemExit as ended:

@@ -46,21 +46,16 @@ Html = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print no table, no progress and no warnings.", rich_help_panel=OUTPUT)
 ]
-# Both are required; `checked_arguments` says so with an example.
+# Both are required; `check_arguments` says so with an example.
 Documents = Annotated[
     list[str] | None,
-    typer.Argument(metavar="DOCUMENTS...", help="Files, folders or globs; - is standard input.", show_default=False),
+    typer.Argument(metavar="DOCUMENTS", help="Files, folders or globs; - is standard input.", show_default="required"),
 ]
 Question = Annotated[
     str | None,
-    typer.Argument(metavar="QUESTION", help="The question, in quotes; - is standard input.", show_default=False),
+    typer.Argument(metavar="QUESTION", help="The question, in quotes; - is standard input.", show_default="required"),
 ]
-NO_SERVER = Parameter(
-    "no_server",
-    Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[bool, typer.Option("--no-server", help="Load the models here even if a server is running.")],
-)
+NoServer = Annotated[bool, typer.Option("--no-server", help="Load the models here even if a server is running.")]
 # Settings given on the command line, by name, as they were written there.
 Given = Mapping[str, Any]
 
@@ -93,15 +88,11 @@ def complete(name: str, several: bool = False) -> Callable[[str], list[str]]:
 
     def completion(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
-        unused = [value for value in suggestions(name) if value not in before.split(",")]
+        values = choices_of(SETTINGS[name]) or SETTINGS[name].words
+        unused = [value for value in values if value not in before.split(",")]
         return [before + comma + value for value in unused if value.startswith(last)]
 
     return completion
-
-
-def suggestions(name: str) -> Sequence[str]:
-    """Values to offer for a setting."""
-    return choices_of(SETTINGS[name]) or SETTINGS[name].words
 
 
 def setting_names(incomplete: str) -> list[str]:
@@ -127,10 +118,10 @@ class ListOption:
     help: str
     default: str | None = None
 
-    def values(self, text: str | None, own: Any) -> list[Any]:
-        """The values in a list, or the setting's own. Raises UsageError for a wrong value."""
+    def values(self, text: str | None, setting_value: Any) -> list[Any]:
+        """The values in a list, or the setting's single value. Raises UsageError for a wrong value."""
         text = self.default if text is None else text
-        return [own] if text is None else setting_values(self.name, text, self.flag)
+        return [setting_value] if text is None else setting_values(self.name, text, self.flag)
 
     def parameter(self) -> Parameter:
         """The option as a parameter that typer reads."""
@@ -149,7 +140,7 @@ MODE_LIST = ListOption("mode", "--modes", "Prefill modes, comma-separated", "ful
 
 
 def with_settings(
-    *names: str, without: Collection[str] = (), lists: Collection[ListOption] = (), served: bool = False
+    *names: str, without: Collection[str] = (), lists: Collection[ListOption] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command options for settings: whole panels ("models") or single settings ("seed") by name.
 
@@ -158,7 +149,7 @@ def with_settings(
     - `given`: the settings that were given on the command line;
     - the plural of a setting with a list option (`modes`): its values.
 
-    The options take their place among the command's own. served: whether it asks a running server
+    The options take their place among the command's own.
     """
     listed = {option.name: option for option in lists}
     chosen = [
@@ -169,22 +160,18 @@ def with_settings(
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         accepted = inspect.signature(function, eval_str=True).parameters
-        own = [parameter for name, parameter in accepted.items() if name != "context"]
         supplied = {"settings", "given", *(f"{name}s" for name in listed)}
         options = [*(option.parameter() for option in lists), *map(parameter_of, chosen)]
-        first = next(index for index, parameter in enumerate(own) if parameter.name in supplied)
-        parameters = [parameter for parameter in own if parameter.name not in supplied]
-        parameters[first:first] = options
+        place = next(index for index, name in enumerate(accepted) if name in supplied)
+        parameters = [parameter for name, parameter in accepted.items() if name not in supplied]
+        parameters[place:place] = options
         parameters.insert(0, Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context))
-        if served:
-            parameters.append(NO_SERVER)
 
         @functools.wraps(function)
         def command(context: typer.Context, **values: Any) -> None:
-            context.obj["no_server"] = values.pop(NO_SERVER.name, False)
             flags = {option.name: values.pop(option.name) for option in options}
             given = {name: value for name, value in flags.items() if is_given(context, name)}
-            supplies: dict[str, Any] = {"context": context, "given": given}
+            supplies: dict[str, Any] = {"given": given}
             if "settings" in accepted:
                 settings = merge_settings({name: value for name, value in given.items() if name not in listed})
                 if PAIR in chosen:

@@ -1,4 +1,4 @@
-"""`specprefill passages`: what the documents say about a question, for any other model or for reading."""
+"""`specprefill passages`: the passages about a question, for any other model or for reading."""
 
 from __future__ import annotations
 
@@ -8,22 +8,15 @@ from typing import Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes, print_json
-from specprefill_cli.cli.inputs import checked_arguments
+from specprefill_cli.cli.inputs import check_arguments
 from specprefill_cli.cli.loading import ask_draft
-from specprefill_cli.cli.options import OF_TARGET, Documents, Json, Question, Quiet, with_settings
+from specprefill_cli.cli.options import OF_TARGET, Documents, Json, NoServer, Question, Quiet, with_settings
 from specprefill_cli.engine.request import PASSAGES
 from specprefill_cli.settings import OUTPUT, Settings
 
 
-@with_settings(
-    "documents",
-    "models",
-    "prefill",
-    without=(*OF_TARGET, "positions"),
-    served=True,
-)
+@with_settings("documents", "models", "prefill", without=(*OF_TARGET, "positions"))
 def passages(
-    context: typer.Context,
     documents: Documents = None,
     question: Question = None,
     top: Annotated[
@@ -39,6 +32,7 @@ def passages(
     settings: Settings,
     json: Json = False,
     quiet: Quiet = False,
+    no_server: NoServer = False,
 ) -> None:
     """Print the passages that matter for a question, in document order. Run only the draft.
 
@@ -49,9 +43,9 @@ def passages(
 
       specprefill passages docs/ "Who signed?" --json | jq -r '.passages[].text'
     """
-    names, question = checked_arguments("passages", documents, question)
+    names, question = check_arguments("passages", documents, question)
     notes = Notes(quiet)
-    retrieval, _ = ask_draft(context, PASSAGES, names, None, question, settings, notes, top)
+    retrieval = ask_draft(PASSAGES, names, question, settings, notes, no_server, top)
     from specprefill_cli.reporting.evidence import by_page
     from specprefill_cli.reporting.safe import printable
 
@@ -61,7 +55,7 @@ def passages(
         print_json(asdict(retrieval))
         return
     texts = [
-        f"[{place}]\n" + "\n\n".join(" ".join(passage.text.split()) for passage in together)
-        for place, together in by_page(retrieval.passages)
+        f"[{place}]\n" + "\n\n".join(" ".join(passage.text.split()) for passage in passages_there)
+        for place, passages_there in by_page(retrieval.passages)
     ]
     print(printable("\n\n".join(texts)), flush=True)

@@ -1,19 +1,16 @@
-"""What answers the rows of a batch: an engine in this process, a server, an endpoint, or engines in Ray actors."""
+"""Engines for the rows of a batch: in this process, a server, an endpoint, or Ray actors."""
 
 from __future__ import annotations
 
 import os
 import re
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.inputs import document_reader
-from specprefill_cli.cli.loading import open_ready_session, running_server
+from specprefill_cli.cli.loading import find_server, open_engine, open_ready_session
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.errors import UsageError
@@ -31,17 +28,17 @@ ADDRESS = re.compile(r"auto|[^\s/]+:\d+")
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions:
-    """Options of `batch` about where rows are answered; opens the engine that answers them in one process.
+    """Options of `batch` about where rows are answered.
 
-    names, own: documents of rows that name none, and what they hold
-    folder: the working directory, which the paths of documents are relative to
+    names, collection: documents of rows that name none, and what they hold; None without any
+    folder: the working directory; document paths are relative to it
     workers, ray: Ray actors, and their cluster; None for both: this process
     concurrency: rows that one engine answers at once; None: as many as pay; cache_limit: of the folder, in GiB
     """
 
     settings: Settings
     names: tuple[str, ...]
-    own: Collection | None
+    collection: Collection | None
     folder: str
     workers: int | None = None
     ray: str | None = None
@@ -54,32 +51,24 @@ class RowOptions:
         os.chdir(self.folder)
         keep_freed_memory()
         bound_spinning(os.environ)
-        return self.open(None, Notes(quiet=True))
+        return self.open(Notes(quiet=True))
 
-    def open(self, context: typer.Context | None, notes: Notes) -> RowEngine:
-        """Load the models, and warm them up. context: knows when the program started; None: it starts here."""
-        began = time.perf_counter()
+    def open(self, notes: Notes) -> RowEngine:
+        """Load the models, and warm them up."""
         settings = self.settings
-        session = open_ready_session(context, [settings], notes)
+        session = open_ready_session([settings], notes)
         from specprefill_cli.batching.engine_rows import EngineRows, read_once
+        from specprefill_cli.engine.local import LocalEngine
         from specprefill_cli.prefill.disk_cache import DiskCache
         from specprefill_cli.prefill.prefix_cache import document_cache
 
         store = DiskCache(self.cache_dir, int(self.cache_limit * 2**30), notes.warn) if self.cache_dir else None
         session = session.with_cache(document_cache(settings.memory_cache, session.pair, store))
-        if context is None:
-            session.startup_seconds = time.perf_counter() - began
-        reader = read_once(document_reader(settings))
-        own = () if self.own is None else self.own
-        if is_endpoint(settings.target):
-            from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
-
-            return EngineRows(EndpointEngine(session, self.concurrency or CAPACITY, reader), settings, own)
-        from specprefill_cli.engine.local import LocalEngine
-
-        engine = LocalEngine(session, self.concurrency, read=reader)
-        engine.start()
-        return EngineRows(engine, settings, own)
+        read = read_once(document_reader(settings))
+        engine = open_engine(session, settings, self.concurrency, read)
+        if isinstance(engine, LocalEngine):
+            engine.start()
+        return EngineRows(engine, settings, () if self.collection is None else self.collection)
 
 
 def check_workers(settings: Settings, workers: int | None, ray: str | None) -> None:
@@ -92,22 +81,22 @@ def check_workers(settings: Settings, workers: int | None, ray: str | None) -> N
         raise UsageError(f"--ray {ray}: give auto on a machine of the cluster, or HOST:PORT")
 
 
-def open_row_engine(context: typer.Context, options: RowOptions, notes: Notes) -> RowEngine:
-    """The engine that the options ask for. Raises SpecprefillError where it cannot be opened."""
+def open_row_engine(options: RowOptions, notes: Notes, no_server: bool) -> RowEngine:
+    """The engine for these options. Raises SpecprefillError where it cannot be opened."""
     settings = options.settings
-    if options.workers is None and options.ray is None:
-        # A server keeps no files, and standard input is here.
-        here = options.cache_dir is not None or STANDARD_INPUT in options.names
-        server = None if here else running_server(context, settings, notes)
-        if server is not None:
-            from specprefill_cli.batching.engine_rows import EngineRows
+    if options.workers is not None or options.ray is not None:
+        from specprefill_cli.batching.ray_rows import connect
 
-            engine = replace(server, capacity=options.concurrency or server.capacity)
-            return EngineRows(engine, settings, options.names)
-        return options.open(context, notes)
-    from specprefill_cli.batching.ray_rows import connect
+        gpus = 0 if settings.devices == "cpu" else settings.tensor_parallel
+        with notes.progress("starting the workers"):
+            # With one row at a time, a row that ends its worker costs no other row an attempt.
+            return connect(options, options.ray, options.workers, gpus, options.concurrency or 1)
+    # A server keeps no files, and standard input is here.
+    is_local = no_server or options.cache_dir is not None or STANDARD_INPUT in options.names
+    server = None if is_local else find_server(settings, notes)
+    if server is None:
+        return options.open(notes)
+    from specprefill_cli.batching.engine_rows import EngineRows
 
-    gpus = 0 if settings.devices == "cpu" else settings.tensor_parallel
-    with notes.progress("starting the workers"):
-        # With one row at a time, a row that ends its worker costs no other row an attempt.
-        return connect(options, options.ray, options.workers, gpus, options.concurrency or 1)
+    engine = replace(server, capacity=options.concurrency or server.capacity)
+    return EngineRows(engine, settings, options.names)

@@ -10,12 +10,13 @@ from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.console import Notes, console, plain_table, print_json
+from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.inputs import document_reader
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.refs import parse_endpoint
 from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.settings import Settings
 
 SERVER = "Server"
@@ -30,7 +31,7 @@ def serve(
     documents: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[DOCUMENTS...]", help="Documents to read ahead, for questions that bring none.", show_default=False
+            metavar="DOCUMENTS", help="Documents to read ahead, for questions that bring none.", show_default=False
         ),
     ] = None,
     http: Annotated[
@@ -112,7 +113,7 @@ def serve(
 
     notes = Notes(quiet)
     with notes.progress("reading documents"):
-        own = document_reader(settings)(documents) if documents else None
+        collection = document_reader(settings)(documents) if documents else None
     options = ServeOptions(
         http=http,
         token_file=token_file,
@@ -125,7 +126,7 @@ def serve(
         upstream=ref,
         shadow=shadow,
     )
-    raise typer.Exit(start(settings, own, options, notes.tell))
+    raise typer.Exit(start(settings, collection, options, notes.tell))
 
 
 def control(stop: bool, json: bool, notes: Notes) -> None:

@@ -37,10 +37,10 @@ def merge_settings(
     if flags.get("pair") is not None:
         sourced = without_models(sourced, above="flag")
     values = {name: value.value for name, value in sourced.items()}
-    given = {name: parse_setting(name, value, flag(name)) for name, value in flags.items() if value is not None}
-    settings = Settings(**values | given)
+    parsed = {name: parse_setting(name, value, flag(name)) for name, value in flags.items() if value is not None}
+    settings = Settings(**values | parsed)
     for name in SETTINGS:
-        check_name(name, getattr(settings, name), flag(name) if name in given else f"{sourced[name].place}: {name}")
+        check_name(name, getattr(settings, name), flag(name) if name in parsed else f"{sourced[name].place}: {name}")
     return settings
 
 
@@ -55,16 +55,16 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
 
     Raises UsageError for an unknown key or a wrong value, naming its place.
     """
-    sourced = {name: Sourced(known.default, "default") for name, known in SETTINGS.items()}
+    sourced = {name: Sourced(setting.default, "default") for name, setting in SETTINGS.items()}
     path = file or config_path()
     if path.is_file():
         sourced |= {name: Sourced(value, "file", str(path)) for name, value in read_config(path).items()}
     elif file is None and environment.get(f"{ENVIRONMENT_PREFIX}CONFIG") and not path.exists():
         raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; fix or unset the variable")
-    for name, known in SETTINGS.items():
-        if known.variable in environment:
-            value = known.parse(environment[known.variable], known.variable)
-            sourced[name] = Sourced(value, "environment", known.variable)
+    for name, setting in SETTINGS.items():
+        if setting.variable in environment:
+            value = setting.parse(environment[setting.variable], setting.variable)
+            sourced[name] = Sourced(value, "environment", setting.variable)
     if sourced["pair"].source == "environment":
         sourced = without_models(sourced, above="environment")
     return sourced
@@ -86,20 +86,14 @@ def set_value(path: Path, name: str, text: str) -> Any:
     document = read_document(path)
     # TOML has no null.
     document[name] = AUTO if value is None else value
-    write(path, document.as_string())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecprefillError(
+            f"{path.parent}: cannot be created ({error.strerror}); set SPECPREFILL_CONFIG"
+        ) from error
+    write_whole(path, document.as_string())
     return value
-
-
-def unset_value(path: Path, name: str) -> None:
-    """Remove a key from the file, even one that is no setting.
-
-    Raises UsageError when it is not there or the file cannot be read, SpecprefillError when it cannot be written.
-    """
-    document = read_document(path)
-    if name not in document:
-        raise UsageError(f"{path}: '{name}' is not set there; `specprefill config show` says where values come from")
-    del document[name]
-    write(path, document.as_string())
 
 
 def read_document(path: Path) -> TOMLDocument:
@@ -115,14 +109,3 @@ def read_document(path: Path) -> TOMLDocument:
         raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
-
-
-def write(path: Path, text: str) -> None:
-    """Write the file, in a new folder where needed. Raises SpecprefillError where that fails."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SpecprefillError(
-            f"{path.parent}: cannot be created ({error.strerror}); set SPECPREFILL_CONFIG"
-        ) from error
-    write_whole(path, text)

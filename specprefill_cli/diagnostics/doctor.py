@@ -1,66 +1,38 @@
-"""The checks of `doctor`: the installation, the machine, the folders, and whether a pair fits."""
+"""The checks of `doctor`: the installation, the machine, plugins, and whether a pair fits."""
 
 from __future__ import annotations
 
-import os
 import platform
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specprefill_cli.diagnostics import Check, State
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.installation import install_command
-from specprefill_cli.settings import Settings, config_path
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.models.placement import Placement
 
 GIBIBYTE = 2**30
-# Length of the prompt for which memory is counted where the user names none.
+# Default length of the prompt, in tokens, to count memory for.
 DEFAULT_TOKENS = 8_192
 
 
-class State(StrEnum):
-    """`no`: not possible, and not needed; `broken`: needed, and must be repaired."""
-
-    OK = "ok"
-    LIMITED = "limited"
-    NO = "no"
-    BROKEN = "broken"
-
-
-@dataclass(frozen=True)
-class Check:
-    """A finding: what was checked, its state, and one line with the cause and, where there is one, the remedy."""
-
-    name: str
-    state: State
-    detail: str
-
-
-def any_broken(checks: Iterable[Check]) -> bool:
-    """Whether something that is needed is broken."""
-    return any(check.state is State.BROKEN for check in checks)
-
-
-def diagnose(settings: Settings, tokens: int, problem: str | None = None) -> list[Check]:
+def diagnose(settings: Settings, tokens: int) -> list[Check]:
     """Run all checks; an error in one is a finding itself and does not end the others.
 
-    tokens: length of the prompt for which memory is counted; problem: why the user's settings could not be read
+    tokens: length of the prompt to count memory for
     """
-    checks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
-        ("settings", lambda: settings_valid(settings, problem)),
-        ("versions", versions),
-        ("devices", devices),
-        ("bundled", bundled),
-        ("folders", folders),
-        ("pair", lambda: pair_fits(settings, tokens)),
-    ]
+    checks: dict[str, Callable[[], Iterator[Check]]] = {
+        "versions": check_versions,
+        "devices": list_devices,
+        "plugins": list_plugins,
+        "pair": lambda: check_chosen_pair(settings, tokens),
+    }
     findings: list[Check] = []
-    for name, check in checks:
+    for name, check in checks.items():
         try:
             findings += check()
         except SpecprefillError as error:
@@ -71,18 +43,7 @@ def diagnose(settings: Settings, tokens: int, problem: str | None = None) -> lis
     return findings
 
 
-def settings_valid(settings: Settings, problem: str | None) -> Iterator[Check]:
-    """Whether the settings could be read and are valid."""
-    from specprefill_cli.answering.session import check_settings
-
-    if problem is not None:
-        yield Check("settings", State.BROKEN, problem)
-        return
-    check_settings(settings)
-    yield Check("settings", State.OK, "read")
-
-
-def versions() -> Iterator[Check]:
+def check_versions() -> Iterator[Check]:
     """Python, and the packages that specprefill needs (office files included), against the tested ranges."""
     from packaging.requirements import Requirement
 
@@ -96,12 +57,12 @@ def versions() -> Iterator[Check]:
     for requirement in declared:
         name, specifier = requirement.name, str(requirement.specifier)
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield package(name, specifier, State.BROKEN, install_command())
+            yield check_package(name, specifier, State.BROKEN, install_command())
         elif requirement.marker.evaluate({"extra": "office"}):
-            yield package(name, specifier, State.NO, f"to read these, {install_command('office')}")
+            yield check_package(name, specifier, State.NO, f"to read these, {install_command('office')}")
 
 
-def package(name: str, specifier: str, absent: State, remedy: str) -> Check:
+def check_package(name: str, specifier: str, absent: State, remedy: str) -> Check:
     """Check an installed package against the tested range; `absent`: the state where it is not installed."""
     from packaging.specifiers import SpecifierSet
 
@@ -114,7 +75,7 @@ def package(name: str, specifier: str, absent: State, remedy: str) -> Check:
     return Check(name, State.LIMITED, f"{installed} is outside the tested range {specifier}")
 
 
-def devices() -> Iterator[Check]:
+def list_devices() -> Iterator[Check]:
     """The CPU and the GPUs, with their memory."""
     import torch
 
@@ -123,60 +84,28 @@ def devices() -> Iterator[Check]:
     yield Check("cpu", State.OK, f"{torch.get_num_threads()} threads, {memory}")
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
-            free, whole = torch.cuda.mem_get_info(number)
+            free, total = torch.cuda.mem_get_info(number)
             name = torch.cuda.get_device_name(number)
-            yield Check(f"cuda:{number}", State.OK, f"{name}, {format_bytes(free)} of {format_bytes(whole)} free")
+            yield Check(f"cuda:{number}", State.OK, f"{name}, {format_bytes(free)} of {format_bytes(total)} free")
     elif torch.backends.mps.is_available():
         yield Check("mps", State.OK, "Apple GPU; it shares the main memory")
     else:
         yield Check("gpu", State.NO, "none that torch can use; models run on the CPU")
 
 
-def bundled() -> Iterator[Check]:
-    """What ships with the package: the pair `tiny`, its tiktoken ranks, the prompts."""
-    from safetensors import safe_open
+def list_plugins() -> Iterator[Check]:
+    """The modes and scorers that other packages add, and whether they can be loaded."""
+    from specprefill_cli.prefill.registry import MODES, SCORERS
 
-    from specprefill_cli.models.hub import model_source
-    from specprefill_cli.models.tokenizers import RANKS, count_tokens
-    from specprefill_cli.resources import packaged_folder
-
-    for role in ("draft", "target"):
-        weights = Path(model_source(f"tiny:{role}")) / "model.safetensors"
-        if not weights.is_file():
-            yield Check(f"tiny:{role}", State.BROKEN, f"{weights} is missing; install specprefill again")
-            continue
-        with safe_open(str(weights), framework="pt") as tensors:
-            yield Check(f"tiny:{role}", State.OK, f"{len(list(tensors.keys()))} tensors")
-    if not RANKS.is_file():
-        yield Check("tiktoken ranks", State.BROKEN, f"{RANKS} is missing; install specprefill again")
-    else:
-        yield Check("tiktoken ranks", State.OK, f"read: 'one two three' has {count_tokens('one two three')} tokens")
-    known = sorted(path.stem for path in packaged_folder("prompts").glob("*.toml"))
-    yield Check("prompts", State.OK if known else State.BROKEN, ", ".join(known) or "none; install specprefill again")
+    for registry in (MODES, SCORERS):
+        for plugin in registry.plugins():
+            state = State.OK if plugin.error is None else State.LIMITED
+            yield Check(f"{registry.kind} {plugin.name}", state, plugin.error or plugin.source)
 
 
-def folders() -> Iterator[Check]:
-    """Whether the config file's folder and the model cache can be written to."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    config = config_path()
-    if config.exists() and not config.is_file():
-        yield Check("config", State.LIMITED, f"{config} is not a file: settings cannot be stored there")
-    else:
-        yield writable("config", config.parent, f"{config}{'' if config.is_file() else ' (does not exist yet)'}")
-    yield writable("model cache", Path(HF_HUB_CACHE), HF_HUB_CACHE)
-
-
-def writable(name: str, folder: Path, detail: str) -> Check:
-    """Whether a folder, or the one in which it would be created, can be written to."""
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
-    if existing.is_dir() and os.access(existing, os.W_OK):
-        return Check(name, State.OK, detail)
-    return Check(name, State.LIMITED, f"{detail}: no permission to write in {existing}")
-
-
-def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
-    """The dtype that `auto` takes, and the memory that both models need, against the free memory. Nothing is downloaded."""
+def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
+    """The dtype that `auto` takes, the memory that both models need, and what works with them. Nothing is downloaded."""
+    from specprefill_cli.diagnostics.pair_check import check_pair
     from specprefill_cli.models import smollm2
     from specprefill_cli.models.hub import ModelNotHere
     from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
@@ -185,11 +114,14 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
     from specprefill_cli.models.placement import choose_dtype, choose_placement
     from specprefill_cli.models.quantization import NONE, check_quantization
     from specprefill_cli.models.refs import Kind, ModelRef
+    from specprefill_cli.models.tokenizers import agreed_tokenizer
+    from specprefill_cli.prompting import load_template
 
     pair = chosen_pair(settings)
     placement = choose_placement(settings.devices)
     check_quantization(settings.quantization, placement)
-    needed = 0
+    template = load_template(settings.prompt or pair.prompt)
+    needed, outlines = 0, []
     for role, name in (("draft", pair.draft), ("target", pair.target)):
         if ModelRef(name).kind is Kind.PACKAGED and not smollm2.conversion_of(name).done:
             yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
@@ -199,23 +131,22 @@ def pair_fits(settings: Settings, tokens: int) -> Iterator[Check]:
         except ModelNotHere:
             yield Check(f"{role} {name}", State.NO, "not on this machine: the first run downloads it")
             return
-        except SpecprefillError as error:
-            if Path(name).exists() or not isinstance(error.__cause__, OSError):
-                raise
-            yield Check(f"{role} {name}", State.NO, "not complete on this machine: the first run downloads the rest")
-            return
-        text = outline.config.get_text_config()
-        dtype = choose_dtype(settings.dtype, placement, text)
+        outlines.append(outline)
+        dtype = choose_dtype(settings.dtype, placement, outline.config.get_text_config())
         quantization = settings.quantization if role == "target" else NONE
         weights, cache = weight_bytes(outline.config, dtype, quantization), cache_bytes(outline.config, tokens, dtype)
         needed += weights + cache
-        kind = str(dtype).removeprefix("torch.") + ("" if quantization == NONE else f" and {quantization}")
-        detail = f"{kind}: weights {format_bytes(weights)}, KV of {tokens:,} tokens {format_bytes(cache)}"
+        stored_as = str(dtype).removeprefix("torch.") + ("" if quantization == NONE else f" and {quantization}")
+        detail = f"{stored_as}: weights {format_bytes(weights)}, KV of {tokens:,} tokens {format_bytes(cache)}"
         yield Check(f"{role} {name}", State.OK, detail)
-    yield memory(f"pair {pair.name}", needed, placement)
+    yield compare_memory(f"pair {pair.name}", needed, placement)
+    draft, target = outlines
+    target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
+    draft_template = load_template(pair.draft_prompt) if pair.draft_prompt is not None else template
+    yield from check_pair(draft, target, template, draft_template)
 
 
-def memory(name: str, needed: int, placement: Placement) -> Check:
+def compare_memory(name: str, needed: int, placement: Placement) -> Check:
     """Whether both models fit; activations are not counted."""
     import torch
 

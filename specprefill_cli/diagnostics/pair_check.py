@@ -1,8 +1,8 @@
-"""What works with a pair, judged by its configurations and tokenizers alone."""
+"""Checks of a pair by its configurations and tokenizers alone."""
 
 from __future__ import annotations
 
-from specprefill_cli.diagnostics.doctor import Check, State
+from specprefill_cli.diagnostics import Check, State
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length, window_layers
 from specprefill_cli.models.hub import model_class
@@ -15,13 +15,13 @@ DIFFERENT_TOKENIZERS = "draft and target have different tokenizers, so the targe
 def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, draft_template: Template) -> list[Check]:
     """Check a pair's models, tokenizers, modes, context, windows and prompts.
 
-    draft_template: what the draft reads where its tokenizer is not the target's
+    draft_template: of the draft's prompt where its tokenizer is not the target's
     """
     same = draft.fingerprint == target.fingerprint
-    turning = [model for model in (draft, target) if rotation_depends_on_length(model.config)]
+    length_dependent = [model for model in (draft, target) if rotation_depends_on_length(model.config)]
     shared = (State.OK, "possible: one tokenizer") if same else (State.NO, DIFFERENT_TOKENIZERS)
     draft_kv = shared
-    if target in turning:
+    if target in length_dependent:
         reason = "rotary embedding depends on the length of the prompt, and mapped keys cannot follow it"
         draft_kv = (State.NO, f"{target.name}'s {reason}")
     return [
@@ -32,8 +32,6 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
         Check("draft-kv", *draft_kv),
         Check("speculative decoding", *shared),
         check_context(draft, target),
-        check_windows("draft", draft),
-        check_windows("target", target),
         # `longrope` and `dynamic` have factors that depend on the number of tokens read at once.
         *(
             Check(
@@ -41,7 +39,7 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
                 State.LIMITED,
                 f"{model.name}: it depends on the length of the prompt; one pass reads all of it",
             )
-            for model in turning
+            for model in length_dependent
         ),
         check_prompt("prompt", template, target),
         *(() if same else (check_prompt("draft's prompt", draft_template, draft),)),
@@ -79,16 +77,6 @@ def check_context(draft: ModelOutline, target: ModelOutline) -> Check:
     if draft.context < target.context:
         return Check("context", State.LIMITED, f"{detail}; longer documents are read in windows, by `select`")
     return Check("context", State.OK, detail)
-
-
-def check_windows(role: str, outline: ModelOutline) -> Check:
-    """How many layers have a sliding window, and how large it is."""
-    layers = window_layers(outline.config)
-    windows = [window for window in layers if window is not None]
-    detail = "none: every layer sees the whole prompt"
-    if windows:
-        detail = f"{len(windows)} of {len(layers)} layers see {max(windows):,} tokens; they are masked by position"
-    return Check(f"{role}'s windows", State.OK, detail)
 
 
 def check_prompt(name: str, template: Template, outline: ModelOutline) -> Check:

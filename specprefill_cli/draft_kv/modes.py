@@ -88,7 +88,6 @@ class DraftKvMode(Mode):
             return replace(
                 result,
                 importance=scores.importance,
-                neighbours=scores.neighbours,
                 draft_state=scores.draft_state,
                 draft_window=calibrated_window(request),
                 warnings=(*result.warnings, *fates.warnings),
@@ -195,7 +194,6 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
         state=state,
         plan=plan_of(request, fates.chunks, mapped.risks, mapped.inspection.computed),
         importance=mapped.scores.importance,
-        neighbours=mapped.scores.neighbours,
         draft_state=mapped.scores.draft_state,
         draft_window=calibrated_window(request),
         warnings=fates.warnings,

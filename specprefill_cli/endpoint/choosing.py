@@ -61,7 +61,6 @@ class Choice:
 
     mode: `full` or `select`; reason: why `auto` took it; text: to send
     plan: its tokens, as the draft counts them; importance: [n] of the document's tokens, None where nothing was scored
-    neighbours: weight of a chunk's two neighbours in its rank
     logits: none: an endpoint shows no distribution of its first token
     """
 
@@ -71,7 +70,6 @@ class Choice:
     text: str
     plan: Plan
     importance: Tensor | None = None
-    neighbours: float = 0.0
     reused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     logits: None = None
@@ -106,7 +104,6 @@ def choose(session: Session, collection: Collection, question: str, settings: Se
         text=text,
         plan=plan,
         importance=scores.importance,
-        neighbours=scores.neighbours,
         reused=scores.reused,
         warnings=(*selection.warnings, *spread_warnings(request, scores, selection)),
     )

@@ -20,7 +20,6 @@ from specprefill_cli.documents.document import Collection, Document
 from specprefill_cli.endpoint.choosing import SELECT, Choice, chat_messages, check_possible, choose
 from specprefill_cli.endpoint.client import Client, Reply, open_client
 from specprefill_cli.engine.request import ANSWER, Asking, Deliver, Done, Event, Piece, Request, Started
-from specprefill_cli.errors import UsageError
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.outline import ModelOutline
@@ -32,7 +31,6 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.phases import UPSTREAM
 from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, load_template
 from specprefill_cli.record import Record, Verdict
@@ -231,13 +229,6 @@ class EndpointSession(Session):
                 return
             choose(replace(self, cache=None), WARM_UP, "When?", settings.varied(mode="select"))
             self.warmed.add(settings.scorer)
-
-    def score(self, request: PrefillRequest) -> Scores:
-        """Refuse the dry runs of `compare`: their times rest on the target's sizes. Raises UsageError."""
-        raise UsageError(
-            f"{self.pair.target.name}: a plan's times need the sizes of its model; ask, or give a --target with "
-            "weights here"
-        )
 
 
 @dataclass(frozen=True)

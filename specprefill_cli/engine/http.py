@@ -28,7 +28,7 @@ from specprefill_cli.engine.request import (
     Started,
 )
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
-from specprefill_cli.record import Cell, DryRun, Record, Retrieval, decoded
+from specprefill_cli.record import Cell, DryRun, Record, Retrieval, decode
 from specprefill_cli.settings import AUTO, SETTINGS
 
 # Seconds to connect, and to answer at least with headers; an answer may take any time.
@@ -104,15 +104,15 @@ class HttpEngine:
             if response.status != http.HTTPStatus.OK:
                 raise refusal(json.loads(response.read()))
             if stream:
-                yield from self.streamed(response)
+                yield from self.read_stream(response)
             else:
-                yield self.done(request.task, json.loads(response.read()))
+                yield self.decode_result(request.task, json.loads(response.read()))
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ServerEnded from error
         finally:
             connection.close()
 
-    def streamed(self, response: http.client.HTTPResponse) -> Iterator[Event]:
+    def read_stream(self, response: http.client.HTTPResponse) -> Iterator[Event]:
         """The events of a streamed answer."""
         yield Started()
         for name, values in server_sent(response):
@@ -121,20 +121,19 @@ class HttpEngine:
             elif name == "error":
                 raise refusal(values)
             elif name == "provisional":
-                yield Provisional(self.done(ANSWER, values).result)
+                yield Provisional(self.decode_result(ANSWER, values).result)
             else:
-                yield self.done(ANSWER, values)
+                yield self.decode_result(ANSWER, values)
                 return
         raise ServerEnded
 
-    def done(self, task: str, values: dict[str, Any]) -> Done:
+    def decode_result(self, task: str, values: dict[str, Any]) -> Done:
         """The result of a task."""
         if task != ANSWER:
-            kind: Any = Retrieval if task == PASSAGES else DryRun
-            return Done(decoded(kind, values))
+            return Done(decode(Retrieval if task == PASSAGES else DryRun, values))
         cells = values.pop("cells", None)
         record = Record.from_json({**values, "startup_seconds": self.startup_seconds})
-        return Done(record, None if cells is None else [decoded(Cell, cell) for cell in cells])
+        return Done(record, None if cells is None else [decode(Cell, cell) for cell in cells])
 
 
 def body_of(request: Request) -> dict[str, Any]:
@@ -174,9 +173,9 @@ def server_sent(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[
 def refusal(body: dict[str, Any]) -> SpecprefillError:
     """The error in a server's response."""
     error = body["error"]
-    kind = PromptTooLong if error["type"] == "prompt_too_long" else SpecprefillError
-    refused = kind(error["message"])
+    error_class = PromptTooLong if error["type"] == "prompt_too_long" else SpecprefillError
+    refused = error_class(error["message"])
     refused.exit_code = error.get("exit_code", refused.exit_code)
-    # What a row's record names.
+    # The name of the error in a row's record.
     refused.name = error.get("name", refused.name)
     return refused

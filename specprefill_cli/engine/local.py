@@ -15,13 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.engine.question import Ticket, due, largest_pass_bytes, without_target
+from specprefill_cli.engine.question import Ticket, choose_due, largest_pass_bytes
 from specprefill_cli.engine.request import (
     ANSWER,
     LAST,
@@ -30,7 +29,6 @@ from specprefill_cli.engine.request import (
     Done,
     Event,
     Failed,
-    Piece,
     Provisional,
     QueueFull,
     Request,
@@ -41,8 +39,8 @@ from specprefill_cli.models.adapter import run_together
 from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.passes import before_each_pass
 
-# What `--concurrency auto` runs at once. On a CPU 16 sequences share the fixed cost of a pass well enough; on a GPU memory
-# decides sooner.
+# Questions that `--concurrency auto` runs at once. On a CPU 16 sequences share the fixed cost of a pass well enough; on a
+# GPU memory decides sooner.
 MOST_ON_CPU, MOST_ON_GPU = 16, 64
 # Threads that read documents and tokenise prompts, beside the engine's.
 PREPARING = 2
@@ -52,7 +50,7 @@ CLOSING = 3.0
 
 @dataclass(eq=False)
 class LocalEngine:
-    """Begins requests in the order in which they came, and delivers exactly one last event for each.
+    """Begins requests in their order, and delivers exactly one last event for each.
 
         engine = LocalEngine(session)
         ticket = engine.submit(Request(documents=..., question=..., settings=...), deliver)
@@ -82,19 +80,17 @@ class LocalEngine:
     def __post_init__(self) -> None:
         pair = self.session.pair
         # Other ranks are sent one pass after the other.
-        self.alone = pair.ranks.size > 1
-        most = MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU
-        self.most = 1 if self.alone else self.concurrency or most
+        self.divided = pair.ranks.size > 1
+        pays = MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU
+        self.max_answering = 1 if self.divided else self.concurrency or pays
         # Bytes of the running answers' KV and the largest pass; one question runs whatever it needs.
         self.limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache)
         self.preparing = ThreadPoolExecutor(PREPARING, "prepare")
-        # For requests that do without the target's weights.
-        self.draft_side = without_target(pair)
 
     @property
     def capacity(self) -> int:
         """Requests worth having in flight: while some run, the next ones are read and tokenised."""
-        return 2 * self.most
+        return 2 * self.max_answering
 
     @property
     def busy(self) -> bool:
@@ -111,15 +107,11 @@ class LocalEngine:
                 raise QueueFull
             if not self.busy:
                 self.last_active = time.monotonic()
-            ticket = Ticket(
-                request=request,
-                deliver=deliver,
-                submitted=time.perf_counter(),
-                settings=request.settings,
-                session=self.session,
-            )
+            submitted = time.perf_counter()
+            ticket = Ticket(request=request, deliver=deliver, submitted=submitted, session=self.session)
             self.waiting.append(ticket)
-            self.prepare(ticket)
+            ticket.encoded = self.preparing.submit(ticket.encode, self.read, self.independent)
+        ticket.encoded.add_done_callback(self.wake)
         return ticket
 
     def ask(self, request: Request) -> Iterator[Event]:
@@ -153,17 +145,10 @@ class LocalEngine:
             self.waiting.remove(ticket)
         ticket.deliver(Failed(Cancelled()))
 
-    def prepare(self, ticket: Ticket) -> None:
-        """Read and tokenise beside the engine's thread, and wake that one."""
-
-        def wake(_encoded: object) -> None:
-            with self.changed:
-                self.changed.notify_all()
-
-        # Another attempt has nothing of the first one.
-        ticket.session = self.session
-        ticket.encoded = self.preparing.submit(ticket.encode, self.read, self.independent)
-        ticket.encoded.add_done_callback(wake)
+    def wake(self, _encoded: object) -> None:
+        """Let the engine's thread look at a request that is read and tokenised."""
+        with self.changed:
+            self.changed.notify_all()
 
     def step(self) -> None:
         """Begin the oldest request that fits, and run one pass for all running answers; wait while there is nothing to do."""
@@ -173,22 +158,21 @@ class LocalEngine:
                     break
                 self.changed.wait()
         self.end_cancelled()
-        ticket = self.admitted()
+        ticket = self.admit()
         if ticket is not None:
             self.begin(ticket)
         self.decode()
         self.last_active = time.monotonic()
 
-    def admitted(self) -> Ticket | None:
+    def admit(self) -> Ticket | None:
         """Take the oldest request that is tokenised and fits beside those that run."""
         with self.changed:
             ticket = next((ticket for ticket in self.waiting if ticket.is_ready), None)
+        if ticket is None or (self.running and self.divided):
+            return None
         # Confirmations take no place, but no more than `capacity` pile up.
         answering = sum(not other.confirming for other in self.running)
-        if ticket is None or answering >= self.most or len(self.running) >= self.capacity:
-            return None
-        # After a lack of memory a request runs with no other.
-        if self.running and (self.alone or any(other.retried is not None for other in (ticket, *self.running))):
+        if answering >= self.max_answering or len(self.running) >= self.capacity:
             return None
         try:
             if ticket.request.task == ANSWER and ticket.prepared is None:
@@ -212,16 +196,16 @@ class LocalEngine:
         ticket.started = time.perf_counter()
         try:
             # Ranks cannot stop in the middle of what they do together.
-            with before_each_pass(None if self.alone else partial(self.between_passes, ticket)):
+            with before_each_pass(None if self.divided else partial(self.between_passes, ticket)):
                 if ticket.request.task != ANSWER:
-                    self.tell(ticket, Done(ticket.without_answer(self.draft_side)))
+                    self.tell(ticket, Done(ticket.run_draft()))
                     return
                 ticket.prefill()
                 self.running.append(ticket)
                 self.tell(ticket, Started())
                 self.advance(ticket)
         except Exception as error:
-            self.fail(ticket, error)
+            self.tell(ticket, Failed(error))
         finally:
             self.prefilling = None
 
@@ -235,7 +219,7 @@ class LocalEngine:
 
     def decode(self) -> None:
         """Run the next pass of every running answer that is due: those of one model together."""
-        running = due(self.running, prefilling=self.prefilling is not None)
+        running = choose_due(self.running, prefilling=self.prefilling is not None)
         sharing = len(running) + (self.prefilling is not None)
         groups: dict[int, list[Ticket]] = defaultdict(list)
         for ticket in running:
@@ -261,30 +245,12 @@ class LocalEngine:
                 for event in ticket.advance(outcome):
                     self.tell(ticket, event)
         except Exception as error:
-            self.fail(ticket, error)
+            self.tell(ticket, Failed(error))
 
     def end_cancelled(self) -> None:
         """End the answers that nobody waits for any more, so that others can take their places."""
         for ticket in [ticket for ticket in self.running if ticket.cancelled]:
             self.advance(ticket, KeyboardInterrupt())
-
-    def fail(self, ticket: Ticket, error: Exception) -> None:
-        """End a request; one that lacked memory and has told nothing yet is first tried again, alone and in short passes."""
-        lacks_memory = isinstance(error, torch.OutOfMemoryError)
-        if not lacks_memory or ticket.delivered or ticket.cancelled or ticket.retried is not None:
-            self.tell(ticket, Failed(error))
-            return
-        self.drop(ticket)
-        ticket.restart(error)
-        # Before the memory is freed. That may fail: then this request ends with the others.
-        with self.changed:
-            self.waiting.appendleft(ticket)
-        # What was kept of earlier documents, and what torch keeps.
-        if (cache := self.session.cache) is not None:
-            cache.draft.prefixes.evict(0)
-            cache.target.prefixes.evict(0)
-        torch.cuda.empty_cache()
-        self.prepare(ticket)
 
     def drop(self, ticket: Ticket) -> None:
         """Forget what a running answer holds."""
@@ -301,7 +267,6 @@ class LocalEngine:
         if isinstance(event, Provisional):
             # Its KV is freed; that of the whole prompt is yet to come.
             ticket.bytes = 0
-        ticket.delivered |= isinstance(event, Piece)
         self.observe(ticket, event)
         ticket.deliver(event)
         if isinstance(event, Failed) and is_device_failure(event.error):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any
 
 from torch import Tensor
 
@@ -28,15 +27,12 @@ from specprefill_cli.engine.request import (
     Provisional,
     Request,
 )
-from specprefill_cli.errors import UsageError, first_line
-from specprefill_cli.models.loading import LoadedModel, ModelOutline
-from specprefill_cli.models.memory_plan import SMALLEST, pass_bytes, token_bytes
+from specprefill_cli.errors import UsageError
+from specprefill_cli.models.memory_plan import pass_bytes, token_bytes
 from specprefill_cli.models.passes import Pass
-from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES, runs_draft
-from specprefill_cli.record import BASELINE, Record
-from specprefill_cli.settings import AUTO, Settings
+from specprefill_cli.record import BASELINE, DryRun, Record, Retrieval
 
 
 @dataclass(eq=False, kw_only=True)
@@ -48,14 +44,11 @@ class Ticket:
     encoded: its documents, read, and for an answer its prompt, tokenised; prepared: its settings, resolved
     bytes: of keys and values that it holds, estimated; confirming_bytes: while full prefill confirms its answer
     steps: the answer; it asks for passes; waiting: the pass that it needs next
-    delivered: whether a piece of the answer was delivered
-    retried: why the first attempt lacked memory; the second runs with no other
     """
 
     request: Request
     deliver: Deliver
     submitted: float
-    settings: Settings
     session: Session
     started: float | None = None
     encoded: Future[EncodedQuestion | Collection] | None = None
@@ -66,8 +59,6 @@ class Ticket:
     steps: Generator[Pass | str | Record, Tensor, None] | None = None
     waiting: Pass | None = None
     cancelled: bool = False
-    delivered: bool = False
-    retried: str | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -81,7 +72,8 @@ class Ticket:
 
     def encode(self, read: Callable[[tuple[str, ...]], Collection], independent: bool) -> EncodedQuestion | Collection:
         """Read the documents and tokenise the prompt; in a thread of its own. independent: of what earlier answers showed."""
-        request, settings, documents, session = self.request, self.settings, self.request.documents, self.session
+        request, documents, session = self.request, self.request.documents, self.session
+        settings = request.settings
         if independent:
             # What warm-up measured, without what answers showed.
             session = replace(session, speculation=session.speculation.without_acceptance(), cold_choice=True)
@@ -106,8 +98,8 @@ class Ticket:
         assert self.encoded is not None, "it was submitted"
         prompt = self.encoded.result()
         assert isinstance(prompt, EncodedQuestion), "the question is to be answered"
-        self.session.warm_up(self.settings)
-        self.prepared = self.session.resolved(prompt, self.settings)
+        self.session.warm_up(self.request.settings)
+        self.prepared = self.session.resolve(prompt, self.request.settings)
         self.bytes = answer_bytes(self.prepared)
         self.confirming_bytes = answer_bytes(replace(self.prepared, mode=BASELINE))
 
@@ -115,7 +107,7 @@ class Ticket:
         """Prefill the question, and choose the first token of its answer."""
         assert self.prepared is not None, "it was resolved"
         session, prepared = self.session, self.prepared
-        # What the answer needs of it frees its memory with the answer.
+        # The answer holds the parts that it needs; the rest frees its memory now.
         self.prepared = None
         prepared.request.clock.resume()
         stream = session.answer(prepared, session.prefill(prepared))
@@ -123,18 +115,17 @@ class Ticket:
             raise Cancelled
         self.stream, self.steps = stream, stream.steps()
 
-    def without_answer(self, pair: CalibratedPair) -> Any:
-        """The passages or the plan of the question. pair: that of the session, without the target's weights."""
+    def run_draft(self) -> Retrieval | DryRun:
+        """The passages or the plan of the question."""
         assert self.encoded is not None, "it was submitted"
         collection, request = self.encoded.result(), self.request
         assert isinstance(collection, Collection), "nothing is to be answered"
-        session = replace(self.session, pair=pair)
         if request.task == PASSAGES:
-            return retrieve(session, collection, request.question, self.settings, request.top)
-        return dry_run(session, collection, request.question, self.settings)
+            return retrieve(self.session, collection, request.question, request.settings, request.top)
+        return dry_run(self.session, collection, request.question, request.settings)
 
     def advance(self, outcome: Tensor | BaseException | None = None) -> Iterator[Event]:
-        """What the answer tells up to its next pass, or its end.
+        """Events of the answer up to its next pass, or its end.
 
         outcome: of the last pass: its logits, or the error that it raised
         """
@@ -156,34 +147,11 @@ class Ticket:
             # An answer that had ended before has only its end left to tell.
             if getgeneratorstate(steps) != GEN_CLOSED:
                 raise
-        answer = stream.result()
-        if self.retried is not None:
-            again = f"out of memory ({self.retried}); asked again in passes of {self.settings.prefill_chunk} tokens"
-            answer = replace(answer, warnings=[*answer.warnings, again])
-        yield Done(answer, stream.cells if self.request.with_cells else None)
-
-    def restart(self, error: Exception) -> None:
-        """Go back to the beginning, with short passes."""
-        self.drop()
-        self.retried, self.started = first_line(error), None
-        own = self.settings.prefill_chunk
-        self.settings = self.settings.varied(prefill_chunk=SMALLEST if own == AUTO else min(SMALLEST, int(own)))
-        # The error holds what the failed attempt has allocated.
-        error.__traceback__ = None
+        yield Done(stream.result(), stream.cells if self.request.with_cells else None)
 
     def drop(self) -> None:
         """Forget what a running answer holds."""
         self.stream = self.steps = self.waiting = self.prepared = None
-
-
-def without_target(pair: CalibratedPair) -> CalibratedPair:
-    """The pair without the target's weights: passages and plans do without them."""
-    target = pair.target
-    if not isinstance(target, LoadedModel):
-        return pair
-    device = next(iter(target.devices)).type
-    outline = ModelOutline(name=target.name, config=target.config, tokenizer=target.tokenizer, device=device)
-    return replace(pair, target=outline)
 
 
 def answer_bytes(prepared: Prepared) -> int:
@@ -207,8 +175,8 @@ def largest_pass_bytes(prepared: Prepared) -> int:
     return min(request.prefill_chunk, request.prompt.length) * pass_bytes(target)
 
 
-def due(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:
-    """The running answers whose next passes run now.
+def choose_due(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:
+    """Choose the running answers that run their next passes now.
 
     A confirmation runs where nothing else does, one at a time, so that only one holds the KV of a whole prompt.
 

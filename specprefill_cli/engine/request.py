@@ -1,4 +1,4 @@
-"""What an engine is asked, what it tells about it, and what all engines have in common. Imports no torch."""
+"""Requests to an engine, the events that it delivers, and the interface of all engines. Imports no torch."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class QueueFull(Exception):
 
 
 class Cancelled(Exception):
-    """What a request fails with that was cancelled before its first token."""
+    """The failure of a request that was cancelled before its first token."""
 
 
 class Engine(Protocol):
@@ -140,6 +140,6 @@ class Asking(threading.Thread):
 
 def is_device_failure(error: BaseException) -> bool:
     """Whether an accelerator raised an error that all further work on it will raise too: any but a lack of memory."""
-    kind, text = type(error).__name__, str(error)
-    failed = kind == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
+    name, text = type(error).__name__, str(error)
+    failed = name == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
     return bool(failed) and "out of memory" not in text.lower()

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 TIMEOUT_SECONDS = 5
-# Configurations and tokenizers; then what else a model needs, but no weights in other formats.
-SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
-ALL_FILES = (*SMALL_FILES, "*.safetensors")
 ADAPTER_FILES = (CONFIG, WEIGHTS)
 NOT_NEEDED = ("original/*", "onnx/*", "consolidated*")
 ELSEWHERE = "give a local folder, or use the bundled --pair tiny"
@@ -129,14 +126,6 @@ def download(name: str, patterns: Sequence[str], local_files_only: bool = False)
             f"{name}: cannot be downloaded ({first_line(error)}); run the command again; it keeps the files that arrived"
         ) from error
     return Path(folder)
-
-
-def missing_bytes(name: str) -> int:
-    """Size of a model's files that are not in the hub's cache yet."""
-    from huggingface_hub import snapshot_download
-
-    files = snapshot_download(name, allow_patterns=[*ALL_FILES], ignore_patterns=[*NOT_NEEDED], dry_run=True)
-    return sum(file.file_size or 0 for file in files if file.will_download)
 
 
 def model_source(name: str) -> str:

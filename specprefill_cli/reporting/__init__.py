@@ -1,1 +1,1 @@
-"""What people and programs read: the rich table and JSON lines."""
+"""Tables, passages and pages for people."""

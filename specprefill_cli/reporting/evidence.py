@@ -1,4 +1,4 @@
-"""What stands under an answer: its source, how sure it is, and the passages that most likely hold it."""
+"""The evidence under an answer: how sure it is, and the passages that most likely hold it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specprefill_cli.reporting.safe import plain
 WORD = re.compile(r"\w+")
 
 
-def evidence(answer: Record) -> Group:
+def evidence_view(answer: Record) -> Group:
     """Source, confidence and passages, as lines for a terminal."""
     return Group(*(plain(line, style="dim") for line in confidence_lines(answer)), passages_view(answer))
 
@@ -31,15 +31,15 @@ def passages_view(answer: Record) -> Group:
         for number, passage in enumerate(passages):
             if number:
                 lines.append(plain("  ...", style="dim"))
-            lines.append(Padding(highlighted(passage.text, answer.question, answer.answer), (0, 0, 0, 2), expand=False))
+            lines.append(Padding(highlight(passage.text, answer.question, answer.answer), (0, 0, 0, 2), expand=False))
     return Group(*lines)
 
 
 def by_page(passages: Iterable[Passage]) -> Iterator[tuple[str, list[Passage]]]:
     """Neighbouring passages of one page together, with their document and page in words."""
     for _, group in groupby(passages, lambda passage: (passage.number, passage.page)):
-        together = list(group)
-        yield f"{one_line(together[0].document)}, page {together[0].page}", together
+        passages_there = list(group)
+        yield f"{one_line(passages_there[0].document)}, page {passages_there[0].page}", passages_there
 
 
 def confidence_lines(answer: Record) -> list[str]:
@@ -53,7 +53,7 @@ def confidence_lines(answer: Record) -> list[str]:
     return [f"unsure ({answer.confidence:.0%} of answers like this one are right); check the passages"]
 
 
-def highlighted(text: str, question: str, answer: str) -> Text:
+def highlight(text: str, question: str, answer: str) -> Text:
     """A passage on one line with the words of question and answer in bold, but for those that say nothing."""
     line = plain(" ".join(text.split()))
     words = {word.lower() for word in WORD.findall(f"{question} {answer}")} - FUNCTION_WORDS

@@ -6,10 +6,10 @@ import unicodedata
 
 from rich.text import Text
 
-# Controls, surrogates, line separators and format characters: among the last are direction overrides, which make a line
-# read differently from what it says, and tags, which hide text altogether.
+# Controls, surrogates, line separators and format characters. Among the last, direction overrides reorder a line, and
+# tags hide text.
 OBEYED = frozenset({"Cc", "Cs", "Zl", "Zp", "Cf"})
-# Joiners, which Persian, Indic scripts and emoji are spelt with, and format characters that are visible (Arabic, Kaithi).
+# Joiners of Persian, Indic scripts and emoji, and format characters that are visible (Arabic, Kaithi).
 HARMLESS = frozenset(
     "\n\t\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
 )
@@ -28,5 +28,5 @@ def _visible(character: str) -> str:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Build a rich text in which markup means nothing."""
+    """Build a rich text; markup in it means nothing."""
     return Text(printable(text), style=style)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column, Table
 
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.errors import one_line
-from specprefill_cli.record import BASELINE, ORIGINAL, Citation, Fate, Record, SpanRecord
+from specprefill_cli.record import BASELINE, ORIGINAL, Fate, ModeAnswer, Record, SpanRecord
 from specprefill_cli.reporting.safe import plain
 
 PHASE_WORDS = {
@@ -21,40 +20,49 @@ PHASE_WORDS = {
 }
 
 
-def facts_table(facts: Iterable[tuple[str, str | Text]]) -> Table:
-    """Build a table of labels and values; markup in a string means nothing."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, value in facts:
-        table.add_row(label, plain(value) if isinstance(value, str) else value)
+def plain_table(*header: str | Column) -> Table:
+    """A table without lines. Without a header it has two columns: labels, dimmed, and values."""
+    table = Table(*header, show_header=bool(header), box=None, padding=(0, 2, 0, 0))
+    if not header:
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
     return table
 
 
-def warning_facts(warnings: Iterable[str]) -> list[tuple[str, Text]]:
-    """Label warnings for a table of facts."""
-    return [("warning", plain(warning, style="yellow")) for warning in warnings]
+def facts_table(facts: Mapping[str, str | None], answer: Record) -> Table:
+    """A table of those facts of an answer that have a value, and of its warnings."""
+    table = plain_table()
+    for label, value in present(facts):
+        table.add_row(label, plain(value))
+    for warning in answer.warnings:
+        table.add_row("warning", plain(warning, style="yellow"))
+    return table
 
 
 def short_table(answer: Record) -> Table:
-    """What matters most in eight rows at most, and the warnings; `answer_table` has all figures."""
+    """The most important figures, in eight rows at most, and the warnings; `answer_table` has all."""
     facts = answer_facts(answer)
     dropped = sum(span.end - span.start for span in answer.spans if span.fate is Fate.DROP)
     faster = answer.expected_speedup is not None and answer.mode != BASELINE
-    rows = {
-        **{label: facts[label] for label in ("mode", "prompt", "kept", "positions")},
-        "TTFT": f"{facts['TTFT']}: {phase_text(answer.phases)}",
-        "speedup": f"{answer.expected_speedup:.1f}x over {BASELINE} expected" if faster else None,
-        "recompute": facts["recompute"],
-        "dropped": f"{dropped:,} tokens" if dropped else None,
-    }
-    return facts_table([*present(rows), *warning_facts(answer.warnings)])
+    return facts_table(
+        {
+            **{label: facts[label] for label in ("mode", "prompt", "kept", "positions")},
+            "TTFT": f"{facts['TTFT']}: {phase_text(answer.phases)}",
+            "speedup": f"{answer.expected_speedup:.1f}x over {BASELINE} expected" if faster else None,
+            "recompute": facts["recompute"],
+            "dropped": f"{dropped:,} tokens" if dropped else None,
+        },
+        answer,
+    )
 
 
 def answer_table(answer: Record) -> Table:
     """Mode, pair, tokens, TTFT with its phases, spans by fate with pages, decoding, citations, warnings."""
-    sources = [("source", source_text(citation)) for citation in answer.citations]
-    return facts_table([*present(answer_facts(answer)), *sources, *warning_facts(answer.warnings)])
+    sources = "\n".join(
+        f"{one_line(citation.document)}, page {citation.page}: {' '.join(citation.text.split())}"
+        for citation in answer.citations
+    )
+    return facts_table({**answer_facts(answer), "source": sources}, answer)
 
 
 def present(facts: Mapping[str, str | None]) -> list[tuple[str, str]]:
@@ -67,22 +75,23 @@ def answer_facts(answer: Record) -> dict[str, str | None]:
 
     The memory of the process holds both models, and is no figure of a mode.
     """
-    kept = f"{answer.kept_tokens:,} tokens, ratio {answer.kept_ratio:.3f}"
+    kept = kept_text(answer.kept_tokens, answer.kept_ratio)
     ratio, window = answer.document_kept_ratio, answer.draft_window
     speed = f"{answer.tokens_per_second:,.0f} tokens/s" if answer.tokens_per_second else "-"
     state, reason = answer.speculation.state, answer.speculation.reason
+    positions = f"{answer.positions}, gaps between kept spans x {answer.position_factor:.3g}"
     return {
         "mode": answer.mode + (f"  ({answer.reason})" if answer.reason else ""),
-        "pair": f"{answer.draft or 'no draft'} -> {answer.target}",
+        "pair": pair_text(answer.draft, answer.target),
         "prompt": f"{answer.prompt_tokens:,} tokens",
         "kept": kept if ratio is None else f"{kept}, of the documents {ratio:.3f}",
-        "positions": positions_text(answer),
+        "positions": None if answer.positions == ORIGINAL else positions,
         "scorer": answer.scorer and answer.scorer + (f", draft attention window {window:,} tokens" if window else ""),
         "TTFT": seconds(answer.ttft_seconds),
         **{f"  {phase_name(name)}": seconds(value) if value > 0 else None for name, value in answer.phases.items()},
         "reused": ", ".join(answer.reused),
         "start-up": seconds(answer.startup_seconds),
-        **{fate.value: fate_text(answer, fate) for fate in Fate},
+        **{fate.value: fate_text(answer.spans, fate) for fate in Fate},
         "decode": f"{answer.generated_tokens} tokens, {speed}",
         "full prefill": confirmation_text(answer),
         "provisional answer": answer.provisional_answer if answer.confirmed is False else None,
@@ -92,11 +101,24 @@ def answer_facts(answer: Record) -> dict[str, str | None]:
     }
 
 
-def positions_text(answer: Record) -> str | None:
-    """Describe where kept tokens stand; None where they stand where they always do."""
-    if answer.positions == ORIGINAL:
-        return None
-    return f"{answer.positions}, gaps between kept spans x {answer.position_factor:.3g}"
+def difference_facts(compared: ModeAnswer) -> dict[str, str | None]:
+    """The differences between one mode's answer and that of `full`, by label; None where `full` did not run."""
+    speedup, divergence, agreement = compared.speedup, compared.first_token_kl, compared.agreement
+    return {
+        "speedup": None if speedup is None else f"{speedup:.2f}x",
+        "first-token KL": None if divergence is None else f"{divergence:.4f} nats",
+        "agreement": None if agreement is None else f"{agreement:.2f}",
+    }
+
+
+def pair_text(draft: str | None, target: str | None) -> str:
+    """Write the names of both models."""
+    return f"{draft or 'no draft'} -> {target}"
+
+
+def kept_text(tokens: int, ratio: float) -> str:
+    """Write how much of a prompt is kept."""
+    return f"{tokens:,} tokens, ratio {ratio:.3f}"
 
 
 def confirmation_text(answer: Record) -> str | None:
@@ -136,27 +158,21 @@ def acceptance_text(answer: Record) -> str:
     )
 
 
-def fate_text(answer: Record, fate: Fate) -> str | None:
-    """Count the spans of one fate and their tokens, with their pages; None where there are none."""
-    spans = [span for span in answer.spans if span.fate is fate]
-    if not spans:
-        return None
-    tokens = sum(span.end - span.start for span in spans)
-    several = len({touched.document for span in answer.spans for touched in span.documents}) > 1
-    pages = page_text(spans, several)
-    return f"{len(spans)} span{'s' if len(spans) > 1 else ''}, {tokens:,} tokens" + (f" ({pages})" if pages else "")
+def fate_text(spans: Iterable[SpanRecord], fate: Fate) -> str | None:
+    """Count the spans of one fate and their tokens, with their pages; None where there are none.
 
-
-def page_text(spans: Sequence[SpanRecord], several: bool) -> str:
-    """Write the pages of spans: `p. 2-3, 7`, or `a.pdf p. 2; b.pdf p. 1` where there are several documents."""
+    Pages are `p. 2-3, 7`, or `a.pdf p. 2; b.pdf p. 1` where there are several documents.
+    """
     pages: dict[str, set[int]] = {}
+    count = tokens = 0
     for span in spans:
         for touched in span.documents:
-            pages.setdefault(touched.document, set()).update(touched.pages)
+            numbers = pages.setdefault(touched.document, set())
+            numbers.update(touched.pages if span.fate is fate else ())
+        if span.fate is fate:
+            count, tokens = count + 1, tokens + span.end - span.start
+    if not count:
+        return None
     texts = {name: f"p. {page_ranges(sorted(numbers)).split(' ', 1)[1]}" for name, numbers in pages.items() if numbers}
-    return "; ".join(f"{one_line(name)} {text}" if several else text for name, text in texts.items())
-
-
-def source_text(citation: Citation) -> str:
-    """Write a citation on one line."""
-    return f"{one_line(citation.document)}, page {citation.page}: {' '.join(citation.text.split())}"
+    places = "; ".join(f"{one_line(name)} {text}" if len(pages) > 1 else text for name, text in texts.items())
+    return f"{count} span{'s' if count > 1 else ''}, {tokens:,} tokens" + (f" ({places})" if places else "")

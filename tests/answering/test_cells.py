@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from specprefill_cli.answering.cells import document_cells
 from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
 from specprefill_cli.prefill.fates import Plan, Span, full_plan
-from specprefill_cli.record import LEVELS, Fate
-from specprefill_cli.reporting.strip import cells_by_page
+from specprefill_cli.record import Fate
+from specprefill_cli.reporting.html import cells_by_page
 
 TEXT = "abcdefghij" * 2
 OFFSETS = np.array([(place, place + 1) for place in range(20)])
@@ -20,35 +20,24 @@ def plan(*spans):
     return Plan(30, (5, 25), tuple(Span(5 + low, 5 + high, fate) for low, high, fate in spans))
 
 
-def test_cells_carry_fate_importance_rank_and_level():
-    importance = torch.tensor([0.0] * 8 + [4.0] * 8 + [1.0] * 4)
+def test_cells_carry_fate_and_mean_importance():
+    importance = torch.tensor([0.0] * 8 + [4.0] * 4 + [2.0] * 4 + [1.0] * 4)
     cells = document_cells(COLLECTION, OFFSETS, plan((0, 8, Fate.DROP), (8, 20, Fate.RECOMPUTE)), importance, 8)
-    assert [
-        (cell.start, cell.end, cell.tokens, cell.fate, cell.importance, cell.place, cell.level) for cell in cells
-    ] == [
-        (0, 8, 8, Fate.DROP, 0.0, 3, 0),
-        (8, 16, 8, Fate.RECOMPUTE, 4.0, 1, LEVELS),
-        (16, 20, 4, Fate.RECOMPUTE, 1.0, 2, LEVELS // 2),
+    assert [(cell.text_start, cell.text_end, cell.end - cell.start, cell.fate, cell.importance) for cell in cells] == [
+        (0, 8, 8, Fate.DROP, 0.0),
+        (8, 16, 8, Fate.RECOMPUTE, 3.0),
+        (16, 20, 4, Fate.RECOMPUTE, 1.0),
     ]
 
 
-def test_cells_are_ranked_as_in_selection():
-    importance = torch.tensor([4.0] * 4 + [0.0] * 8 + [3.0] * 4 + [3.5] * 4)
-    unsmoothed = document_cells(COLLECTION, OFFSETS, full_plan(30, (5, 25)), importance, 4)
-    smoothed = document_cells(COLLECTION, OFFSETS, full_plan(30, (5, 25)), importance, 4, neighbours=0.5)
-    assert [cell.place for cell in unsmoothed] == [1, 4, 5, 3, 2]
-    assert [cell.place for cell in smoothed[:1] + smoothed[3:]] == [3, 2, 1]
-    assert [cell.importance for cell in smoothed] == [cell.importance for cell in unsmoothed]
-
-
-def test_chunks_split_by_fate_and_unscored_cells_have_no_shade():
+def test_chunks_split_by_fate_and_unscored_cells_have_no_importance():
     cells = document_cells(COLLECTION, OFFSETS, plan((0, 3, Fate.RECOMPUTE), (3, 20, Fate.ACCEPT)), None, 16)
-    assert [(cell.start, cell.end, cell.fate) for cell in cells] == [
+    assert [(cell.text_start, cell.text_end, cell.fate) for cell in cells] == [
         (0, 3, Fate.RECOMPUTE),
         (3, 16, Fate.ACCEPT),
         (16, 20, Fate.ACCEPT),
     ]
-    assert {(cell.importance, cell.place, cell.level) for cell in cells} == {(None, None, 0)}
+    assert {cell.importance for cell in cells} == {None}
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 9))
@@ -58,9 +47,9 @@ def test_cells_cover_the_text_without_gaps(widths, chunk):
     offsets = np.stack([np.maximum(ends - widths - 1, 0), ends], 1)
     collection = Collection((one_page_document("a", "x" * (int(ends[-1]) + 2), "text/plain"),))
     cells = document_cells(collection, offsets, full_plan(len(widths), (0, len(widths))), None, chunk)
-    assert [cell.start for cell in cells] == [0, *(cell.end for cell in cells[:-1])]
-    assert cells[-1].end == len(collection.text)
-    assert sum(cell.tokens for cell in cells) == len(widths)
+    assert [cell.text_start for cell in cells] == [0, *(cell.text_end for cell in cells[:-1])]
+    assert cells[-1].text_end == len(collection.text)
+    assert sum(cell.end - cell.start for cell in cells) == len(widths)
 
 
 def test_pages_list_their_cells_across_documents():

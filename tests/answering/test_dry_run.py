@@ -1,6 +1,7 @@
 """Dry runs: the plan of `select` without the target's weights, and estimates that agree with the cost model."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -13,8 +14,7 @@ from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.record import json_line
-from specprefill_cli.reporting.dry_run_report import plan_facts, plan_record
+from specprefill_cli.record import DryRun, decode, json_line
 from specprefill_cli.settings import Settings
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 20
@@ -63,17 +63,15 @@ def test_target_weights_are_not_loaded(monkeypatch):
     assert loaded == []
 
 
-def test_a_measured_fixed_cost_is_shown(planner, monkeypatch):
+def test_a_measured_cost_of_a_pass_is_in_the_record(planner, monkeypatch):
     settings = Settings(keep=0.3)
     assumed = dry_run(planner, COLLECTION, QUESTION, settings)
     assert not any(cost.measured for cost in assumed.pass_costs)
-    assert "measured fixed cost of a pass" not in dict(plan_facts(assumed))
     monkeypatch.setattr(planner.pair.draft, "pass_tokens", 1_210.4)
     run = dry_run(planner, COLLECTION, QUESTION, settings)
-    assert dict(plan_facts(run))["measured fixed cost of a pass"] == "draft 1,210 tokens"
-    draft, target = plan_record(run, COLLECTION, 0.0)["pass_costs"]
-    assert draft == {"role": "draft", "tokens": 1_210, "measured": True}
-    assert (target["role"], target["measured"]) == ("target", False)
+    draft, target = run.pass_costs
+    assert (draft.role, draft.tokens, draft.measured) == ("draft", 1_210, True)
+    assert (target.role, target.measured) == ("target", False)
     assert run.estimates[0].speedup < assumed.estimates[0].speedup
 
 
@@ -89,15 +87,15 @@ def test_estimates_match_the_cost_model(planner):
     for estimate in run.estimates:
         expected = full / (scoring + target.prefill_with_overhead(estimate.kept_tokens))
         assert estimate.speedup == pytest.approx(expected)
-        assert estimate.ttft_seconds * estimate.speedup == pytest.approx(run.full_seconds)
+        assert estimate.ttft_seconds * estimate.speedup == pytest.approx(run.full_ttft_seconds)
     # Seconds are scaled from the measured draft prefill, and the target is larger than the draft.
-    assert run.full_seconds > run.phases["draft_prefill"]
+    assert run.full_ttft_seconds > run.phases["draft_prefill"]
 
 
 def test_estimates_without_a_draft_have_speedups_but_no_seconds(planner):
     run = dry_run(planner, COLLECTION, QUESTION, Settings(scorer="random", keep=0.2))
-    assert run.draft is None
-    assert run.full_seconds is None
+    assert run.pair["draft"] is None
+    assert run.full_ttft_seconds is None
     assert all(estimate.ttft_seconds is None and estimate.speedup > 1 for estimate in run.estimates)
 
 
@@ -108,15 +106,15 @@ def test_rejects_empty_question_and_too_long_prompt(planner):
         dry_run(planner, COLLECTION, QUESTION, Settings(max_new_tokens=20_000))
 
 
-def test_record_chunks_cover_the_document(planner):
+def test_chunks_cover_the_document_and_the_record_survives_json(planner):
     run = dry_run(planner, COLLECTION, QUESTION, Settings(keep=0.3))
-    record = json.loads(json_line(plan_record(run, COLLECTION, 1.5)))
-    assert record["schema"] == 1
+    record = json.loads(json_line(asdict(run)))
+    assert decode(DryRun, record) == run
     assert record["pair"] == {"draft": "tiny:draft", "target": "tiny:target"}
     assert record["auto"]["mode"] in ("select", "full")
     chunks = record["chunks"]
     assert [chunk["start"] for chunk in chunks[1:]] == [chunk["end"] for chunk in chunks[:-1]]
-    assert (chunks[0]["start"], chunks[-1]["end"]) == (run.document_start, run.spans[-1].end)
+    assert (chunks[0]["start"], chunks[-1]["end"]) == (run.spans[0].start, run.spans[-1].end)
     kept = sum(chunk["end"] - chunk["start"] for chunk in chunks if chunk["fate"] == "recompute")
     assert kept == sum(span["end"] - span["start"] for span in record["spans"] if span["fate"] == "recompute")
     assert {tuple(chunk["pages"]) for chunk in chunks} == {(1,)}
@@ -132,6 +130,6 @@ def test_plan_uses_the_targets_tokens_with_different_tokenizers(planner, tokeniz
     session = Session(pair=CalibratedPair(planner.pair.pair, outline, planner.pair.draft), template=planner.template)
     assert not session.pair.same_tokenizer
     run = dry_run(session, COLLECTION, QUESTION, Settings(keep=0.3))
-    assert sum(cell.tokens for cell in run.cells) == run.spans[-1].end - run.document_start
-    assert all(cell.importance is not None for cell in run.cells)
+    assert run.chunks[-1].end == run.spans[-1].end
+    assert all(chunk.importance is not None for chunk in run.chunks)
     assert run.kept_ratio < 0.35

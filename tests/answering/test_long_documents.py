@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from specprefill_cli.answering.comparison import Comparison
+from specprefill_cli.answering.comparison import compare_modes
 from specprefill_cli.answering.draft_side import dry_run, retrieve
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.record import json_line
-from specprefill_cli.reporting.comparison_table import comparison_record, comparison_results, comparison_table
-from specprefill_cli.reporting.dry_run_report import estimate_rows, plan_record
-from specprefill_cli.reporting.html import answer_result, render_page
+from specprefill_cli.record import Comparison, ModeAnswer, json_line
+from specprefill_cli.reporting.comparison_table import comparison_table
+from specprefill_cli.reporting.html import render_page
+from specprefill_cli.reporting.plan_table import plan_view
 from specprefill_cli.reporting.table import answer_facts
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
@@ -58,7 +58,8 @@ def test_positions_are_in_the_record_the_table_and_the_page(session):
     assert (record["mode"], record["positions"], record["expected_speedup"]) == ("select", "compact", None)
     assert 0 < record["position_factor"] < 1
     assert answer_facts(answer)["positions"].startswith("compact, gaps between kept spans x 0.")
-    assert "gaps between kept spans" in render_page("When?", collection(), [answer_result(answer, ())])
+    page = Comparison(question="When?", answers=[ModeAnswer(asked="auto", answer=answer, cells=[])])
+    assert "gaps between kept spans" in render_page(collection(), page)
 
 
 def test_original_positions_are_not_shown(random_session):
@@ -68,33 +69,30 @@ def test_original_positions_are_not_shown(random_session):
 
 
 def test_compare_shows_modes_that_do_not_fit(session):
-    comparison = Comparison(session, collection())
-    compared = comparison.ask("When?", SETTINGS, ("full", "select", "draft-kv"))
-    assert [column.asked for column in compared] == ["select"]
+    comparison = compare_modes(session, collection(), "When?", SETTINGS, ("full", "select", "draft-kv"))
+    assert [column.asked for column in comparison.answers] == ["select"]
     assert list(comparison.misfits) == ["full", "draft-kv"]
-    assert text_of(comparison_table(compared, comparison.misfits)).count("does not fit") >= 2
-    record = comparison_record("When?", compared, comparison.misfits)
-    assert "use --mode select" in record["does_not_fit"]["full"]
-    page = render_page("When?", collection(), comparison_results(compared, comparison.misfits))
-    assert page.count("does not fit") >= 2
+    assert text_of(comparison_table(comparison)).count("does not fit") >= 2
+    assert "use --mode select" in comparison.to_json()["does_not_fit"]["full"]
+    assert render_page(collection(), comparison).count("does not fit") >= 2
 
 
 def test_compare_fails_where_no_mode_fits(session):
     with pytest.raises(PromptTooLong, match="use --mode select"):
-        Comparison(session, collection()).ask("When?", SETTINGS, ("full", "hybrid"))
+        compare_modes(session, collection(), "When?", SETTINGS, ("full", "hybrid"))
 
 
 def test_plan_says_that_full_does_not_fit(session):
     run = dry_run(session, collection(), "When?", SETTINGS)
-    assert run.advice[0] == "select"
+    assert run.auto["mode"] == "select"
     assert run.kept_tokens <= 600 - SETTINGS.max_new_tokens
-    assert estimate_rows(run)[-1][2:] == ["-", "does not fit"]
-    assert plan_record(run, collection(), 0.0)["full_ttft_seconds"] is None
+    assert run.full_ttft_seconds is None
+    assert text_of(plan_view(run)).count("does not fit") == 1
 
 
 def test_passages_are_found_however_small_the_targets_context(session):
-    found = retrieve(session, collection(), "When?", SETTINGS.varied(keep=0.6))
-    assert found.kept_words > 0.5 * found.document_words
+    retrieval = retrieve(session, collection(), "When?", SETTINGS.varied(keep=0.6))
+    assert retrieval.kept_words > 0.5 * retrieval.document_words
 
 
 def needle_answer(session, copies, place, **settings):
@@ -117,10 +115,10 @@ def test_finds_a_needle_beyond_the_context(tiny_session):
 
 @pytest.mark.slow
 def test_finds_needles_in_sixty_thousand_tokens(tiny_session):
-    found = [needle_answer(tiny_session, copies=24, place=place, keep=0.016) for place in (0.1, 0.5, 0.9)]
-    for answer, kept in found:
+    outcomes = [needle_answer(tiny_session, copies=24, place=place, keep=0.016) for place in (0.1, 0.5, 0.9)]
+    for answer, kept in outcomes:
         assert answer.prompt_tokens > 60_000
         assert answer.kept_tokens < 1_200
         assert (answer.mode, answer.positions, kept) == ("select", "compact", True)
     # The small target misreads a digit now and then.
-    assert sum(answer.answer == "7315" for answer, _ in found) >= 2
+    assert sum(answer.answer == "7315" for answer, _ in outcomes) >= 2

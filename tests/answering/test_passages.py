@@ -56,14 +56,14 @@ def test_the_quoted_sentence_comes_first(collection):
 
 
 def test_passages_are_whole_sentences_of_one_document_without_overlap(collection):
-    found = passages(collection, "the harbour lunch", count=5)
-    for passage in found:
+    best = passages(collection, "the harbour lunch", count=5)
+    for passage in best:
         assert passage.text[0].isupper()
         assert passage.text.endswith(".")
         assert 0 <= passage.importance <= 1
-    ranges = sorted((passage.number, passage.start, passage.end) for passage in found)
+    ranges = sorted((passage.number, passage.start, passage.end) for passage in best)
     assert all(a[0] < b[0] or a[2] <= b[1] for a, b in pairwise(ranges))
-    assert len(found) <= 5
+    assert len(best) <= 5
 
 
 def test_a_doubtful_quote_does_not_come_first(collection):
@@ -74,17 +74,15 @@ def test_a_doubtful_quote_does_not_come_first(collection):
 
 
 @pytest.mark.parametrize(
-    ("question", "kind"),
+    ("question", "expected"),
     [("When?", "since 1887"), ("How much is it?", "for 42"), ("Who?", "by Holt")],
 )
-def test_a_sentence_with_the_kind_of_thing_that_is_asked_for_gains(question, kind):
-    text = (
-        f"The mill is known all round. Cats sleep. The mill is known {kind}. Cats sleep. The mill is known all round."
-    )
+def test_a_sentence_with_what_the_question_asks_for_gains(question, expected):
+    text = f"The mill is known all round. Cats sleep. The mill is known {expected}. Cats sleep. The mill is known all round."
     document = Collection((one_page_document("mill.txt", text, "text/plain"),))
     sentences = rank_sentences(document, question + " The mill", word_offsets(text), None)
     best = sentences.ranges[sentences.relevance.argmax()]
-    assert kind in text[slice(*best)]
+    assert expected in text[slice(*best)]
 
 
 def test_words_are_compared_without_endings():
@@ -101,13 +99,13 @@ def test_passages_take_in_neighbours_while_there_is_room():
     text = " ".join(f"Sentence {number} has exactly these seven words." for number in range(40))
     text = text.replace("20 has", "20 names the treasurer and has").replace("30 has", "30 names the treasurer and has")
     document = Collection((one_page_document("a.txt", text, "text/plain"),))
-    shown = passages(document, "Who is the treasurer?")
-    for passage, number in zip(shown[:2], (20, 30), strict=True):
+    best = passages(document, "Who is the treasurer?")
+    for passage, number in zip(best[:2], (20, 30), strict=True):
         assert f"Sentence {number} " in passage.text
         assert passage.text.count("Sentence") == 3
-    assert sum(len(passage.text.split()) for passage in shown) <= 3 * WORDS_PER_PASSAGE
-    alone = passages(document, "Who is the treasurer?", count=1)[0]
-    assert len(alone.text.split()) <= WORDS_PER_PASSAGE
+    assert sum(len(passage.text.split()) for passage in best) <= 3 * WORDS_PER_PASSAGE
+    single = passages(document, "Who is the treasurer?", count=1)[0]
+    assert len(single.text.split()) <= WORDS_PER_PASSAGE
 
 
 def test_documents_without_text_have_no_passages():

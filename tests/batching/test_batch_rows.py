@@ -347,7 +347,7 @@ def test_signal_waits_until_the_row_is_written():
         os.kill(os.getpid(), signal.SIGTERM)
         written.append(record)
 
-    with termination.handled(), pytest.raises(KeyboardInterrupt):
+    with termination.handle_signal(), pytest.raises(KeyboardInterrupt):
         answer_lines([b"a", b"b"], echo, write)
     assert [row["answer"] for row in written] == ["A"]
     assert termination.requested

@@ -91,7 +91,7 @@ def test_a_failed_device_ends_the_batch(session, monkeypatch):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_that_has_given_up_ends_the_batch(session, monkeypatch):
     """Its error is that of the rows that it had; those after them are left to another run."""
-    monkeypatch.setattr(LocalEngine, "admitted", lambda _engine: 1 / 0)
+    monkeypatch.setattr(LocalEngine, "admit", lambda _engine: 1 / 0)
     with pytest.raises(BatchEnded, match=r"the engine has ended.* --resume"):
         run(session, ROWS * 3)
 

@@ -13,18 +13,20 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", ["ask", "passages", "plan"])
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "missing"),
     [
-        (("report.txt",), "the question is missing; for example: specprefill {} report.txt "),
-        (("absent.pdf",), "the question is missing; for example: specprefill {} absent.pdf "),
-        ((QUESTION,), f"the documents are missing; for example: specprefill {{}} report.pdf '{QUESTION}'"),
-        ((), "the documents and the question are missing; for example: specprefill {} report.pdf "),
+        (("report.txt",), "question is"),
+        (("absent.pdf",), "question is"),
+        ((QUESTION,), "documents are"),
+        ((), "question is"),
     ],
 )
-def test_a_missing_argument_is_named_with_an_example(call, folder, command, arguments, words):
+def test_a_missing_argument_is_named_with_an_example(call, folder, command, arguments, missing):
     code, out, err = call(command, *arguments)
     assert (code, out) == (2, "")
-    assert err.startswith(f"specprefill: {command}: {words.format(command)}")
+    assert err.startswith(
+        f"specprefill: {command}: the {missing} missing; for example: specprefill {command} report.pdf "
+    )
     assert len(err.splitlines()) == 1
 
 

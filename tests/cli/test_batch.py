@@ -29,9 +29,9 @@ def test_rows_share_the_document_and_answer_like_ask(call):
     assert [row["question"] for row in rows] == questions
     assert [row["reused"] for row in rows] == [[], ["document tokens", "draft document KV"]]
     assert "2 rows in" in err
-    alone = json.loads(call("ask", MANUAL, questions[1], *SHORT, "--json")[1])
-    assert (alone["answer"], alone["spans"], alone["reused"]) == (rows[1]["answer"], rows[1]["spans"], [])
-    assert list(alone) == [key for key in rows[1] if key != "row_hash"]
+    single = json.loads(call("ask", MANUAL, questions[1], *SHORT, "--json")[1])
+    assert (single["answer"], single["spans"], single["reused"]) == (rows[1]["answer"], rows[1]["spans"], [])
+    assert list(single) == [key for key in rows[1] if key != "row_hash"]
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     ]
     assert "missing.pdf" in rows_written[1]["error"]["message"]
     assert "key 'kep' of the row" in rows_written[4]["warnings"][-1]
-    whole = out.read_bytes()
+    written = out.read_bytes()
     code, _, err = call(*arguments)
     assert code == 2
     assert "--resume" in err
@@ -68,7 +68,7 @@ def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     assert "0 rows" in err
     assert "5 were there already, 3 failed" in err
     assert "--retry-failed" in err
-    assert out.read_bytes() == whole
+    assert out.read_bytes() == written
     (tmp_path / "in.jsonl").write_bytes(jsonl(*rows[:2], *({**row, "mode": None, "keep": None} for row in rows[2:])))
     code, _, err = call(*arguments, "--retry-failed")
     assert (code, "3 rows in" in err, "2 were there already, 1 failed" in err) == (3, True, True)
@@ -114,15 +114,15 @@ def test_row_fails_alone_if_its_draft_is_not_loaded(call):
 
 
 def test_ctrl_c_abandons_the_row_and_keeps_earlier_rows(call, monkeypatch):
-    real = Session.prefill
+    prefill = Session.prefill
 
-    def second_is_interrupted(self, prepared):
+    def interrupt_second(self, prepared):
         if prepared.question == "When?":
             # The first row is written by then, because only one is answered at a time.
             os.kill(os.getpid(), signal.SIGINT)
-        return real(self, prepared)
+        return prefill(self, prepared)
 
-    monkeypatch.setattr(Session, "prefill", second_is_interrupted)
+    monkeypatch.setattr(Session, "prefill", interrupt_second)
     code, out, err = call("batch", "--document", MANUAL, *SHORT, "--concurrency", "1", stdin=b"Who?\nWhen?\nWhy?\n")
     assert code == 130
     assert [json.loads(line)["id"] for line in out.splitlines()] == [1]
@@ -131,18 +131,18 @@ def test_ctrl_c_abandons_the_row_and_keeps_earlier_rows(call, monkeypatch):
 
 
 def test_an_interrupted_batch_goes_on_where_it_stopped(call, monkeypatch, tmp_path):
-    real = Session.prefill
+    prefill = Session.prefill
 
-    def second_ends(self, prepared):
+    def end_second(self, prepared):
         if prepared.question == "When?":
             os.kill(os.getpid(), signal.SIGTERM)
-        return real(self, prepared)
+        return prefill(self, prepared)
 
     source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_text("Who?\n\nWhen?\nWhy?\n")
     arguments = ("batch", str(source), "--document", MANUAL, "--mode", "full", "--out", str(out), "--concurrency", "1")
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "prefill", second_ends)
+        patched.setattr(Session, "prefill", end_second)
         code, _, err = call(*arguments)
     assert code == 143
     hint = "run the same command with --resume to go on"
@@ -172,8 +172,10 @@ def test_reads_each_list_of_documents_once(call, monkeypatch, tmp_path):
     for name in ("a.md", "b.md"):
         (tmp_path / name).write_text("The gate of the farm is dark green. " * 20)
     read = []
-    real = documents.read_collection
-    monkeypatch.setattr(documents, "read_collection", lambda names, **how: read.append(names) or real(names, **how))
+    read_collection = documents.read_collection
+    monkeypatch.setattr(
+        documents, "read_collection", lambda names, **how: read.append(names) or read_collection(names, **how)
+    )
     monkeypatch.chdir(tmp_path)
     lists = [["a.md"], ["a.md", "b.md"], ["lost.md"], ["a.md"], ["a.md", "b.md"], ["lost.md"]]
     rows = jsonl(*({"question": "Who?", "documents": names} for names in lists))
@@ -203,13 +205,13 @@ def test_workers_answer_as_this_process_does(call, tmp_path):
         {"id": "again", "question": "How heavy is the pump?"},
     ]
     arguments = ("batch", "--document", MANUAL, *SHORT, "--quiet")
-    alone = call(*arguments, stdin=jsonl(*rows))
+    local = call(*arguments, stdin=jsonl(*rows))
     command = [sys.executable, "-m", "specprefill_cli", *arguments, "--workers", "2"]
     done = subprocess.run(command, input=jsonl(*rows), capture_output=True, timeout=300)
-    assert (done.returncode, alone[0], done.stderr) == (3, 3, b"")
+    assert (done.returncode, local[0], done.stderr) == (3, 3, b"")
     kept = ("id", "question", "answer", "spans", "error", "generated_tokens")
     records = [
         [{key: json.loads(line).get(key) for key in kept} for line in out.splitlines()]
-        for out in (done.stdout, alone[1])
+        for out in (done.stdout, local[1])
     ]
     assert records[0] == records[1]

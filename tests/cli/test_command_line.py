@@ -13,14 +13,9 @@ import pytest
 from fpdf import FPDF
 from PIL import Image
 
-from specprefill_cli.installation import install_command
 from specprefill_cli.resources import packaged_folder
 
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
-ANSWER_KEYS = set(
-    "schema id question answer mode pair prompt_tokens kept_tokens kept_ratio ttft_seconds startup_seconds phases spans "
-    "generated_tokens tokens_per_second acceptance_rate peak_memory_bytes citations warnings".split()
-)
 PHASES = "tokenize draft_prefill look_ahead scoring selection mapping checkpoints target_prefill first_token".split()
 
 
@@ -39,7 +34,6 @@ def test_json_has_the_documented_keys(call):
     )
     assert (code, err) == (0, "")
     record = json.loads(out)
-    assert set(record) >= ANSWER_KEYS
     assert record["schema"] == 1
     assert list(record["phases"]) == PHASES
     assert sum(record["phases"].values()) == pytest.approx(record["ttft_seconds"], rel=0.02)
@@ -85,8 +79,8 @@ def bad_inputs(tmp_path):
     good.add_page()
     good.set_font("helvetica", size=12)
     good.multi_cell(0, text="Some text that is long enough to be read as a page of prose.")
-    whole = bytes(good.output())
-    (tmp_path / "truncated.pdf").write_bytes(whole[: len(whole) // 2])
+    content = bytes(good.output())
+    (tmp_path / "truncated.pdf").write_bytes(content[: len(content) // 2])
     locked = FPDF()
     locked.set_encryption(owner_password="owner", user_password="user")
     locked.add_page()
@@ -175,21 +169,16 @@ def test_closed_pipe_is_no_error():
     assert done.returncode == 0
 
 
-@pytest.mark.slow
-def test_page_is_complete_despite_closed_pipe(tmp_path):
-    page = tmp_path / "page.html"
-    question = "What mileage allowance does the company pay if you use your own car?"
-    reader = f'{sys.executable} -m specprefill_cli ask "{HANDBOOK}" "{question}" --html "{page}" | head -c 1'
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", reader], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "42 pence" in page.read_text(encoding="utf-8")
-
-
-def test_evaluate_never_overwrites_its_questions(call, tmp_path):
+@pytest.mark.parametrize(
+    "arguments",
+    [("evaluate", "q.jsonl", "--answers"), ("batch", "q.jsonl", "--document", HANDBOOK, "--resume", "--out")],
+)
+def test_questions_are_never_overwritten(call, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "q.jsonl"
     path.write_text('{"context": "The gate is green.", "question": "Which color?", "answers": ["green"]}\n')
     before = path.read_text()
-    code, _, err = call("evaluate", str(path), "--answers", str(path))
+    code, _, err = call(*arguments, "q.jsonl")
     assert code == 2
     assert "this is the file of questions" in err
     assert path.read_text() == before
@@ -202,13 +191,6 @@ def test_rejects_distractors_without_contexts(call, tmp_path):
     code, _, err = call("evaluate", str(path), "--distractors", "2")
     assert code == 2
     assert "leave it out" in err
-
-
-def test_pairs_lists_tiny_and_hub_pairs(call):
-    code, out, _ = call("pairs")
-    assert code == 0
-    assert "tiny" in out
-    assert "Qwen/Qwen2.5-7B-Instruct" in out
 
 
 @pytest.mark.slow
@@ -268,50 +250,25 @@ def test_interrupted_evaluation_prints_partial_figures(call, tmp_path, monkeypat
     path.write_text("\n".join(json.dumps(row) for _ in range(4)))
     from specprefill_cli.lab.evaluation import runner as runs
 
-    asked, ask = [], runs.ask_and_check
+    calls, ask = [], runs.ask_and_check
 
-    def interrupted(*arguments):
-        asked.append(arguments)
-        if len(asked) == 3:
+    def interrupt(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
             raise KeyboardInterrupt
         return ask(*arguments)
 
-    monkeypatch.setattr(runs, "ask_and_check", interrupted)
+    monkeypatch.setattr(runs, "ask_and_check", interrupt)
     code, out, _ = call("evaluate", str(path), "--modes", "full", "--json")
     assert code == 130
     assert json.loads(out)["rows"][0]["n"] == 2
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ({"question": " ", "context": "x"}, "line 1: the question is empty"),
-        ({"question": "Who?", "documents": []}, "line 1: document must be a path, documents a list of them"),
-        ({"question": "Who?", "documents": [1]}, "line 1: document must be a path, documents a list of them"),
-    ],
-)
-def test_rejects_rows_without_question_or_documents(call, tmp_path, row, words):
-    path = tmp_path / "q.jsonl"
-    path.write_text(json.dumps(row | {"answers": ["x"]}))
-    code, _, err = call("evaluate", str(path))
-    assert code == 1
-    assert words in " ".join(err.split())
-
-
-def test_batch_never_overwrites_its_questions(call, tmp_path):
-    path = tmp_path / "q.jsonl"
-    path.write_text('{"id": "a", "question": "Who?"}\n')
-    code, _, err = call("batch", str(path), "--document", HANDBOOK, "--out", str(path), "--resume")
-    assert code == 2
-    assert "this is the file of questions" in err
-    assert "Who?" in path.read_text()
-
-
-@pytest.mark.parametrize(
     "command",
     [
         ("batch", "-", "--document", HANDBOOK),
-        ("compare", HANDBOOK, "--question", "Who?"),
+        ("compare", HANDBOOK, "Who?"),
         ("evaluate", str(packaged_folder("sample_docs") / "questions.jsonl")),
         ("bench", "prefill"),
         ("bench", "decode"),
@@ -323,12 +280,6 @@ def test_commands_that_load_a_target_honour_quantization(call, command):
     assert code == 1
     assert "--quantization nf4 needs a CUDA device" in " ".join((out + err).split())
     assert "Traceback" not in err
-
-
-def test_rejects_quantization_of_random_weights(call):
-    code, _, err = call("bench", "prefill", "--shapes", "tiny:tiny", "--quantization", "int8")
-    assert code == 2
-    assert "--quantization needs a checkpoint" in err
 
 
 @pytest.mark.parametrize(
@@ -348,7 +299,7 @@ def test_rejects_impossible_plot_before_loading(call, tmp_path, monkeypatch, fla
 
 
 @pytest.mark.slow
-def test_bench_peer_measures_llama_cpp_and_the_modes(call, tmp_path, monkeypatch):
+def test_bench_peer_measures_llama_cpp_and_the_modes(call, monkeypatch):
     built = []
 
     class Server:
@@ -368,13 +319,6 @@ def test_bench_peer_measures_llama_cpp_and_the_modes(call, tmp_path, monkeypatch
     assert (code, err) == (0, "")
     assert [row["mode"] for row in json.loads(out)["rows"]] == ["full", "select", "llama.cpp"]
     assert built[0].n_ctx >= 300
-    code, _, err = call("bench", "peer", *sizes, "--gguf", str(tmp_path / "none.gguf"))
-    assert (code, len(err.splitlines())) == (1, 1)
-    assert "none.gguf: no such file" in err
-    monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    code, _, err = call("bench", "peer", *sizes)
-    assert (code, len(err.splitlines())) == (1, 1)
-    assert install_command("peer") in err
 
 
 @pytest.mark.slow
@@ -396,16 +340,18 @@ def test_bench_decode_compares_plain_and_speculative_decoding(call):
     assert set(record) >= {"schema", "rows", "host", "versions"}
 
 
-def test_bench_decode_rejects_unknown_task(call):
-    code, _, err = call("bench", "decode", "--tasks", "poem")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("decode", "--tasks", "poem"), "--tasks poem: unknown; use some of quote, short"),
+        (("decode", "--tasks", "quote", "--length", "60"), "--length"),
+        (("prefill", "--shapes", "tiny:tiny", "--quantization", "int8"), "--quantization needs a checkpoint"),
+    ],
+)
+def test_bench_rejects_wrong_options(call, arguments, words):
+    code, _, err = call("bench", *arguments)
     assert code == 2
-    assert "--tasks poem: unknown; use some of quote, short" in err
-
-
-def test_bench_decode_rejects_length_without_passage(call):
-    code, _, err = call("bench", "decode", "--tasks", "quote", "--length", "60")
-    assert code == 2
-    assert "--length" in err
+    assert words in err
 
 
 @pytest.mark.slow
@@ -431,7 +377,7 @@ def test_bench_prompts_have_the_given_length(tiny_session):
 def test_page_never_overwrites_a_document(call, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("<p>The gate is green.</p>")
-    for command in ("ask", "plan", "compare"):
+    for command in ("ask", "compare"):
         code, _, err = call(command, str(page), "Which colour?", "--html", str(page))
         assert (code, "this is one of the documents" in err) == (2, True)
     assert page.read_text() == "<p>The gate is green.</p>"
@@ -458,10 +404,8 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(call, tmp_path):
     [
         ("--help",),
         ("--version",),
-        ("config", "path"),
         ("config", "show"),
         ("config", "show", "--json"),
-        ("plugins", "--json"),
         ("plan", HANDBOOK, "Who?", "--quiet"),
         ("ask", HANDBOOK, "Who?", "--quiet", "--mode", "full", "--max-new-tokens", "2"),
         ("ask", HANDBOOK, "Who?", "--quiet", "--mode", "full", "--max-new-tokens", "2", "--json"),
@@ -484,12 +428,12 @@ def test_a_full_disk_is_one_clear_line(call, monkeypatch, arguments, buffered):
 def test_a_signal_ends_ask_with_its_code_and_prints_its_object(call, monkeypatch, number, code):
     from specprefill_cli.answering import stream as answer_stream
 
-    def ended(*_, emit, **__):
+    def decode(*_, emit, **__):
         yield from emit(300)
         os.kill(os.getpid(), number)
         yield from emit(300)
 
-    monkeypatch.setattr(answer_stream, "decode", ended)
+    monkeypatch.setattr(answer_stream, "decode", decode)
     ended_with, out, err = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
     record = json.loads(out)
     assert (ended_with, record["generated_tokens"], "Traceback" in err) == (code, 1, False)

@@ -3,8 +3,10 @@
 import json
 import math
 import os
+import re
 import signal
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -13,13 +15,15 @@ import torch
 from bs4 import BeautifulSoup
 from rich.console import Console
 
-from specprefill_cli.answering.comparison import Comparison, kl_divergence
-from specprefill_cli.cli.compare import split_question
+from specprefill_cli.answering.comparison import compare_modes, kl_divergence
+from specprefill_cli.cli.compare import Comparer, split_question
+from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.options import setting_values
-from specprefill_cli.cli.repl import Repl, completer
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
-from specprefill_cli.reporting.comparison_table import comparison_results, comparison_table
+from specprefill_cli.prefill.prefix_cache import DocumentCache
+from specprefill_cli.record import Comparison
+from specprefill_cli.reporting.comparison_table import comparison_table
 from specprefill_cli.reporting.html import render_page
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
@@ -33,43 +37,46 @@ def collection(text=TEXT):
     return Collection((one_page_document("doc", text, "text/plain"),))
 
 
-def text_of(shown):
+def text_of(renderable):
     console = Console(width=160, record=True, file=StringIO(), color_system=None)
-    console.print(shown)
+    console.print(renderable)
     return console.export_text()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "given", "expected"),
+    ("arguments", "expected"),
     [
-        (["a.pdf", "Who signed it?"], None, (["a.pdf"], "Who signed it?")),
-        (["a.pdf", "b.md", "Why?"], None, (["a.pdf", "b.md"], "Why?")),
-        (["a.pdf", "b.pdf"], None, (["a.pdf", "b.pdf"], None)),
-        (["a.pdf", "my old report.pdf"], None, (["a.pdf", "my old report.pdf"], None)),
-        (["a.pdf", __file__], None, (["a.pdf", __file__], None)),
-        (["a.pdf"], None, (["a.pdf"], None)),
-        (["Who is it?"], None, (["Who is it?"], None)),
-        (["a.pdf", "summary"], "Summarise", (["a.pdf", "summary"], "Summarise")),
+        (["a.pdf", "Who signed it?"], (["a.pdf"], "Who signed it?")),
+        (["a.pdf", "b.md", "Why?"], (["a.pdf", "b.md"], "Why?")),
+        (["a.pdf", "b.pdf"], (["a.pdf", "b.pdf"], None)),
+        (["a.pdf", "my old report.pdf"], (["a.pdf", "my old report.pdf"], None)),
+        (["a.pdf", __file__], (["a.pdf", __file__], None)),
+        (["a.pdf"], (["a.pdf"], None)),
+        (["Who is it?"], (["Who is it?"], None)),
     ],
 )
-def test_last_argument_is_the_question_if_it_reads_like_one(arguments, given, expected):
-    assert split_question(arguments, given) == expected
+def test_last_argument_is_the_question_if_it_reads_like_one(arguments, expected):
+    assert split_question(arguments) == expected
 
 
 def test_rejects_empty_question():
     with pytest.raises(UsageError, match="question is empty"):
-        split_question(["a.pdf", " "], None)
+        split_question(["a.pdf", " "])
+
+
+def compare(session, *modes, question="When?"):
+    return compare_modes(session, collection(), question, SETTINGS, modes)
 
 
 def test_modes_are_compared_with_full(random_session):
-    full, select = Comparison(random_session, collection()).ask("When?", SETTINGS, ("full", "select"))
+    full, select = compare(random_session, "full", "select").answers
     assert (full.speedup, full.first_token_kl, full.agreement) == (1, 0, 1)
     assert select.speedup == full.answer.ttft_seconds / select.answer.ttft_seconds
     assert select.first_token_kl > 0
     assert 0 <= select.agreement <= 1
     assert select.cells
-    (alone,) = Comparison(random_session, collection()).ask("When?", SETTINGS, ("select",))
-    assert (alone.speedup, alone.first_token_kl, alone.agreement) == (None, None, None)
+    (single,) = compare(random_session, "select").answers
+    assert (single.speedup, single.first_token_kl, single.agreement) == (None, None, None)
 
 
 def test_divergence_is_kl_of_full_from_the_other():
@@ -80,30 +87,29 @@ def test_divergence_is_kl_of_full_from_the_other():
 
 
 def test_compared_modes_start_cold_for_every_question(random_session):
-    modes = ("full", "select", "draft-kv", "hybrid", "auto")
-    comparison = Comparison(random_session, collection())
+    session = random_session.with_cache(DocumentCache())
     for question in ("When does it open?", "What do tickets cost?"):
-        assert [row.answer.reused for row in comparison.ask(question, SETTINGS, modes)] == [[], [], [], [], []]
+        answers = compare(session, "full", "select", "draft-kv", "hybrid", "auto", question=question).answers
+        assert [row.answer.reused for row in answers] == [[], [], [], [], []]
     # Nor does a question in one mode warm a later comparison.
-    comparison.ask("Who?", SETTINGS, ("full",))
-    assert [row.answer.reused for row in comparison.ask("Who?", SETTINGS, ("full", "select"))] == [[], []]
+    compare(session, "full")
+    assert [row.answer.reused for row in compare(session, "full", "select").answers] == [[], []]
 
 
-def test_one_mode_alone_reuses_what_earlier_questions_left(random_session):
-    warm, cold = Comparison(random_session, collection()), Comparison(random_session, collection(), cold=True)
+def test_a_single_mode_reuses_what_earlier_questions_left(random_session):
+    session = random_session.with_cache(DocumentCache())
     for number, question in enumerate(("When does it open?", "What do tickets cost?")):
-        (reusing,), (starting,) = (comparison.ask(question, SETTINGS, ("full",)) for comparison in (warm, cold))
-        assert reusing.answer.reused == (["document tokens", "target document KV"] if number else [])
-        assert starting.answer.reused == []
-        assert reusing.answer.answer == starting.answer.answer
-    assert "target document KV" in text_of(comparison_table([reusing]))
-    (select,) = warm.ask("Who?", SETTINGS, ("select",))
-    assert select.answer.reused == ["document tokens"]
+        comparison = compare(session, "full", question=question)
+        answer = comparison.answers[0].answer
+        assert answer.reused == (["document tokens", "target document KV"] if number else [])
+        assert answer.answer == compare(random_session, "full", question=question).answers[0].answer.answer
+    assert "target document KV" in text_of(comparison_table(comparison))
+    assert compare(session, "select").answers[0].answer.reused == ["document tokens"]
 
 
-def page_facts(documents, answers):
+def page_facts(comparison):
     """The facts on each card of a comparison's page, by label."""
-    page = BeautifulSoup(render_page("When?", documents, comparison_results(answers)), "html.parser")
+    page = BeautifulSoup(render_page(collection(), comparison), "html.parser")
     return [
         {label.get_text(): value.get_text() for label, value in zip(card("dt"), card("dd"), strict=True)}
         for card in page.select(".card")
@@ -111,14 +117,14 @@ def page_facts(documents, answers):
 
 
 def test_page_shows_the_differences_from_full(random_session):
-    answers = Comparison(random_session, collection()).ask("When?", SETTINGS, ("full", "select"))
-    full, select = page_facts(collection(), answers)
+    comparison = compare(random_session, "full", "select")
+    full, select = page_facts(comparison)
+    _, answer = comparison.answers
     assert full["speedup"] == "1.00x"
-    assert select["speedup"] == f"{answers[1].speedup:.2f}x"
-    assert select["first-token KL"] == f"{answers[1].first_token_kl:.4f} nats"
-    assert select["agreement"] == f"{answers[1].agreement:.2f}"
-    alone = Comparison(random_session, collection()).ask("When?", SETTINGS, ("select",))
-    assert not {"speedup", "first-token KL", "agreement"} & set(page_facts(collection(), alone)[0])
+    assert select["speedup"] == f"{answer.speedup:.2f}x"
+    assert select["first-token KL"] == f"{answer.first_token_kl:.4f} nats"
+    assert select["agreement"] == f"{answer.agreement:.2f}"
+    assert not {"speedup", "first-token KL", "agreement"} & set(page_facts(compare(random_session, "select"))[0])
 
 
 @pytest.mark.slow
@@ -163,162 +169,90 @@ def test_rejects_bad_calls_in_one_line(call, arguments, words):
 
 
 @pytest.fixture
-def repl(random_session):
-    read = lambda names: Collection(tuple(one_page_document(name, TEXT, "text/plain") for name in names))  # noqa: E731
-    return Repl(Comparison(random_session, collection()), SETTINGS, ("full", "select"), read)
+def comparer(random_session):
+    session = random_session.with_cache(DocumentCache())
+    return Comparer(session, collection(), SETTINGS, ("full", "select"), Notes(quiet=True))
 
 
-def test_session_runs_every_command(repl, tmp_path):
-    say = lambda line: text_of(repl.handle(line))  # noqa: E731
-    assert repl.handle("  ") is None
-    for line in (
-        "/save x.html",
-        "/plan",
-        "/mode fast",
-        "/keep 7",
-        "/keep x",
-        "/nothing",
-        "/documents '",
-        "/documents -",
-    ):
-        assert say(line).startswith("error: "), line
+def test_a_session_changes_modes_and_keep_ratio(comparer):
+    say = lambda line: text_of(comparer.reply(line))  # noqa: E731
     assert "speedup" in say("When does it open?")
     assert "document KV" not in say("What do tickets cost?")
-    assert say("/mode select") == "mode select\n"
-    assert say("/keep 0.2") == "keep 0.2\n"
-    assert say("/keep auto") == "keep auto\n"
-    assert say("/look-ahead 2") == "look-ahead 2\n"
-    assert say("/speculate off") == "speculate off\n"
-    assert (repl.modes, repl.settings.look_ahead, repl.settings.speculate) == (("select",), 2, "off")
+    assert say("/mode select") == "mode select, keep 0.4\n"
+    assert say("/keep 0.2") == "mode select, keep 0.2\n"
+    assert say("/keep auto") == "mode select, keep auto\n"
     assert "speedup" not in say("Who is it?")
     assert "draft document KV" in say("Who lives there?")
-    assert "would keep" in say("/plan")
-    for name in ("page.html", "rows.json"):
-        assert "written to" in say(f"/save '{tmp_path / name}'")
-    assert json.loads((tmp_path / "rows.json").read_text())["question"] == "Who lives there?"
-    assert "<html" in (tmp_path / "page.html").read_text()
-    assert "other doc" in say("/documents 'other doc' second")
-    assert repl.compared == []
-    assert all(command in say("/help") for command in ("/mode", "[MODES]", "/exit"))
-    assert not repl.ended
-    assert repl.handle("/exit") is None
-    assert repl.ended
-
-
-def test_ctrl_c_cancels_the_answer_not_the_session(repl):
-    expected = repl.comparison.ask("When?", SETTINGS, ("full",))[0].answer.answer
-
-    def interrupt(_module, arguments, _output):
-        if arguments[0].shape[1] < 3:
-            raise KeyboardInterrupt
-
-    hook = repl.comparison.session.pair.target.model.model.layers[1].mlp.register_forward_hook(interrupt)
-    assert "cancelled" in text_of(repl.handle("When?"))
-    hook.remove()
-    assert repl.compared == []
-    repl.handle("When?")
-    assert repl.compared[0].answer.answer == expected
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [("/mode foo", "error: /mode foo: unknown; use one of auto, "), ("/keep 7", "error: /keep: keep 7")],
+    [
+        ("/mode foo", "/mode foo: unknown; use one of auto, "),
+        ("/mode", "/mode: empty"),
+        ("/keep 7", "/keep: keep 7"),
+        ("/nothing", "/nothing: no such command; there are /mode MODES"),
+    ],
 )
-def test_an_error_names_the_command_that_caused_it(repl, line, words):
-    assert words in text_of(repl.handle(line))
+def test_an_error_names_the_command_that_caused_it(comparer, line, words):
+    with pytest.raises(UsageError, match=re.escape(words)):
+        comparer.reply(line)
 
 
-def test_errors_of_a_piped_session_go_to_standard_error(call):
-    code, out, err = call("compare", MANUAL, "--modes", "full", "--quiet", stdin=b"/keep 7\n/mode\n/fly\n")
-    assert code == 0
-    assert "error" not in out
-    assert "mode full" in out
-    assert [line.split(":")[1].strip() for line in err.splitlines()] == ["/keep", "/fly"]
+def test_errors_and_ctrl_c_end_the_answer_not_the_session(call, monkeypatch):
+    replies = iter([RuntimeError("out of memory"), KeyboardInterrupt(), "the answer"])
+
+    def reply(*_):
+        outcome = next(replies)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(Comparer, "reply", reply)
+    code, out, err = call("compare", MANUAL, "--modes", "full", "--quiet", stdin=b"When?\nWho?\nWhy?\n")
+    assert (code, out.splitlines()[-1]) == (0, "the answer")
+    assert err.splitlines() == ["error: RuntimeError: out of memory", "cancelled; the session goes on"]
 
 
 def test_sigterm_ends_the_session(call, monkeypatch):
-    monkeypatch.setattr(Repl, "ask", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(Comparer, "reply", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     code, out, _ = call("compare", MANUAL, "--modes", "full", stdin=b"When?\nWhy?\n")
     assert (code, "Why?" in out) == (143, False)
 
 
-def test_unexpected_error_ends_the_answer_not_the_session(repl, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(repl.comparison, "ask", fail)
-    assert text_of(repl.handle("When?")) == "error: RuntimeError: out of memory\n"
-    assert not repl.ended
-
-
-def test_shows_hostile_text_literally(repl):
-    from dataclasses import replace
-
-    (compared,) = repl.comparison.ask("When?", SETTINGS, ("full",))
-    shown = text_of(
-        comparison_table([replace(compared, answer=replace(compared.answer, answer="[red]x[/red] \x1b[2J \u202e"))])
-    )
-    assert "[red]x[/red] \\u001b[2J \\u202e" in shown
+def test_shows_hostile_text_literally(random_session):
+    (compared,) = compare(random_session, "full").answers
+    hostile = replace(compared, answer=replace(compared.answer, answer="[red]x[/red] \x1b[2J \u202e"))
+    assert "[red]x[/red] \\u001b[2J \\u202e" in text_of(comparison_table(Comparison(question="", answers=[hostile])))
 
 
 def test_lists_have_no_repetitions():
     assert setting_values("mode", "select, full,select", "--modes") == ["select", "full"]
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [("/pl", ["/plan"]), ("/mode se", ["select"]), ("/mode full", ["full"]), ("Who", []), ("/help x", [])],
-)
-def test_completes_lines(line, expected):
-    from prompt_toolkit.completion import CompleteEvent
-    from prompt_toolkit.document import Document
-
-    assert [completion.text for completion in completer().get_completions(Document(line), CompleteEvent())] == expected
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
-def test_keys_at_a_terminal(tmp_path):
+def test_keys_at_a_terminal():
     pexpect = pytest.importorskip("pexpect")
-    environment = {
-        **os.environ,
-        "TERM": "xterm",
-        "HOME": str(tmp_path),
-        "XDG_STATE_HOME": str(tmp_path),
-        "PROMPT_TOOLKIT_NO_CPR": "1",
-    }
-    stub = str(Path(__file__).parent.with_name("helpers") / "repl_stub.py")
-    child = pexpect.spawn(sys.executable, [stub], env=environment, encoding="utf-8", timeout=40, dimensions=(40, 120))
-
-    def prompted():
-        # A new prompt switches bracketed paste on; a redrawn one does not.
-        child.expect(r"\x1b\[\?2004h")
-        child.expect("specprefill>")
-
-    prompted()
+    environment = {**os.environ, "TERM": "xterm"}
+    stub = str(Path(__file__).parent.with_name("helpers") / "compare_stub.py")
+    child = pexpect.spawn(sys.executable, [stub], env=environment, encoding="utf-8", timeout=40)
+    child.expect("specprefill> ")
     child.send("Who is it?\r")
     child.expect("asked: Who is it?")
     child.sendintr()
     child.expect("cancelled; the session goes on")
-    prompted()
+    child.expect("specprefill> ")
     # The last line comes back with the cursor key; at the prompt, Ctrl-C drops it.
     child.send("\x1b[A")
     child.expect("Who is it")
     child.sendintr()
-    prompted()
-    child.send("/pl\t")
-    child.expect("an")
-    child.send("\r")
-    child.expect("no question was asked yet")
-    prompted()
+    child.expect("specprefill> ")
     child.sendeof()
     child.expect("left")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
-    history = tmp_path / "specprefill" / "history"
-    assert "Who is it?" in history.read_text()
-    assert history.stat().st_mode & 0o077 == 0
 
 
 def test_divergence_ignores_tokens_impossible_in_both():

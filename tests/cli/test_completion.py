@@ -36,7 +36,6 @@ def test_completes_the_last_value_of_a_list():
         ("specprefill ask a.pdf Who --dtype bf", "bfloat16"),
         ("specprefill ask a.pdf Who --keep au", "auto"),
         ("specprefill evaluate q.jsonl --scorer paper,lex", "paper,lexical"),
-        ("specprefill pairs show ti", "tiny"),
         ("specprefill config set max", "max_new_tokens"),
         ("specprefill evaluate q.jsonl --modes full,se", "full,select"),
         ("specprefill do", "doctor"),

@@ -17,10 +17,6 @@ def file(tmp_path, monkeypatch):
     return path
 
 
-def test_prints_path_of_missing_file(call, file):
-    assert call("config", "path") == (0, f"{file}\n", "")
-
-
 @pytest.mark.parametrize(
     ("name", "text", "stored"),
     [
@@ -40,14 +36,12 @@ def test_reads_back_what_was_set(call, file, name, text, stored):
         assert file.read_text() == stored
 
 
-def test_set_and_unset_keep_everything_else(call, file):
+def test_set_keeps_everything_else(call, file):
     file.parent.mkdir()
     file.write_text('# mine\nmode = "full"  # for now\nseed = 4\n')
     assert call("config", "set", "mode", "select")[0] == 0
     assert call("config", "set", "keep", "0.2")[0] == 0
     assert file.read_text() == '# mine\nmode = "select"  # for now\nseed = 4\nkeep = 0.2\n'
-    assert call("config", "unset", "seed")[0] == 0
-    assert file.read_text() == '# mine\nmode = "select"  # for now\nkeep = 0.2\n'
     assert [path.name for path in file.parent.iterdir()] == ["config.toml"]
 
 
@@ -60,7 +54,6 @@ def test_set_and_unset_keep_everything_else(call, file):
         (("set", "kept", "0.5"), "unknown setting 'kept'"),
         (("set", "mode", "fast"), "config set: mode fast: unknown; use one of auto, full, select"),
         (("set", "pair", "giant"), "config set: pair giant: unknown"),
-        (("unset", "keep"), "'keep' is not set there"),
     ],
 )
 def test_rejects_wrong_values_and_keeps_the_file(call, file, arguments, words):
@@ -72,17 +65,15 @@ def test_rejects_wrong_values_and_keeps_the_file(call, file, arguments, words):
     assert file.read_text() == "seed = 4\n"
 
 
-def test_faulty_file_is_named_and_can_be_repaired(call, file):
+def test_a_faulty_file_is_named(call, file):
     file.parent.mkdir()
     file.write_text("kept = 0.5\n")
     assert "unknown setting 'kept'" in call("config", "set", "seed", "1")[2]
-    assert call("config", "unset", "kept")[0] == 0
-    assert call("config", "set", "seed", "1")[0] == 0
     file.write_text("seed = ")
     assert "not valid TOML" in call("config", "set", "seed", "1")[2]
 
 
-def test_show_names_the_source_of_each_value(call, file, monkeypatch):
+def test_show_names_the_file_and_the_source_of_each_value(call, file, monkeypatch):
     file.parent.mkdir()
     file.write_text("keep = 0.5\nseed = 1\n")
     monkeypatch.setenv("SPECPREFILL_SEED", "7")
@@ -96,6 +87,7 @@ def test_show_names_the_source_of_each_value(call, file, monkeypatch):
     code, out, _ = call("config", "show")
     assert code == 0
     assert "environment (SPECPREFILL_SEED)" in out
+    assert out.endswith(f"config file: {file}\n")
 
 
 def test_set_warns_of_a_variable_that_wins(call, file, monkeypatch):

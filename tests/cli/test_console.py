@@ -2,7 +2,8 @@
 
 import io
 
-from specprefill_cli.cli.console import console, plain_table
+from specprefill_cli.cli.console import console
+from specprefill_cli.reporting.table import plain_table
 
 
 def test_lines_of_a_pipe_end_without_spaces():

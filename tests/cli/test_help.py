@@ -16,9 +16,6 @@ OURS = (
     "doctor",
     "config show",
     "config set",
-    "pairs show",
-    "pairs check",
-    "plugins",
 )
 
 

@@ -1,4 +1,4 @@
-"""`plan`, and `--html` on `ask` and `plan`."""
+"""`plan`, and `ask --html`."""
 
 import json
 import os
@@ -13,23 +13,15 @@ HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
 QUESTION = "What mileage allowance does the company pay if you use your own car?"
 
 
-def test_plan_prints_strip_facts_and_estimates(call, monkeypatch):
+def test_plan_prints_facts_and_estimates(call, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    code, out, err = call("plan", HANDBOOK, QUESTION, "--keep", "0.2")
+    code, out, err = call("plan", HANDBOOK, QUESTION, "--keep", "auto")
     assert (code, err) == (0, "")
-    for words in ("p. 22 |", "one cell is a chunk of 32 tokens", "its weights were not loaded", "auto takes", "about "):
-        assert words in out
+    assert re.search(r"recompute +\d+ spans?, \d+ tokens \(p\. [\d, -]*\b8\b", out)
+    assert re.search(r"auto takes +select\n", out)
+    assert re.search(r"this plan: auto, 0\.\d\d +\d+ +\d+\.\dx +about [\d.]+ m?s", out)
     assert "estimates: counted operations" in out
     assert "\x1b" not in out
-
-
-def test_plan_shows_one_speedup_of_its_keep_ratio(call, tmp_path):
-    _, out, _ = call("plan", HANDBOOK, QUESTION, "--keep", "auto")
-    facts = dict(re.split(r"\s{2,}", line.strip())[:2] for line in out.splitlines() if re.search(r"\S\s{2,}\S", line))
-    assert facts["auto takes"] == "select"
-    assert "promises" not in out
-    (planned,) = re.findall(r"this plan: auto.* (\d+\.\dx)", out)
-    assert facts["expected with this plan"].startswith(f"{planned}, TTFT about ")
 
 
 def test_plan_says_why_auto_takes_full(call, tmp_path):
@@ -50,19 +42,18 @@ def test_plan_json_is_one_object(call):
     assert any(8 in chunk["pages"] and chunk["fate"] == "recompute" for chunk in record["chunks"])
 
 
-def test_pages_of_ask_and_plan_are_written(call, tmp_path):
-    for number, arguments in enumerate((("ask", HANDBOOK, QUESTION, "--quiet"), ("plan", HANDBOOK, QUESTION))):
-        file = tmp_path / f"{number}.html"
-        file.write_text("old")
-        file.chmod(0o640)
-        assert call(*arguments, "--html", str(file))[0] == 0
-        page = BeautifulSoup(file.read_text(encoding="utf-8"), "html.parser")
-        assert page.h1.get_text() == QUESTION
-        assert len(page.select("h3.page")) == 22
-        assert len(page.select(".card")) == 1
-        assert file.stat().st_size < 1_500_000
-        assert os.name == "nt" or file.stat().st_mode & 0o777 == 0o640
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.html", "1.html"]
+def test_the_page_of_ask_is_written(call, tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text("old")
+    file.chmod(0o640)
+    assert call("ask", HANDBOOK, QUESTION, "--quiet", "--html", str(file))[0] == 0
+    page = BeautifulSoup(file.read_text(encoding="utf-8"), "html.parser")
+    assert page.h1.get_text() == QUESTION
+    assert len(page.select("h3.page")) == 22
+    assert len(page.select(".card")) == 1
+    assert file.stat().st_size < 1_500_000
+    assert os.name == "nt" or file.stat().st_mode & 0o777 == 0o640
+    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_question_imports_nothing_that_it_does_not_need():
 
 
 def test_idle_threads_spin_briefly():
-    _, environment = run_main("config", "path")
+    _, environment = run_main("config", "show")
     assert {name: environment.get(name) for name in WAIT_SETTINGS} == {"OMP_WAIT_POLICY": None} | BOUNDED_SPIN
 
 
@@ -56,5 +56,5 @@ def test_idle_threads_spin_briefly():
     ("name", "value"), [("OMP_WAIT_POLICY", "ACTIVE"), ("GOMP_SPINCOUNT", "10000"), ("KMP_BLOCKTIME", "200")]
 )
 def test_the_users_wait_settings_are_kept(name, value):
-    _, environment = run_main("config", "path", **{name: value})
+    _, environment = run_main("config", "show", **{name: value})
     assert {key: environment[key] for key in WAIT_SETTINGS if key in environment} == {name: value}

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from specprefill_cli.diagnostics.doctor import State
+from specprefill_cli.diagnostics import State
 from specprefill_cli.diagnostics.pair_check import check_pair
 from specprefill_cli.models.memory_plan import cache_bytes, parameters, projections, weight_bytes
 from specprefill_cli.models.outline import ModelOutline, load_outline
@@ -51,11 +51,10 @@ def test_with_two_tokenizers_select_works(tokenizer, other_tokenizer):
     assert "different tokenizers" in checks["draft-kv"].detail
 
 
-def test_windows_and_contexts_are_reported(tokenizer):
+def test_windowed_drafts_and_contexts_are_reported(tokenizer):
     checks = states(outline(tokenizer, "mistral"), outline(tokenizer, "gemma3"))
     assert checks["select"].state is State.LIMITED
     assert "up to 48 tokens" in checks["select"].detail
-    assert checks["target's windows"].detail.startswith("2 of 3 layers see 48 tokens")
     checks = states(outline(tokenizer, max_position_embeddings=1_000), outline(tokenizer))
     assert checks["context"].state is State.LIMITED
     assert "up to 1,000 tokens (draft 1,000, target 4,096)" in checks["context"].detail
@@ -102,10 +101,10 @@ def test_weights_are_counted_without_memory(name):
 
 def test_a_quantised_checkpoint_is_counted_with_its_own_bits():
     config = ARCHITECTURES["llama"]()
-    whole, packed = weight_bytes(config, torch.bfloat16), projections(config)
+    unquantised, packed = weight_bytes(config, torch.bfloat16), projections(config)
     config.quantization_config = {"quant_method": "gptq", "bits": 4}
     assert 0 < packed < parameters(config) - 2 * config.vocab_size * config.hidden_size
-    assert weight_bytes(config, torch.bfloat16) == whole - packed * 3 // 2
+    assert weight_bytes(config, torch.bfloat16) == unquantised - packed * 3 // 2
 
 
 def test_the_cache_of_a_model_is_counted(tokenizer):

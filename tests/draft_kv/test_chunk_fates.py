@@ -110,13 +110,6 @@ def test_rejects_length_dependent_rope(random_session, kind):
         find_map(request, "draft-kv")
 
 
-def test_fallback_to_full_keeps_the_scorers_neighbour_weight(random_session):
-    _, ours = prefilled(random_session, TEXT, "draft-kv", recompute=0.0, accept_risk=0.0)
-    _, kept = prefilled(random_session, TEXT, "draft-kv", recompute=0.0)
-    assert "fell back" in ours.warnings[0]
-    assert ours.neighbours == kept.neighbours > 0
-
-
 def test_auto_uses_full_when_the_drafts_context_is_too_short_for_the_question(random_session):
     draft = random_session.pair.draft
     random_session.pair = replace(random_session.pair, draft=replace(draft, context=40))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specprefill_cli.answering.comparison import Comparison
+from specprefill_cli.answering.comparison import compare_modes
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.documents.sentences import sentence_ranges
@@ -125,18 +125,13 @@ def test_an_answer_at_its_longest_says_so(session, upstream, handbook):
 
 
 def test_modes_are_compared_and_one_that_does_not_fit_is_a_misfit(session, upstream, handbook):
-    comparison = Comparison(session, handbook)
-    full, select = comparison.ask(QUESTION, session.settings, ["full", "select"])
+    modes = ("full", "select")
+    full, select = compare_modes(session, handbook, QUESTION, session.settings, modes).answers
     assert full.answer.kept_tokens > 5 * select.answer.kept_tokens
     assert (select.agreement, select.first_token_kl) == (1.0, None)
     assert select.speedup > 0
     too_long = error(400, "maximum context length is 2048 tokens")
     upstream.script = lambda body: says("42") if "[...]" in body["messages"][-1]["content"] else too_long
-    (only,) = comparison.ask(QUESTION, session.settings, ["full", "select"])
-    assert only.asked == "select"
+    comparison = compare_modes(session, handbook, QUESTION, session.settings, modes)
+    assert [answer.asked for answer in comparison.answers] == ["select"]
     assert "maximum context length is 2048" in comparison.misfits["full"]
-
-
-def test_a_plan_is_refused_because_its_times_would_be_made_up(session, handbook):
-    with pytest.raises(UsageError, match="need the sizes"):
-        Comparison(session, handbook).plan(QUESTION, session.settings)

@@ -19,12 +19,12 @@ CONFIRM = Settings(mode="select", scorer="lexical", keep=0.2, max_new_tokens=12,
 FULL = CONFIRM.varied(mode="full", confirm=False, speculate="off")
 
 
-def document(number=0):
+def make_document(number=0):
     return Collection((one_page_document("doc", f"House {number}. {TEXT}", "text/plain"),))
 
 
-def caller(session, **options):
-    return Asker(session, CONFIRM, document(), **options)
+def make_asker(session, **options):
+    return Asker(session, CONFIRM, make_document(), **options)
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def session(random_session, monkeypatch):
 
 
 def test_answers_confirmed_beside_each_other_are_those_of_full_prefill(session):
-    asker = caller(session.with_cache(DocumentCache()))
+    asker = make_asker(session.with_cache(DocumentCache()))
     for number, question in enumerate(QUESTIONS):
-        asker.submit(question, question=question, documents=document(number % 2))
+        asker.submit(question, question=question, documents=make_document(number % 2))
     asker.finish()
     for number, question in enumerate(QUESTIONS):
         answer = asker.record(question)
-        assert answer.answer == session.ask(document(number % 2), question, FULL).finished().answer
+        assert answer.answer == session.ask(make_document(number % 2), question, FULL).finished().answer
         assert answer.confirmed == (answer.provisional_answer == answer.answer)
         kinds = asker.kinds(question)
         assert [kinds[0], *kinds[-2:]] == [Started, Provisional, Done]
@@ -51,7 +51,7 @@ def test_answers_confirmed_beside_each_other_are_those_of_full_prefill(session):
 
 
 def test_first_tokens_and_decode_steps_come_before_a_confirmation(session):
-    asker = caller(session)
+    asker = make_asker(session)
     asker.submit("a")
     asker.step_until("a", Provisional)
     asker.engine.step()
@@ -59,12 +59,12 @@ def test_first_tokens_and_decode_steps_come_before_a_confirmation(session):
     asker.finish()
     order = [name for name, event in asker.log if isinstance(event, Done)]
     assert order == ["b", "a"]
-    assert asker.record("a").answer == session.ask(document(), "Who?", FULL).finished().answer
+    assert asker.record("a").answer == session.ask(make_document(), "Who?", FULL).finished().answer
 
 
 def test_confirmations_take_no_place_and_hold_one_whole_prompt_at_a_time(session):
-    asker = caller(session, concurrency=2)
-    tickets = [asker.submit(number, documents=document(number)) for number in range(4)]
+    asker = make_asker(session, concurrency=2)
+    tickets = [asker.submit(number, documents=make_document(number)) for number in range(4)]
     held = set()
     while asker.engine.busy:
         asker.engine.step()
@@ -76,17 +76,17 @@ def test_confirmations_take_no_place_and_hold_one_whole_prompt_at_a_time(session
 
 
 def test_later_questions_reuse_the_kv_of_a_confirmation(session):
-    asker = caller(session.with_cache(DocumentCache()))
+    asker = make_asker(session.with_cache(DocumentCache()))
     asker.submit("a")
     asker.finish()
     asker.submit("b", "Why at nine?", FULL)
     asker.finish()
     assert TARGET_PREFIX in asker.record("b").reused
-    assert asker.record("b").answer == session.ask(document(), "Why at nine?", FULL).finished().answer
+    assert asker.record("b").answer == session.ask(make_document(), "Why at nine?", FULL).finished().answer
 
 
 def test_ctrl_c_in_a_confirmation_keeps_the_provisional_answer(session, monkeypatch):
-    expected = session.ask(document(), "Who?", CONFIRM.varied(confirm=False)).finished()
+    expected = session.ask(make_document(), "Who?", CONFIRM.varied(confirm=False)).finished()
     engine, provisional = LocalEngine(session, concurrency=1), []
     read = ModelReader.read
 
@@ -97,7 +97,7 @@ def test_ctrl_c_in_a_confirmation_keeps_the_provisional_answer(session, monkeypa
         return read(*arguments)
 
     monkeypatch.setattr(ModelReader, "read", interrupt)
-    for event in engine.ask(Request(documents=document(), question="Who?", settings=CONFIRM)):
+    for event in engine.ask(Request(documents=make_document(), question="Who?", settings=CONFIRM)):
         provisional += [event.result] if isinstance(event, Provisional) else []
     assert isinstance(event, Done)
     assert (provisional[0].confirmed, provisional[0].answer) == (None, expected.answer)
@@ -107,14 +107,14 @@ def test_ctrl_c_in_a_confirmation_keeps_the_provisional_answer(session, monkeypa
 
 
 def test_cancelling_a_confirmation_leaves_other_answers_whole(session):
-    asker = caller(session)
+    asker = make_asker(session)
     ticket = asker.submit("a")
     asker.submit("b", question="Why?")
     asker.step_until("a", Provisional)
     asker.engine.cancel(ticket)
     asker.finish()
     assert asker.record("a").confirmed is None
-    assert asker.record("b").answer == session.ask(document(), "Why?", FULL).finished().answer
+    assert asker.record("b").answer == session.ask(make_document(), "Why?", FULL).finished().answer
 
 
 def test_two_clients_at_once_get_what_full_prefill_answers(session):
@@ -127,7 +127,7 @@ def test_two_clients_at_once_get_what_full_prefill_answers(session):
                 records[question] = event.result
                 threading.Thread(target=done.wait).start()
 
-        engine.submit(Request(documents=document(), question=question, settings=CONFIRM), take)
+        engine.submit(Request(documents=make_document(), question=question, settings=CONFIRM), take)
 
     worker = threading.Thread(target=engine.run)
     worker.start()
@@ -137,4 +137,4 @@ def test_two_clients_at_once_get_what_full_prefill_answers(session):
     engine.close()
     worker.join()
     for question in QUESTIONS[:2]:
-        assert records[question].answer == session.ask(document(), question, FULL).finished().answer
+        assert records[question].answer == session.ask(make_document(), question, FULL).finished().answer

@@ -9,7 +9,6 @@ import torch
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.engine import local
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import (
     PASSAGES,
@@ -37,16 +36,21 @@ BASE = Settings(max_new_tokens=12, keep=0.4, scorer="question")
 FULL = Settings(mode="full", speculate="off", max_new_tokens=12)
 
 
-def document(name="doc", new="nine"):
+def make_document(name="doc", new="nine"):
     return Collection((one_page_document(name, TEXT.replace("nine", new), "text/plain"),))
 
 
-ONE = document()
-OTHERS = [document("ten", "ten"), document("eleven", "half past eleven"), ONE, document("six", "six")]
+DOCUMENT = make_document()
+DOCUMENTS = [
+    make_document("ten", "ten"),
+    make_document("eleven", "half past eleven"),
+    DOCUMENT,
+    make_document("six", "six"),
+]
 
 
-def caller(session, **options):
-    return Asker(session, FULL, ONE, **options)
+def make_asker(session, **options):
+    return Asker(session, FULL, DOCUMENT, **options)
 
 
 @pytest.fixture
@@ -59,28 +63,30 @@ def session(random_session, monkeypatch):
 
 @pytest.fixture
 def asker(session):
-    return caller(session)
+    return make_asker(session)
 
 
-def alone(session, question="Who?", settings=FULL, documents=ONE):
+def answer_alone(session, question="Who?", settings=FULL, documents=DOCUMENT):
     return session.ask(documents, question, settings).finished()
 
 
-def questions(documents=(ONE,) * 4, **settings):
-    return [(one, question, BASE.varied(**settings)) for one, question in zip(documents, QUESTIONS, strict=True)]
+def make_requests(documents=(DOCUMENT,) * 4, **settings):
+    return [
+        (document, question, BASE.varied(**settings)) for document, question in zip(documents, QUESTIONS, strict=True)
+    ]
 
 
-def answers(session, asked, **options):
+def answer_together(session, requests, **options):
     """Answers of questions about documents with settings, all at once."""
-    asker = caller(session, **options)
-    for number, (documents, question, settings) in enumerate(asked):
+    asker = make_asker(session, **options)
+    for number, (documents, question, settings) in enumerate(requests):
         asker.submit(number, question, settings, documents)
     asker.finish()
-    for number in range(len(asked)):
+    for number in range(len(requests)):
         if isinstance(asker.last(number), Failed):
             raise asker.last(number).error
-    records = [asker.last(number).result for number in range(len(asked))]
-    assert [asker.text(number) for number in range(len(asked))] == [record.answer for record in records]
+    records = [asker.last(number).result for number in range(len(requests))]
+    assert [asker.text(number) for number in range(len(requests))] == [record.answer for record in records]
     return records
 
 
@@ -88,36 +94,36 @@ def answers(session, asked, **options):
 @pytest.mark.parametrize("speculate", ["off", "auto", 3])
 @pytest.mark.parametrize("mode", ["full", "select", "draft-kv", "hybrid"])
 def test_greedy_answers_are_those_of_one_at_a_time(random_session, mode, speculate):
-    for documents in ((ONE,) * 4, OTHERS):
-        asked = questions(documents, mode=mode, speculate=speculate)
+    for documents in ((DOCUMENT,) * 4, DOCUMENTS):
+        requests = make_requests(documents, mode=mode, speculate=speculate)
         apart = random_session.with_cache(DocumentCache())
-        expected = [apart.ask(*question).finished() for question in asked]
-        got = answers(random_session.with_cache(DocumentCache()), asked)
-        assert [answer.answer for answer in got] == [answer.answer for answer in expected]
-        assert [answer.spans for answer in got] == [answer.spans for answer in expected]
+        expected = [apart.ask(*question).finished() for question in requests]
+        answers = answer_together(random_session.with_cache(DocumentCache()), requests)
+        assert [answer.answer for answer in answers] == [answer.answer for answer in expected]
+        assert [answer.spans for answer in answers] == [answer.spans for answer in expected]
 
 
 @pytest.mark.slow
 def test_trained_models_answer_as_one_at_a_time(tiny_session):
-    asked = [(one, question, BASE.varied(scorer="auto")) for one in OTHERS for question in QUESTIONS]
-    expected = [tiny_session.ask(*question).finished().answer for question in asked]
-    assert [answer.answer for answer in answers(tiny_session, asked)] == expected
+    requests = [(document, question, BASE.varied(scorer="auto")) for document in DOCUMENTS for question in QUESTIONS]
+    expected = [tiny_session.ask(*question).finished().answer for question in requests]
+    assert [answer.answer for answer in answer_together(tiny_session, requests)] == expected
 
 
 def test_a_sampled_answer_does_not_depend_on_its_neighbours(random_session):
-    asked = [
-        (one, question, settings.varied(temperature=0.8, seed=number))
-        for number, (one, question, settings) in enumerate(questions(OTHERS, mode="full"))
+    requests = [
+        (document, question, settings.varied(temperature=0.8, seed=number))
+        for number, (document, question, settings) in enumerate(make_requests(DOCUMENTS, mode="full"))
     ]
-    got = [answer.answer for answer in answers(random_session, asked)]
-    assert got == [answer.answer for answer in answers(random_session, asked, concurrency=1)]
-    assert got[1:] == [answer.answer for answer in answers(random_session, asked[1:])]
+    answers = [answer.answer for answer in answer_together(random_session, requests)]
+    assert answers == [answer.answer for answer in answer_together(random_session, requests, concurrency=1)]
+    assert answers[1:] == [answer.answer for answer in answer_together(random_session, requests[1:])]
 
 
 def test_questions_share_what_was_computed_of_their_document(random_session):
     session = random_session.with_cache(DocumentCache())
     for mode, shared in (("full", TARGET_PREFIX), ("select", DRAFT_PREFIX)):
-        reused = [shared in answer.reused for answer in answers(session, questions(mode=mode))]
+        reused = [shared in answer.reused for answer in answer_together(session, make_requests(mode=mode))]
         assert reused == [False, True, True, True]
 
 
@@ -127,7 +133,7 @@ def test_an_answer_comes_in_pieces_and_then_whole(session, asker):
     first, *pieces, last = asker.events("a")
     assert first == Started()
     assert len(pieces) > 1
-    assert asker.text("a") == last.result.answer == alone(session).answer
+    assert asker.text("a") == last.result.answer == answer_alone(session).answer
 
 
 def test_passes_of_several_answers_run_together(session, asker):
@@ -152,8 +158,8 @@ def test_answers_go_on_between_the_passes_of_a_prefill(session, asker):
     asker.step_until("b", Started)
     assert len(asker.events("a")) - before > 3
     asker.finish()
-    assert asker.text("a") == alone(session, settings=FULL.varied(max_new_tokens=40)).answer
-    assert asker.text("b") == alone(session, "Why?", FULL.varied(prefill_chunk=64)).answer
+    assert asker.text("a") == answer_alone(session, settings=FULL.varied(max_new_tokens=40)).answer
+    assert asker.text("b") == answer_alone(session, "Why?", FULL.varied(prefill_chunk=64)).answer
 
 
 @pytest.mark.parametrize("task", [PASSAGES, PLAN])
@@ -165,23 +171,23 @@ def test_requests_without_an_answer_run_beside_answers(session, asker, task):
     asker.step_until("b", Done)
     assert not any(isinstance(event, Done) for event in asker.events("a"))
     asker.finish()
-    assert asker.text("a") == alone(session, settings=long).answer
+    assert asker.text("a") == answer_alone(session, settings=long).answer
     assert asker.last("b").result.question == "Who?"
 
 
 def test_names_are_read_and_their_reading_is_start_up(session, monkeypatch, tmp_path):
     (tmp_path / "doc.txt").write_text(TEXT)
-    asker = caller(replace(session, startup_seconds=7.0))
+    asker = make_asker(replace(session, startup_seconds=7.0))
     asker.submit("a", documents=(str(tmp_path / "doc.txt"),))
     asker.submit("lost", documents=(str(tmp_path / "lost.txt"),))
     asker.finish()
     assert asker.last("a").result.startup_seconds > 7.0
-    assert asker.last("a").result.answer == alone(session).answer
+    assert asker.last("a").result.answer == answer_alone(session).answer
     assert "no such file" in str(asker.last("lost").error)
 
 
 def test_only_so_many_run_at_once_and_all_are_answered_in_order(session):
-    asker = caller(session, concurrency=1)
+    asker = make_asker(session, concurrency=1)
     tickets = [asker.submit(name) for name in "abc"]
     asker.step_until("a", Piece)
     assert len(asker.engine.waiting) == 2
@@ -193,14 +199,14 @@ def test_only_so_many_run_at_once_and_all_are_answered_in_order(session):
 
 
 def test_memory_decides_how_many_run(session):
-    asker, most = caller(session), 0
+    asker, most_running = make_asker(session), 0
     asker.engine.limit = 1
     for question in QUESTIONS:
         asker.submit(question, question)
     while asker.engine.busy:
         asker.engine.step()
-        most = max(most, len(asker.engine.running))
-    assert most == 1
+        most_running = max(most_running, len(asker.engine.running))
+    assert most_running == 1
     assert all(isinstance(asker.last(question), Done) for question in QUESTIONS)
 
 
@@ -227,30 +233,15 @@ def test_a_question_that_fails_does_not_disturb_the_others(session, asker):
     assert isinstance(asker.last("good"), Done)
 
 
-def test_a_text_that_is_refused_holds_up_no_answer(session, asker, monkeypatch):
-    """Tokenising happens beside the engine's thread."""
-    threads, encode = [], Session.encode
-
-    def watched(self, *arguments):
-        threads.append(threading.current_thread())
-        return encode(self, *arguments)
-
-    monkeypatch.setattr(Session, "encode", watched)
-    asker.submit("long", documents=Collection((one_page_document("long", TEXT * 40, "text/plain"),)))
-    asker.finish()
-    assert "tokens" in str(asker.last("long").error)
-    assert threading.main_thread() not in threads
-
-
 def test_a_failure_of_admission_is_that_of_its_question(session, asker, monkeypatch):
-    real = Session.resolved
+    original = Session.resolve
 
     def fail(self, encoded, settings):
         if encoded.question == "Why?":
             raise ZeroDivisionError
-        return real(self, encoded, settings)
+        return original(self, encoded, settings)
 
-    monkeypatch.setattr(Session, "resolved", fail)
+    monkeypatch.setattr(Session, "resolve", fail)
     asker.submit("bad", "Why?")
     asker.submit("good")
     asker.finish()
@@ -259,7 +250,7 @@ def test_a_failure_of_admission_is_that_of_its_question(session, asker, monkeypa
 
 
 def test_a_failure_of_the_engine_itself_ends_every_request(session, asker, monkeypatch):
-    monkeypatch.setattr(LocalEngine, "admitted", lambda _engine: 1 / 0)
+    monkeypatch.setattr(LocalEngine, "admit", lambda _engine: 1 / 0)
     for name in "ab":
         asker.submit(name)
     with pytest.raises(ZeroDivisionError):
@@ -270,46 +261,17 @@ def test_a_failure_of_the_engine_itself_ends_every_request(session, asker, monke
 
 
 def test_a_pass_that_fails_together_is_run_for_each_alone(session):
-    asked = questions(mode="full", speculate="off")
-    expected = [session.ask(*question).finished().answer for question in asked]
+    requests = make_requests(mode="full", speculate="off")
+    expected = [session.ask(*question).finished().answer for question in requests]
 
     def fail(_module, states):
         if states[0].shape[1] == len(QUESTIONS):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     handle = session.pair.target.model.model.layers[1].mlp.register_forward_pre_hook(fail)
-    got = [answer.answer for answer in answers(session, asked)]
+    answers = [answer.answer for answer in answer_together(session, requests)]
     handle.remove()
-    assert got == expected
-
-
-@pytest.mark.parametrize("attempts", [1, 2])
-def test_a_question_that_lacks_memory_is_tried_again_alone(session, monkeypatch, attempts):
-    """Alone, and in short passes, it is out of memory again or not."""
-    asker = caller(session.with_cache(DocumentCache()))
-    real, beside = Session.prefill, []
-
-    def prefill(self, prepared):
-        if prepared.question == "Why?":
-            beside.append((len(asker.engine.running), prepared.request.prefill_chunk))
-            if len(beside) <= attempts:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, prepared)
-
-    monkeypatch.setattr(Session, "prefill", prefill)
-    for name, question in {"a": "Who a?", "b": "Why?", "c": "Who c?"}.items():
-        asker.submit(name, question)
-    asker.finish()
-    assert beside[0][0] > 0
-    assert beside[1:] == [(0, 512)]
-    assert asker.text("a") == alone(session, "Who a?").answer
-    assert asker.text("c") == alone(session, "Who c?").answer
-    last = asker.last("b")
-    if attempts == 2:
-        assert isinstance(last.error, torch.OutOfMemoryError)
-    else:
-        assert last.result.answer == alone(session, "Why?").answer
-        assert last.result.warnings[-1] == "out of memory (CUDA out of memory); asked again in passes of 512 tokens"
+    assert answers == expected
 
 
 def test_cancelling_ends_an_answer_as_ctrl_c_does_and_leaves_the_others_whole(session, asker):
@@ -322,7 +284,7 @@ def test_cancelling_ends_an_answer_as_ctrl_c_does_and_leaves_the_others_whole(se
     assert (answer.stopped, answer.answer) == ("interrupt", asker.text("a"))
     assert answer.generated_tokens < FULL.max_new_tokens
     asker.finish()
-    assert asker.text("b") == alone(session).answer
+    assert asker.text("b") == answer_alone(session).answer
 
 
 def test_cancelling_in_prefill_ends_the_question_at_its_next_pass(session, asker):
@@ -340,7 +302,7 @@ def test_cancelling_in_prefill_ends_the_question_at_its_next_pass(session, asker
     assert len(passes) == 1
     asker.submit("b")
     asker.finish()
-    assert asker.text("b") == alone(session).answer
+    assert asker.text("b") == answer_alone(session).answer
 
 
 def test_cancelling_a_waiting_request_frees_its_place_at_once(asker):
@@ -363,27 +325,27 @@ def test_ctrl_c_ends_the_answer_of_a_caller_that_waits_for_it(session):
             raise KeyboardInterrupt
 
     handle = session.pair.target.model.model.rotary_emb.register_forward_pre_hook(interrupt)
-    *pieces, last = engine.ask(Request(documents=ONE, question="Who?", settings=FULL))
+    *pieces, last = engine.ask(Request(documents=DOCUMENT, question="Who?", settings=FULL))
     handle.remove()
     text = "".join(event.text for event in pieces if isinstance(event, Piece))
     assert last.result.stopped == "interrupt"
     assert last.result.answer == text.strip()
-    assert alone(session).answer.startswith(last.result.answer)
+    assert answer_alone(session).answer.startswith(last.result.answer)
 
 
 def test_ctrl_c_at_the_end_of_an_answer_leaves_it_whole(session, monkeypatch):
     result, calls = AnswerStream.result, []
 
-    def interrupted(*arguments):
+    def interrupt(*arguments):
         calls.append(1)
         if len(calls) == 1:
             raise KeyboardInterrupt
         return result(*arguments)
 
-    monkeypatch.setattr(AnswerStream, "result", interrupted)
+    monkeypatch.setattr(AnswerStream, "result", interrupt)
     engine = LocalEngine(session)
-    *_, last = engine.ask(Request(documents=ONE, question="Who?", settings=FULL))
-    assert last.result.answer == alone(session).answer
+    *_, last = engine.ask(Request(documents=DOCUMENT, question="Who?", settings=FULL))
+    assert last.result.answer == answer_alone(session).answer
     assert not engine.busy
 
 
@@ -395,13 +357,13 @@ def test_ctrl_c_in_prefill_reaches_the_caller(session):
 
     handle = session.pair.target.model.model.layers[1].mlp.register_forward_pre_hook(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        list(engine.ask(Request(documents=ONE, question="Who?", settings=FULL)))
+        list(engine.ask(Request(documents=DOCUMENT, question="Who?", settings=FULL)))
     handle.remove()
     assert not engine.busy
 
 
 def test_independent_answers_learn_nothing_from_each_other(session):
-    asker = caller(session.with_cache(DocumentCache()), independent=True)
+    asker = make_asker(session.with_cache(DocumentCache()), independent=True)
     settings = FULL.varied(mode="auto", speculate="auto")
     for name in "abc":
         asker.submit(name, settings=settings)
@@ -434,31 +396,6 @@ def test_nothing_is_left_when_the_device_fails_in_a_pass(session, asker):
     assert not asker.engine.busy
     with pytest.raises(QueueFull):
         asker.submit("late")
-
-
-def test_a_failed_device_also_ends_the_answers_of_another_model(session, asker, monkeypatch):
-    tickets = [asker.submit(name) for name in "ab"]
-    for name in "ab":
-        asker.step_until(name, Piece)
-    tickets[1].waiting = replace(tickets[1].waiting, model=object())
-    monkeypatch.setattr(local, "run_together", lambda passes: [RuntimeError(DEVICE_ERROR) for _ in passes])
-    asker.engine.decode()
-    for name in "ab":
-        assert DEVICE_ERROR in str(asker.last(name).error)
-
-
-def test_a_request_outlives_a_failure_to_free_memory_for_it(session, asker, monkeypatch):
-    """It is among those that the engine's end is told to."""
-
-    def fail(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(Session, "prefill", fail)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: 1 / 0)
-    asker.submit("a")
-    with pytest.raises(ZeroDivisionError):
-        asker.engine.run()
-    assert isinstance(asker.last("a").error, ZeroDivisionError)
 
 
 def test_the_engine_finishes_what_it_has_when_it_closes(asker):

@@ -1,9 +1,12 @@
 """A model that is neither here nor can be downloaded is one line at once, which says why and what to do."""
 
 import socket
+from types import SimpleNamespace
 
+import huggingface_hub
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.errors import GatedRepoError
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import hub
@@ -83,3 +86,21 @@ def test_an_endpoint_that_does_not_listen_is_not_reachable():
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     assert not reachable(f"http://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TimeoutError("the server is silent"), "cannot be downloaded (the server is silent); run the command again"),
+        (GatedRepoError("no access", response=SimpleNamespace(headers={}, request=None)), "gated; accept its terms at"),
+    ],
+)
+def test_a_failed_download_is_one_line(monkeypatch, error, words):
+    def fail(*_arguments, **_options):
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(SpecprefillError) as failure:
+        hub.download(NAME, ["*.json"])
+    assert str(failure.value).startswith(f"{NAME}: {words}")
+    assert len(str(failure.value).splitlines()) == 1

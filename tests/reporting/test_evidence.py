@@ -4,21 +4,21 @@ from dataclasses import replace
 from rich.console import Console
 
 from specprefill_cli.record import Fate, Passage, SpanRecord
-from specprefill_cli.reporting.evidence import confidence_lines, evidence, highlighted
+from specprefill_cli.reporting.evidence import confidence_lines, evidence_view, highlight
 from specprefill_cli.reporting.table import short_table
 from tests.helpers.answers import make_answer
 
 PASSAGE = Passage(document="a.pdf", page=8, start=0, end=9, text="The fee\nis 42 pence\x1b[2J.", importance=0.5)
 
 
-def printed(renderable):
+def print_to_text(renderable):
     console = Console(file=io.StringIO(), width=200)
     console.print(renderable)
     return console.file.getvalue()
 
 
 def test_passages_show_place_and_text_without_control_characters():
-    text = printed(evidence(make_answer(passages=[PASSAGE])))
+    text = print_to_text(evidence_view(make_answer(passages=[PASSAGE])))
     assert "a.pdf, page 8" in text
     assert "The fee is 42 pence" in text
     assert "\x1b[2J" not in text
@@ -26,17 +26,17 @@ def test_passages_show_place_and_text_without_control_characters():
 
 def test_neighbouring_passages_of_a_page_share_its_heading():
     passages = [replace(PASSAGE, text=text, page=page) for text, page in (("One.", 8), ("Two.", 8), ("Three.", 9))]
-    lines = [line.strip() for line in printed(evidence(make_answer(passages=passages))).splitlines()]
+    lines = [line.strip() for line in print_to_text(evidence_view(make_answer(passages=passages))).splitlines()]
     assert lines == ["a.pdf, page 8", "One.", "...", "Two.", "a.pdf, page 9", "Three."]
 
 
 def test_words_of_question_and_answer_are_bold_and_no_others():
-    text = highlighted("The fee is 42 pence for the ferry.", "What is the fee?", "42 pence")
+    text = highlight("The fee is 42 pence for the ferry.", "What is the fee?", "42 pence")
     assert [text.plain[span.start : span.end] for span in text.spans] == ["fee", "42", "pence"]
 
 
 def test_markup_and_patterns_in_a_question_mean_nothing():
-    assert highlighted("[bold]a.c[/bold] abc", "a.c [x", "").plain == "[bold]a.c[/bold] abc"
+    assert highlight("[bold]a.c[/bold] abc", "a.c [x", "").plain == "[bold]a.c[/bold] abc"
 
 
 def test_unsure_answers_say_so():
@@ -52,7 +52,7 @@ def test_short_table_has_seven_rows_at_most_and_keeps_warnings():
         SpanRecord(start=32, end=96, fate=Fate.DROP, pages=[1], risk=None),
     ]
     answer = make_answer(spans=spans, reason="auto: pays", expected_speedup=2.4, warnings=["too short"])
-    lines = [line for line in printed(short_table(answer)).splitlines() if line.strip()]
+    lines = [line for line in print_to_text(short_table(answer)).splitlines() if line.strip()]
     assert [line.split()[0] for line in lines] == [
         "mode",
         "prompt",

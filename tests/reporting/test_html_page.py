@@ -11,8 +11,8 @@ from bs4 import BeautifulSoup
 from specprefill_cli.answering.cells import document_cells
 from specprefill_cli.documents.document import Collection, Document, join_pages
 from specprefill_cli.prefill.fates import Plan, Span, full_plan
-from specprefill_cli.record import Citation, Fate
-from specprefill_cli.reporting.html import answer_result, render_page
+from specprefill_cli.record import Citation, Comparison, Fate, ModeAnswer
+from specprefill_cli.reporting.html import LEVELS, render_page
 from tests.helpers.answers import make_answer
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \x1b[2J[red]x[/] \u202egnp\u2066.exe \U000e0041\x00 &lt;"
@@ -40,8 +40,11 @@ def cells_of(collection, mode="select", chunk=8):
 
 
 def page_of(collection, *answers, question="Which allowance?", chunk=8):
-    results = [answer_result(answer, cells_of(collection, answer.mode, chunk)) for answer in answers]
-    return render_page(question, collection, results)
+    compared = [
+        ModeAnswer(asked=answer.mode, answer=answer, cells=cells_of(collection, answer.mode, chunk))
+        for answer in answers
+    ]
+    return render_page(collection, Comparison(question=question, answers=compared))
 
 
 def test_the_page_shows_the_whole_text_page_by_page_for_every_mode():
@@ -63,18 +66,9 @@ def test_every_cell_of_the_strip_leads_to_its_text():
     assert all(soup.find(id=link["href"][1:]) for link in links)
     assert len({node["id"] for node in soup.select("[id]")}) == len(soup.select("[id]"))
     assert {link["class"][0] for link in links} == {"drop", "recompute"}
-    assert "place 1 of 16, recompute" in links[-1]["title"]
-
-
-def test_rows_of_a_strip_begin_beside_the_label_of_their_page():
-    soup = BeautifulSoup(page_of(collection_of("Some text to be cut into cells. " * 40), make_answer()), "html.parser")
-    label, cells = soup.select_one(".strips div").find_all(recursive=False)
-    assert label.get_text() == "p. 1"
-    assert cells["class"] == ["cells"]
-    assert len(cells.select("a")) == len(soup.select(".strips a"))
-    assert re.search(
-        r"\.strips div \{ display: grid; grid-template-columns: [\d.]+rem minmax\(0, 1fr\)", soup.style.get_text()
-    )
+    assert links[-1]["title"] == "chunk 16, recompute"
+    assert f"l{LEVELS}" in links[-1]["class"]
+    assert "l1" in links[0]["class"]
 
 
 def test_memory_of_the_process_stands_once_and_on_no_card():
@@ -119,25 +113,19 @@ def test_hostile_text_is_inert():
     soup = BeautifulSoup(page, "html.parser")
     assert not soup.find_all(["script", "img"])
     assert not [name for node in soup.find_all(True) for name in node.attrs if name.startswith("on")]
-    shown = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \\u001b[2J[red]x[/] \\u202egnp\\u2066.exe"
-    assert soup.h1.get_text().startswith(shown)
-    assert soup.select_one(".answer").get_text().startswith(shown)
-    assert soup.select_one(".text").get_text().startswith(shown)
+    expected = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \\u001b[2J[red]x[/] \\u202egnp\\u2066.exe"
+    assert soup.h1.get_text().startswith(expected)
+    assert soup.select_one(".answer").get_text().startswith(expected)
+    assert soup.select_one(".text").get_text().startswith(expected)
     assert soup.h1.get_text().endswith(" \\U000e0041\\u0000 &lt;")
-
-
-def test_a_page_of_twenty_pages_is_small():
-    pages = ["A sentence of ordinary length stands on this page. " * 60] * 20
-    # 128 characters are about 32 tokens.
-    page = page_of(collection_of(*pages), make_answer(), full_answer(), chunk=128)
-    assert len(page.encode()) < 1_500_000
 
 
 def test_accepted_spans_have_their_own_mark():
     collection = collection_of("x" * 64)
     plan = Plan(64, (0, 64), (Span(0, 32, Fate.ACCEPT), Span(32, 64, Fate.RECOMPUTE)))
     cells = document_cells(collection, np.array([(place, place + 1) for place in range(64)]), plan, None, 32)
-    soup = BeautifulSoup(render_page("q", collection, [answer_result(make_answer(), cells)]), "html.parser")
+    answer = ModeAnswer(asked="hybrid", answer=make_answer(), cells=cells)
+    soup = BeautifulSoup(render_page(collection, Comparison(question="q", answers=[answer])), "html.parser")
     assert [span["class"][0] for span in soup.select(".text span")] == ["accept", "recompute"]
     assert [sample.get_text() for sample in soup.select(".sample")] == ["accept", "recompute"]
     assert ".text .accept" in soup.style.get_text()

@@ -49,10 +49,10 @@ def test_control_characters_become_visible_codes():
 def test_the_table_shows_hostile_text_as_text():
     out = StringIO()
     Console(file=out, width=300, force_terminal=False).print(answer_table(hostile_answer()))
-    shown = out.getvalue()
-    assert "\x1b" not in shown
-    assert "\u202e" not in shown
-    assert "[bold red]x[/]" in shown
+    text = out.getvalue()
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "[bold red]x[/]" in text
     for part in (
         "400 ms",
         "draft prefill   300 ms",
@@ -60,7 +60,7 @@ def test_the_table_shows_hostile_text_as_text():
         "ratio 0.400, of the documents 0.348",
         "2 MiB",
     ):
-        assert part in shown
+        assert part in text
 
 
 def test_the_record_is_one_line_that_gives_everything_back():

@@ -23,7 +23,6 @@ from tests.cli.test_command_line import (  # noqa: F401
     bad_inputs,
     test_answer_goes_to_stdout_and_table_to_stderr,
     test_bad_input_is_one_line_with_its_exit_code,
-    test_batch_never_overwrites_its_questions,
     test_json_has_the_documented_keys,
     test_quiet_prints_only_the_answer,
     test_reads_document_from_standard_input,
@@ -35,9 +34,9 @@ from tests.cli.test_passages import (  # noqa: F401
     test_lexical_passages_need_no_draft,
 )
 from tests.cli.test_plan import (  # noqa: F401
-    test_pages_of_ask_and_plan_are_written,
     test_plan_json_is_one_object,
-    test_plan_shows_one_speedup_of_its_keep_ratio,
+    test_plan_prints_facts_and_estimates,
+    test_the_page_of_ask_is_written,
 )
 from tests.serving.conftest import running_server
 
@@ -59,7 +58,7 @@ MEASURED_KEYS = {
     "tokens_per_second",
     "peak_memory_bytes",
     "speculation",
-    "full_seconds",
+    "full_ttft_seconds",
     "estimates",
     "reused",
 }

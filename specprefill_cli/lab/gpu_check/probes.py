@@ -51,7 +51,7 @@ ATTENTION_WORDS = ("flash", "efficient_attention", "cudnn_attention", "attention
 
 def environment() -> Rows:
     """What torch, its libraries and the driver are, and the devices with their memory."""
-    findings = [*doctor.versions(), *doctor.devices()]
+    findings = [*doctor.check_versions(), *doctor.list_devices()]
     rows = [{"what": finding.name, "state": str(finding.state), "detail": finding.detail} for finding in findings]
     facts: dict[str, object] = {"torch": torch.__version__, "machine": platform.machine()}
     if torch.cuda.is_available():

@@ -103,9 +103,7 @@ def prefill_suffix(request: PrefillRequest, scores: Scores, state: PrefillState)
         logits = repair(request, state, torch.arange(0))
     prompt = request.prompt
     plan = Plan(prompt.length, prompt.document, (Span(*prompt.document, Fate.ACCEPT),))
-    return PrefillResult(
-        logits=logits, state=state, plan=plan, importance=scores.importance, neighbours=scores.neighbours
-    )
+    return PrefillResult(logits=logits, state=state, plan=plan, importance=scores.importance)
 
 
 def other_document(items: Sequence[Item], number: int) -> Item | None:

@@ -20,7 +20,6 @@ class PrefillResult:
     """The target after prefill.
 
     logits: [V] of the last prompt token; importance: [n] of the document's tokens, where they were scored
-    neighbours: weight of a chunk's two neighbours in its rank
     draft_state: the draft's cache of the whole prompt, where the draft ran and decoding needs it
     draft_window: tokens that the draft saw back while it read the document; None: all of them, or no draft ran
     compact: where the target computed kept tokens; None: at their original positions
@@ -32,7 +31,6 @@ class PrefillResult:
     state: PrefillState
     plan: Plan
     importance: Tensor | None = None
-    neighbours: float = 0.0
     draft_state: PrefillState | None = None
     draft_window: int | None = None
     compact: CompactPositions | None = None

@@ -41,7 +41,6 @@ class SelectMode(Mode):
             state=state,
             plan=selection.plan,
             importance=scores.importance,
-            neighbours=scores.neighbours,
             draft_state=scores.draft_state,
             draft_window=request.draft_window if SCORERS[request.scorer].uses_draft else None,
             compact=compact,
