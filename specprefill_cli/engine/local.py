@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from specprefill_cli.answering.session import Session
@@ -29,6 +30,7 @@ from specprefill_cli.engine.request import (
     Done,
     Event,
     Failed,
+    Piece,
     Provisional,
     QueueFull,
     Request,
@@ -110,8 +112,7 @@ class LocalEngine:
             submitted = time.perf_counter()
             ticket = Ticket(request=request, deliver=deliver, submitted=submitted, session=self.session)
             self.waiting.append(ticket)
-            ticket.encoded = self.preparing.submit(ticket.encode, self.read, self.independent)
-        ticket.encoded.add_done_callback(self.wake)
+            self.prepare(ticket)
         return ticket
 
     def ask(self, request: Request) -> Iterator[Event]:
@@ -145,6 +146,13 @@ class LocalEngine:
             self.waiting.remove(ticket)
         ticket.deliver(Failed(Cancelled()))
 
+    def prepare(self, ticket: Ticket) -> None:
+        """Read and tokenise beside the engine's thread, then wake that one."""
+        # A second attempt has nothing of the first one.
+        ticket.session = self.session
+        ticket.encoded = self.preparing.submit(ticket.encode, self.read, self.independent)
+        ticket.encoded.add_done_callback(self.wake)
+
     def wake(self, _encoded: object) -> None:
         """Let the engine's thread look at a request that is read and tokenised."""
         with self.changed:
@@ -168,7 +176,10 @@ class LocalEngine:
         """Take the oldest request that is tokenised and fits beside those that run."""
         with self.changed:
             ticket = next((ticket for ticket in self.waiting if ticket.is_ready), None)
-        if ticket is None or (self.running and self.divided):
+        if ticket is None:
+            return None
+        # After a lack of memory a request runs with no other.
+        if self.running and (self.divided or any(other.retried is not None for other in (ticket, *self.running))):
             return None
         # Confirmations take no place, but no more than `capacity` pile up.
         answering = sum(not other.confirming for other in self.running)
@@ -205,7 +216,7 @@ class LocalEngine:
                 self.tell(ticket, Started())
                 self.advance(ticket)
         except Exception as error:
-            self.tell(ticket, Failed(error))
+            self.fail(ticket, error)
         finally:
             self.prefilling = None
 
@@ -245,12 +256,30 @@ class LocalEngine:
                 for event in ticket.advance(outcome):
                     self.tell(ticket, event)
         except Exception as error:
-            self.tell(ticket, Failed(error))
+            self.fail(ticket, error)
 
     def end_cancelled(self) -> None:
         """End the answers that nobody waits for any more, so that others can take their places."""
         for ticket in [ticket for ticket in self.running if ticket.cancelled]:
             self.advance(ticket, KeyboardInterrupt())
+
+    def fail(self, ticket: Ticket, error: Exception) -> None:
+        """End a request; one that lacked memory and has told nothing yet is first tried again, alone and in short passes."""
+        lacks_memory = isinstance(error, torch.OutOfMemoryError)
+        if not lacks_memory or ticket.delivered or ticket.cancelled or ticket.retried is not None:
+            self.tell(ticket, Failed(error))
+            return
+        self.drop(ticket)
+        ticket.restart(error)
+        # Before the memory is freed. That may fail: then this request ends with the others.
+        with self.changed:
+            self.waiting.appendleft(ticket)
+        # Keys and values of earlier documents, and memory that torch holds.
+        if (cache := self.session.cache) is not None:
+            cache.draft.prefixes.evict(0)
+            cache.target.prefixes.evict(0)
+        torch.cuda.empty_cache()
+        self.prepare(ticket)
 
     def drop(self, ticket: Ticket) -> None:
         """Forget what a running answer holds."""
@@ -267,6 +296,7 @@ class LocalEngine:
         if isinstance(event, Provisional):
             # Its KV is freed; that of the whole prompt is yet to come.
             ticket.bytes = 0
+        ticket.delivered |= isinstance(event, Piece)
         self.observe(ticket, event)
         ticket.deliver(event)
         if isinstance(event, Failed) and is_device_failure(event.error):

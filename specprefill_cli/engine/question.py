@@ -27,12 +27,13 @@ from specprefill_cli.engine.request import (
     Provisional,
     Request,
 )
-from specprefill_cli.errors import UsageError
-from specprefill_cli.models.memory_plan import pass_bytes, token_bytes
+from specprefill_cli.errors import UsageError, first_line
+from specprefill_cli.models.memory_plan import SMALLEST, pass_bytes, token_bytes
 from specprefill_cli.models.passes import Pass
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.record import BASELINE, DryRun, Record, Retrieval
+from specprefill_cli.settings import AUTO
 
 
 @dataclass(eq=False, kw_only=True)
@@ -44,6 +45,8 @@ class Ticket:
     encoded: its documents, read, and for an answer its prompt, tokenised; prepared: its settings, resolved
     bytes: of keys and values that it holds, estimated; confirming_bytes: while full prefill confirms its answer
     steps: the answer; it asks for passes; waiting: the pass that it needs next
+    delivered: whether a piece of the answer was delivered
+    retried: why the first attempt lacked memory; the second runs with no other
     """
 
     request: Request
@@ -59,6 +62,8 @@ class Ticket:
     steps: Generator[Pass | str | Record, Tensor, None] | None = None
     waiting: Pass | None = None
     cancelled: bool = False
+    delivered: bool = False
+    retried: str | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -147,7 +152,22 @@ class Ticket:
             # An answer that had ended before has only its end left to tell.
             if getgeneratorstate(steps) != GEN_CLOSED:
                 raise
-        yield Done(stream.result(), stream.cells if self.request.with_cells else None)
+        answer = stream.result()
+        if self.retried is not None:
+            size = self.request.settings.prefill_chunk
+            again = f"out of memory ({self.retried}); asked again in passes of {size} tokens"
+            answer = replace(answer, warnings=[*answer.warnings, again])
+        yield Done(answer, stream.cells if self.request.with_cells else None)
+
+    def restart(self, error: Exception) -> None:
+        """Go back to the beginning, with short passes."""
+        self.drop()
+        self.retried, self.started = first_line(error), None
+        settings = self.request.settings
+        size = SMALLEST if settings.prefill_chunk == AUTO else min(SMALLEST, int(settings.prefill_chunk))
+        self.request = replace(self.request, settings=settings.varied(prefill_chunk=size))
+        # The error holds what the failed attempt has allocated.
+        error.__traceback__ = None
 
     def drop(self) -> None:
         """Forget what a running answer holds."""

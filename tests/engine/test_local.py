@@ -274,6 +274,35 @@ def test_a_pass_that_fails_together_is_run_for_each_alone(session):
     assert answers == expected
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_question_that_lacks_memory_is_tried_again_alone(session, monkeypatch, attempts):
+    """The second attempt runs alone and in short passes; it may lack memory, too."""
+    asker = make_asker(session.with_cache(DocumentCache()))
+    prefill, passes = Session.prefill, []
+
+    def prefill_or_fail(self, prepared):
+        if prepared.question == "Why?":
+            passes.append((len(asker.engine.running), prepared.request.prefill_chunk))
+            if len(passes) <= attempts:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return prefill(self, prepared)
+
+    monkeypatch.setattr(Session, "prefill", prefill_or_fail)
+    for name, question in {"a": "Who a?", "b": "Why?", "c": "Who c?"}.items():
+        asker.submit(name, question)
+    asker.finish()
+    assert passes[0][0] > 0
+    assert passes[1:] == [(0, 512)]
+    assert asker.text("a") == answer_alone(session, "Who a?").answer
+    assert asker.text("c") == answer_alone(session, "Who c?").answer
+    last = asker.last("b")
+    if attempts == 2:
+        assert isinstance(last.error, torch.OutOfMemoryError)
+    else:
+        assert last.result.answer == answer_alone(session, "Why?").answer
+        assert last.result.warnings[-1] == "out of memory (CUDA out of memory); asked again in passes of 512 tokens"
+
+
 def test_cancelling_ends_an_answer_as_ctrl_c_does_and_leaves_the_others_whole(session, asker):
     ticket = asker.submit("a", "Why?")
     asker.submit("b")
