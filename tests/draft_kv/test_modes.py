@@ -24,7 +24,7 @@ from specprefill_cli.lab.calibration import draft_kv as kv_calibration
 from specprefill_cli.lab.calibration import kv_fit
 from specprefill_cli.lab.calibration.draft_kv import all_states, calibrate_kv
 from specprefill_cli.lab.calibration.files import save_maps
-from specprefill_cli.lab.calibration.kv_fit import Gram, factorized, fit_map
+from specprefill_cli.lab.calibration.kv_fit import Gram, factorize, fit_map
 from specprefill_cli.lab.study.controls import fresh
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.models.cache import layer_count, layer_keys
@@ -290,7 +290,7 @@ def test_layers_share_the_factors_of_a_fit_and_each_gets_its_own_best(monkeypatc
         noise = torch.randn(3, 400, 6, generator=generator)
         parts = zip(layers, inputs.split(8, dim=1), maps, noise, strict=True)
         gram.add(inputs, {layer: states @ weight + 0.1 * extra for layer, states, weight, extra in parts})
-    monkeypatch.setattr(kv_fit, "factorized", lambda *of: factors.append(factorized(*of)) or factors[-1])
+    monkeypatch.setattr(kv_fit, "factorize", lambda *of: factors.append(factorize(*of)) or factors[-1])
     kv_map = fit_map(fitted, held_out, candidates=[1, 5, 7], draft_size=8, own_size=0, exact_layers=0)
     # The three single candidates and the three pairs of them, once each: for every layer alone it would be 75.
     assert len(factors) == 6 * len(kv_fit.RIDGES)
