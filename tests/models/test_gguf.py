@@ -56,8 +56,8 @@ def test_a_draft_with_other_ids_does_not_lend_its_tokenizer(pair, tokenizer):
     assert agreed_tokenizer(pair.target, own, other) is own
 
 
-def test_pairs_check_judges_by_the_tokenizer_that_is_used(call, pair):
-    code, out, _ = call("pairs", "check", "--draft", pair.draft, "--target", pair.target, "--prompt", "tiny", "--json")
+def test_doctor_judges_by_the_tokenizer_that_is_used(call, pair):
+    code, out, _ = call("doctor", "--draft", pair.draft, "--target", pair.target, "--prompt", "tiny", "--json")
     states = {check["name"]: check["state"] for check in json.loads(out)["checks"]}
     assert (code, states["tokenizer"], states["speculative decoding"]) == (0, "ok", "ok")
 
