@@ -191,12 +191,12 @@ PLAN: tuple[Step, ...] = (
     Answers(pair="smollm2", limit=500, modes=("full",)),
     Answers(pair="smollm2", limit=60, distractors=19, keep=0.1),
     Answers(pair="smollm2", limit=200, distractors=19, modes=("select",)),
-    Speed(pair="smollm2", lengths=(4_096,), keeps=(0.05,), repeat=3),
+    Speed(pair="smollm2", lengths=(2_048, 4_096, 8_000), keeps=(0.05, 0.1, 0.2), repeat=3),
     Kept(
         pair="smollm2", limit=100, distractors=19, scorers=("blend", "heads", "lexical"), keeps=(0.05, 0.02, 0.1, 0.2)
     ),
     Speed(pair="tiny", lengths=(4_096, 8_192, 16_000), keeps=(0.1, 0.2), repeat=5, plotted=True),
-    Confirmed(pair="tiny", limit=60, distractors=19, keeps=(0.1, 0.05, 0.2, 0.3)),
+    Confirmed(pair="tiny", limit=40, distractors=19, keeps=(0.1, 0.05, 0.2, 0.3)),
 )
 
 
