@@ -31,7 +31,7 @@ from specprefill_cli.draft_kv.raw_kv import (
     raw_keys_values,
     split_heads,
 )
-from specprefill_cli.models.adapter import read_keys, window_layers
+from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
 from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.packed import forward
@@ -43,26 +43,18 @@ from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 
 @torch.inference_mode()
 def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> PrefillState:
-    """A target cache with a slot for every prompt token: lowest layers exact, the others mapped. Each rank maps its heads.
+    """A target cache with a slot for every prompt token: layer 0 exact, the others mapped. Each rank maps its heads.
 
     draft_states: per draft layer, normalised inputs [M, draft_hidden] of all prompt tokens
     """
     model, tokens = request.target.model, request.prompt.tokens
     positions = torch.arange(len(tokens))
     embedded = embedded_states(model, tokens)
-    own = [embedded] if kv_map.embedding else []
     # Filled layer by layer, so that no second copy of the cache exists.
     state = new_state(len(tokens))
-    if kv_map.exact_layers:
-        with StateCapture(model, [kv_map.exact_layers]) as capture:
-            read_keys(model, tokens, positions, request.prefill_chunk, kv_map.exact_layers, None, state)
-        own.append(capture.states(kv_map.exact_layers, len(tokens)))
-    else:
-        keys, values = raw_keys_values(model, 0, embedded)
-        fill_layer(model, state, 0, keys, values, positions)
-    own_states = torch.cat([part.to(own[0].device) for part in own], dim=-1) if own else None
-    for layer in range(kv_map.exact_layers + 1, layer_count(model)):
-        keys, values = kv_map.apply(layer, draft_states, own_states, own_columns(model, layer, request.pair.ranks.rank))
+    fill_layer(model, state, 0, *raw_keys_values(model, 0, embedded), positions)
+    for layer in range(1, layer_count(model)):
+        keys, values = kv_map.apply(layer, draft_states, embedded, own_columns(model, layer, request.pair.ranks.rank))
         device, dtype = device_of(model.get_decoder().layers[layer]), model.dtype
         fill_layer(model, state, layer, keys.to(device, dtype), values.to(device, dtype), positions)
     state.positions = positions

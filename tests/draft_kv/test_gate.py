@@ -11,7 +11,15 @@ from specprefill_cli.draft_kv import mapped_cache, modes
 from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS, copy_slots
 from specprefill_cli.draft_kv.gate import ACCEPT, DROP, RECOMPUTE, Gate, drop_down_to, risk_limit
 from specprefill_cli.draft_kv.mapped_cache import mapped_state
-from specprefill_cli.draft_kv.projection import KvCalibration, KvMap, LayerFit, find_map, maps_of, pair_identity
+from specprefill_cli.draft_kv.projection import (
+    KvCalibration,
+    KvMap,
+    LayerFit,
+    find_map,
+    pair_calibration,
+    pair_identity,
+    set_calibration,
+)
 from specprefill_cli.draft_kv.raw_kv import attention_module
 from specprefill_cli.lab.study.controls import copy_cache, fresh, splice_document, zero_kv
 from specprefill_cli.prefill.registry import MODES
@@ -36,11 +44,11 @@ def prefilled(session, mode, **settings):
 
 def set_map(session, *, gate=None, scale=None):
     """Give the pair's map a gate, and other weights: `scale` times its own."""
-    calibration = maps_of(session.pair).calibration
-    ((name, kv_map),) = calibration.maps.items()
+    calibration = pair_calibration(session.pair)
+    kv_map = calibration.kv_map
     weights = kv_map.weights if scale is None else {layer: scale * part for layer, part in kv_map.weights.items()}
     changed = replace(kv_map, gate=gate, weights=weights, placed={})
-    maps_of(session.pair).calibration = replace(calibration, maps={name: changed})
+    set_calibration(session.pair, replace(calibration, kv_map=changed))
 
 
 @pytest.fixture
@@ -54,7 +62,7 @@ def own_draft(random_session):
         weights[layer] = torch.cat([columns, torch.zeros(1, columns.shape[1])])
         fits.append(LayerFit(layer, (layer,), 0.0, 0.0, 0.0))
     pair = replace(random_session.pair, draft=target, scoring_heads=None)
-    maps_of(pair).calibration = KvCalibration(pair_identity(pair), 0, {"own": KvMap(0, tuple(fits), weights)})
+    set_calibration(pair, KvCalibration(pair_identity(pair), 0, KvMap(tuple(fits), weights)))
     random_session.pair = pair
     return random_session
 
@@ -198,9 +206,9 @@ def test_a_target_that_is_its_own_draft_passes_the_tightest_gate_and_a_corrupted
     assert ours.gate.accepted
     assert ours.gate.risk < 1e-5
     torch.testing.assert_close(ours.logits, prefilled(own_draft, "full").logits, atol=1e-3, rtol=1e-3)
-    right = maps_of(own_draft.pair).calibration
+    right = pair_calibration(own_draft.pair)
     for scale in (0.0, -1.0, 2.0):
-        maps_of(own_draft.pair).calibration = right
+        set_calibration(own_draft.pair, right)
         set_map(own_draft, gate=gate(1e-4, signal), scale=scale)
         assert not prefilled(own_draft, "draft-kv").gate.accepted, scale
 

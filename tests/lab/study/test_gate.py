@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
-from specprefill_cli.draft_kv.projection import load_calibration, maps_of
+from specprefill_cli.draft_kv.projection import load_calibration, set_calibration
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study import gate as gate_calibration
 from specprefill_cli.lab.study.gate import (
     BUDGETS,
     Outcome,
-    calibrate_gates,
+    calibrate_gate,
     fit_gate,
     largest_threshold,
     prompt_outcomes,
@@ -116,9 +116,8 @@ def test_the_command_stores_gates_with_the_maps(call, questions, random_session,
     code, out, _ = call("calibrate", "--gate", str(questions), "--gate-kl", "0", *options)
     assert code == 0
     gate = json.loads(out)["gates"]["exact-0-draft"]
-    assert json.loads(out)["verdicts"] == [], "and nothing to compare with select"
     assert (gate["threshold"], gate["target"], gate["n"]) == (0, 0, 2), "a random map gives nothing to accept"
-    stored = load_calibration(tmp_path / "out", random_session.pair).maps["exact-0-draft"].gate
+    stored = load_calibration(tmp_path / "out", random_session.pair).kv_map.gate
     assert vars(stored) == gate
     description = json.loads((tmp_path / "out" / "kv_map.json").read_text())
     description["maps"]["exact-0-draft"]["gate"]["signal"] = "mood"
@@ -129,10 +128,10 @@ def test_the_command_stores_gates_with_the_maps(call, questions, random_session,
 
 def test_refuses_pairs_without_maps_and_too_few_questions(random_session):
     with pytest.raises(SpecprefillError, match="1 questions fit the pair; give at least 20"):
-        calibrate_gates(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)
-    maps_of(random_session.pair).calibration = None
+        calibrate_gate(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)
+    set_calibration(random_session.pair, None)
     with pytest.raises(SpecprefillError, match="no maps of draft KV; give --text FILES too"):
-        calibrate_gates(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)
+        calibrate_gate(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)
 
 
 def test_the_gate_knows_the_smallest_risk_of_each_budget_and_larger_budgets_answer_for_those_between():
