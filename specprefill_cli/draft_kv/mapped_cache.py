@@ -10,9 +10,7 @@ from transformers import PreTrainedModel
 
 from specprefill_cli.draft_kv.checkpoints import (
     ALWAYS_EXACT,
-    HIDDEN_STATE,
     KV_ERROR,
-    CheckpointPass,
     attention_mass,
     checkpoint_slots,
     chunk_risks,
@@ -93,19 +91,12 @@ def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, si
     always = torch.arange(min(max(start, ALWAYS_EXACT), end))
     suffix = torch.arange(end, prompt.length)
     slots = torch.unique(torch.cat([torch.arange(start), always, checkpoints, suffix]))
-    before = copy_slots(state, checkpoints)
+    mapped = copy_slots(state, checkpoints)
     capture = QueryCapture(suffix if signal == KV_ERROR else torch.cat([checkpoints, suffix]))
-    layers = range(layer_count(model) if signal == HIDDEN_STATE else 0)
-    with StateCapture(model, layers, residual=True) as residual:
-        recompute_parts(request, state, slots, capture)
-    rows = torch.isin(slots, checkpoints)
-    seen = CheckpointPass(
-        mapped=before,
-        computed=copy_slots(state, checkpoints),
-        queries=capture.at(checkpoints),
-        states=[states[rows.to(states.device)] for states in (residual.states(layer, len(slots)) for layer in layers)],
-    )
-    errors = nearest_errors(signal_errors(signal, model, seen, ranks), checkpoints, torch.arange(start, end))
+    recompute_parts(request, state, slots, capture)
+    computed, queries = copy_slots(state, checkpoints), capture.at(checkpoints)
+    errors = signal_errors(signal, model, mapped, computed, queries, ranks)
+    errors = nearest_errors(errors, checkpoints, torch.arange(start, end))
     # Tokens just computed hold the target's own values.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
     mass = attention_mass(state, capture.at(suffix), prompt.document, window_layers(model.config))

@@ -8,7 +8,7 @@ import torch
 
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv import mapped_cache, modes
-from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS, copy_slots
+from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, KV_ERROR, SIGNALS, copy_slots
 from specprefill_cli.draft_kv.gate import ACCEPT, DROP, RECOMPUTE, Gate, drop_down_to, risk_limit
 from specprefill_cli.draft_kv.mapped_cache import mapped_state
 from specprefill_cli.draft_kv.projection import (
@@ -68,9 +68,9 @@ def own_draft(random_session):
 
 
 def test_auto_is_the_calibrated_gate_a_number_overrides_it_and_off_accepts_any():
-    stored = gate(0.3, HIDDEN_STATE)
+    stored = gate(0.3, ATTENTION_OUTPUT)
     limits = {name: risk_limit(name, stored) for name in ("auto", "off")} | {0.5: risk_limit(0.5, stored)}
-    assert {limit.signal for limit in limits.values()} == {HIDDEN_STATE}
+    assert {limit.signal for limit in limits.values()} == {ATTENTION_OUTPUT}
     assert [limits[name].verdict(0.4).accepted for name in ("auto", "off", 0.5)] == [False, True, True]
     assert [limits[name].verdict(0.4).threshold for name in ("auto", "off", 0.5)] == [0.3, None, 0.5]
     assert [limits[name].chosen for name in ("auto", "off", 0.5)] == [False, False, True]

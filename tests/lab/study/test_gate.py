@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
+from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, KV_ERROR, SIGNALS
 from specprefill_cli.draft_kv.projection import load_calibration, set_calibration
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study import gate as gate_calibration
@@ -78,11 +78,9 @@ def test_the_signal_that_separates_best_is_chosen():
     generator = random.Random(2)
     kl = [generator.choice((0.0, 0.5)) for _ in range(60)]
     blind = outcomes([(generator.random(), value) for value in kl])
-    noisy = outcomes([(value + generator.random(), value) for value in kl], HIDDEN_STATE)
     clear = outcomes([(value + 0.4 * generator.random(), value) for value in kl], ATTENTION_OUTPUT)
-    gate = fit_gate([*blind, *noisy, *clear], 0.1)
+    gate = fit_gate([*blind, *clear], 0.1)
     assert (gate.signal, gate.auroc, gate.n, gate.target) == (ATTENTION_OUTPUT, 1.0, 60, 0.1)
-    assert fit_gate([*blind, *noisy], 0.1).signal == HIDDEN_STATE
 
 
 def test_outcomes_have_every_signal_and_budget_and_less_risk_with_more_recomputed(random_session):
