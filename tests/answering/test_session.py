@@ -7,7 +7,7 @@ import torch
 
 from specprefill_cli.answering.draft_side import retrieve
 from specprefill_cli.answering.session import Session
-from specprefill_cli.decoding.adaptive import Costs
+from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
@@ -176,7 +176,7 @@ def test_every_phase_waits_for_the_devices(random_session, monkeypatch):
 
 def test_costs_are_measured_only_for_the_adaptive_pace(random_session, monkeypatch):
     measured = []
-    monkeypatch.setattr(Costs, "measure", lambda *_: measured.append(True))
+    monkeypatch.setattr(SpeculationState, "measure", lambda *_: measured.append(True))
     for settings in ({"speculate": 4}, {"temperature": 1.0}, {"max_new_tokens": 1}, {"speculate": "off"}, {}):
         random_session.warmed.clear()
         random_session.warm_up(Settings(mode="full", **settings))
