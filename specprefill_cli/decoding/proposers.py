@@ -112,7 +112,7 @@ class DraftProposer:
         rows: list[Tensor] = []
         unread = answer[self.reader.length :]
         while len(tokens) < count and not (tokens and tokens[-1] in self.stop_tokens):
-            logits = fit((yield from self.reader.read(unread))[-1], self.vocabulary)
+            logits = resize_logits((yield from self.reader.read(unread))[-1], self.vocabulary)
             if self.sampler.greedy:
                 tokens.append(int(logits.argmax()))
             else:
@@ -126,6 +126,6 @@ class DraftProposer:
             self.reader.rollback(length)
 
 
-def fit(logits: Tensor, size: int) -> Tensor:
+def resize_logits(logits: Tensor, size: int) -> Tensor:
     """Logits [V] as [size]: models that share a tokenizer may still pad their vocabularies to different sizes."""
     return F.pad(logits, (0, size - len(logits)), value=float("-inf"))

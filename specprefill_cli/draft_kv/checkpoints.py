@@ -64,8 +64,8 @@ def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]], ranks: Ranks) -> Ten
     ranks: each holds some of the heads
     """
     rows = [
-        torch.stack([(mapped.float() - own.float()).square().sum((0, 2)), own.float().square().sum((0, 2))]).cpu()
-        for mapped, own in pairs
+        torch.stack([(mapped.float() - native.float()).square().sum((0, 2)), native.float().square().sum((0, 2))]).cpu()
+        for mapped, native in pairs
     ]
     errors, norms = ranks.summed(torch.stack(rows)).unbind(1)
     return errors / norms.clamp(min=1e-12)
@@ -132,10 +132,10 @@ def causal_output(queries: QueryCapture, layer: int, kv: SlotKv, window: int | N
 
 def nearest_errors(errors: Tensor, slots: Tensor, tokens: Tensor) -> Tensor:
     """The error [layers, N] of the checkpoint nearest to each token [N]: errors [layers, C] at slots [C], ascending."""
-    behind = torch.searchsorted(slots, tokens).clamp(max=len(slots) - 1)
-    before = (behind - 1).clamp(min=0)
-    nearer = torch.where((tokens - slots[before]).abs() <= (slots[behind] - tokens).abs(), before, behind)
-    return errors[:, nearer]
+    following = torch.searchsorted(slots, tokens).clamp(max=len(slots) - 1)
+    preceding = (following - 1).clamp(min=0)
+    nearest = torch.where((tokens - slots[preceding]).abs() <= (slots[following] - tokens).abs(), preceding, following)
+    return errors[:, nearest]
 
 
 def attention_mass(

@@ -145,7 +145,7 @@ def chunks_to_recompute(risks: Tensor, limit: float) -> int:
     return 0 if risks.sum() <= limit else int((remaining > limit).sum()) + 1
 
 
-def drop_down_to(fates: Tensor, risks: Tensor, limit: float) -> Tensor:
+def drop_riskiest(fates: Tensor, risks: Tensor, limit: float) -> Tensor:
     """The fates [chunks] with so many of the riskiest accepted chunks dropped that the others' risk is at most `limit`."""
     accepted = (fates == ACCEPT).nonzero()[:, 0]
     count = chunks_to_recompute(risks[accepted], limit)

@@ -158,7 +158,7 @@ def recompute(
             layer.slots = None
 
 
-def without_slots(state: PrefillState, kept: Tensor) -> PrefillState:
+def drop_slots(state: PrefillState, kept: Tensor) -> PrefillState:
     """The cache reduced to slots [K], ascending."""
     reduced = new_state(len(kept))
     for number, layer in enumerate(state.layers):

@@ -14,7 +14,7 @@ from specprefill_cli.draft_kv.gate import (
     RECOMPUTE,
     RiskLimit,
     chunk_tokens,
-    drop_down_to,
+    drop_riskiest,
     fates_by_risk,
     plan_of,
     remaining_risk,
@@ -24,9 +24,9 @@ from specprefill_cli.draft_kv.mapped_cache import (
     MappedPrompt,
     calibrated_window,
     draft_request,
+    drop_slots,
     map_prompt,
     repair,
-    without_slots,
 )
 from specprefill_cli.draft_kv.projection import KvMap, find_map
 from specprefill_cli.errors import SpecprefillError
@@ -160,7 +160,7 @@ class HybridMode(DraftKvMode):
         risk = remaining_risk(mapped.risks, chunks)
         gate, warnings = limit.verdict(risk), selection.warnings
         if not gate.accepted:
-            kept = drop_down_to(chunks, mapped.risks, limit.threshold)
+            kept = drop_riskiest(chunks, mapped.risks, limit.threshold)
             count = int((kept != chunks).sum())
             warnings += (
                 f"dropped {count:,} of {len(chunks):,} chunks: if they were accepted too, {limit.reason(risk)}",
@@ -178,7 +178,7 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
         # Tokens that were computed already are exact whatever the fate of their chunk.
         kept[mapped.inspection.computed] = True
         if not kept.all():
-            state = without_slots(state, kept.nonzero()[:, 0])
+            state = drop_slots(state, kept.nonzero()[:, 0])
         positions = chunk_tokens(fates.chunks == RECOMPUTE, size, prompt.document)
         logits = repair(request, state, torch.searchsorted(state.positions, positions))
     return PrefillResult(

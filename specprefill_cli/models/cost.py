@@ -80,8 +80,10 @@ class ModelCost:
 
         layers: count only so many layers, from the first on (None: all)
         """
-        kinds = Counter(self.windows[:layers])
-        pairs = sum(count * attended_pairs(tokens, past, window, local_window) for window, count in kinds.items())
+        layers_by_window = Counter(self.windows[:layers])
+        pairs = sum(
+            count * attended_pairs(tokens, past, window, local_window) for window, count in layers_by_window.items()
+        )
         return 4.0 * pairs * self.heads * self.head_size
 
     def reading_flops(

@@ -144,14 +144,14 @@ def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
     if not (folder / WEIGHTS).is_file():
         raise SpecprefillError(f"{folder}: the encoder is missing from this installation; install specprefill again")
     half = device != "cpu" or cpu_has_bfloat16()
-    tensors = unpacked(load_file(folder / WEIGHTS), torch.bfloat16 if half else torch.float32)
+    tensors = unpack_weights(load_file(folder / WEIGHTS), torch.bfloat16 if half else torch.float32)
     return Encoder(
         weights={name: tensor.to(device) for name, tensor in tensors.items()},
         tokenizer=Tokenizer.from_file(str(folder / TOKENIZER)),
     )
 
 
-def unpacked(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+def unpack_weights(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """The weights in a data type, as `training/encoder.py` packs them.
 
     Vectors are in float16, matrices in int8 with a scale for each row, the table of words in pairs of 4-bit numbers with a

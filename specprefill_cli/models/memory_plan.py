@@ -120,29 +120,19 @@ def cache_bytes(config: PretrainedConfig, tokens: int, dtype: torch.dtype) -> in
 
 
 def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str = NONE) -> int:
-    """Bytes of a model's weights; quantization packs the projections of its layers, not embeddings and norms.
+    """Bytes of a model's weights, shared ones counted once; quantization packs matrices, but not embeddings.
 
     quantization: one of `BYTES_PER_WEIGHT`; a quantised checkpoint keeps its own bits
     """
-    total, bits = parameters(config), checkpoint_bits(config)
+    model, bits = empty_model(config), checkpoint_bits(config)
+    total = model.num_parameters()
     if quantization == NONE and bits is None:
         return total * dtype.itemsize
     bytes_per_weight = bits / 8 if bits is not None else BYTES_PER_WEIGHT[quantization]
-    packed = projections(config)
-    return round(packed * bytes_per_weight) + (total - packed) * dtype.itemsize
-
-
-def parameters(config: PretrainedConfig) -> int:
-    """Weights of a model, counted without allocating them; shared weights count once."""
-    return empty_model(config).num_parameters()
-
-
-def projections(config: PretrainedConfig) -> int:
-    """Weights in matrices, all experts' included, but not embeddings: what quantization makes smaller."""
-    model = empty_model(config)
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     kept = {id(weight) for module in embeddings if module is not None for weight in module.parameters()}
-    return sum(weight.numel() for weight in model.parameters() if weight.dim() > 1 and id(weight) not in kept)
+    packed = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1 and id(weight) not in kept)
+    return round(packed * bytes_per_weight) + (total - packed) * dtype.itemsize
 
 
 def empty_model(config: PretrainedConfig) -> PreTrainedModel:

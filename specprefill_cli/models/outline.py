@@ -21,7 +21,7 @@ from specprefill_cli.models.hub import load_errors, source_of
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 
-# What a configuration sets where a model cannot be run, and why; the braces stand for its type.
+# Settings in a configuration with which a model cannot be run, and why; the braces stand for its type.
 UNSUPPORTED = {
     "attn_logit_softcapping": "attention with logit soft-capping ({}) is not supported; use a newer generation, for "
     "example Gemma 3",
@@ -68,9 +68,9 @@ def check_complete(missing: Collection[str], name: str) -> None:
     """Raises SpecprefillError for weights that a checkpoint lacks: transformers would initialise them at random."""
     if missing:
         ordered = sorted(missing)
-        more = f" and {len(ordered) - NAMED} more" if len(ordered) > NAMED else ""
+        rest = f" and {len(ordered) - NAMED} more" if len(ordered) > NAMED else ""
         raise SpecprefillError(
-            f"{name}: the checkpoint lacks weights ({', '.join(ordered[:NAMED])}{more}); download or export it again"
+            f"{name}: the checkpoint lacks weights ({', '.join(ordered[:NAMED])}{rest}); download or export it again"
         )
 
 

@@ -48,8 +48,8 @@ def forward(passes: Sequence[Pass], slots: Sequence[Tensor]) -> list[Tensor]:
     edges = list(accumulate((step.length for step in passes), initial=0))
     context = PackedContext(
         [
-            PackedSequence(span=slice(*edge), state=step.state, context=context_of(step, own))
-            for step, own, edge in zip(passes, slots, pairwise(edges), strict=True)
+            PackedSequence(span=slice(*edge), state=step.state, context=position_context(step, step_slots))
+            for step, step_slots, edge in zip(passes, slots, pairwise(edges), strict=True)
         ],
         last_layer,
     )
@@ -68,13 +68,13 @@ def forward(passes: Sequence[Pass], slots: Sequence[Tensor]) -> list[Tensor]:
     rows = torch.cat([torch.arange(end - count, end) for end, count in zip(edges[1:], counts, strict=True)])
     kept = rows.to(device)
     worthwhile = edges[-1] - len(rows) > pass_overhead(device.type)
-    with shortened_last_layer(model, cache, context, counts, slots, kept) if worthwhile else nullcontext():
+    with shorten_last_layer(model, cache, context, counts, slots, kept) if worthwhile else nullcontext():
         logits = model(**inputs, logits_to_keep=kept).logits[0].float()
     parts = logits.split(counts)
     return [part[-1] if step.rows is None else part for step, part in zip(passes, parts, strict=True)]
 
 
-def context_of(step: Pass, slots: Tensor) -> PositionContext:
+def position_context(step: Pass, slots: Tensor) -> PositionContext:
     """How attention sees a pass whose tokens go to slots [N]."""
     # In a cache of the whole prompt, a token's slot is its position.
     rows = None if step.capture is None else torch.isin(slots, step.capture.positions).nonzero()[:, 0]
@@ -87,7 +87,7 @@ def pass_overhead(device_type: str) -> int:
 
 
 @contextmanager
-def shortened_last_layer(
+def shorten_last_layer(
     model: PreTrainedModel,
     cache: PackedCache,
     context: PackedContext,
@@ -115,13 +115,13 @@ def shortened_last_layer(
             return None
         with suppress(LayerReached):
             layer.forward(*arguments, **{**keywords, "context": replace(context, last_layer=number)})
-        for sequence, own, count in zip(context.sequences, slots, counts, strict=True):
+        for sequence, sequence_slots, count in zip(context.sequences, slots, counts, strict=True):
             cached = sequence.state.layers[number]
-            cached.slots = copied_to(own[-count:], cached.keys.device)
+            cached.slots = copied_to(sequence_slots[-count:], cached.keys.device)
         rows = kept.to(arguments[0].device, copy=True)
-        shorter = {name: part_of(keywords[name], rows) for name in WITH_ROWS if name in keywords}
+        shorter = {name: take_rows(keywords[name], rows) for name in WITH_ROWS if name in keywords}
         kept.copy_(torch.arange(len(kept)))
-        return (arguments[0][:, rows],), {**keywords, **shorter, "context": last_rows(context, counts)}
+        return (arguments[0][:, rows],), {**keywords, **shorter, "context": keep_last_rows(context, counts)}
 
     handle = layer.register_forward_pre_hook(shorten, with_kwargs=True)
     try:
@@ -133,7 +133,7 @@ def shortened_last_layer(
                 cached.slots = None
 
 
-def last_rows(context: PackedContext, counts: Sequence[int]) -> PackedContext:
+def keep_last_rows(context: PackedContext, counts: Sequence[int]) -> PackedContext:
     """The context of a layer that runs for the last tokens of each sequence alone."""
     return PackedContext(
         [
@@ -161,7 +161,7 @@ def can_shorten(keywords: Mapping[str, Any]) -> bool:
     )
 
 
-def part_of(value: Tensor | tuple[Tensor, ...] | None, rows: Tensor) -> Tensor | tuple[Tensor, ...] | None:
+def take_rows(value: Tensor | tuple[Tensor, ...] | None, rows: Tensor) -> Tensor | tuple[Tensor, ...] | None:
     """Rows [R] of a tensor [1, N, ...], or of each tensor in a tuple."""
     if isinstance(value, tuple):
         return tuple(part[:, rows.to(part.device)] for part in value)

@@ -87,8 +87,8 @@ def choose_placement(devices: str) -> Placement:
         return Placement({"": "mps"})
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for name in names:
-        kind, _, number = name.partition(":")
-        if kind != "cuda" or not number.isdigit() or int(number) >= visible:
+        device_type, _, number = name.partition(":")
+        if device_type != "cuda" or not number.isdigit() or int(number) >= visible:
             raise UsageError(
                 f"--devices {devices}: '{name}' is not here ({visible} CUDA device(s) visible); "
                 "use auto, cpu, or a list such as cuda:0,cuda:1"

@@ -102,7 +102,7 @@ def splits_at_lines(encoder: Tokenizer) -> bool:
     So it is with byte-level BPE behind one split at a pattern with LINE_ENDS. Others (a text as one word, a space put
     before each text) might merge across lines.
     """
-    steps = parsed_state(encoder.pre_tokenizer).get("pretokenizers", ())
+    steps = parse_state(encoder.pre_tokenizer).get("pretokenizers", ())
     if [step["type"] for step in steps] != ["Split", "ByteLevel"]:
         return False
     split, byte_level = steps
@@ -112,11 +112,11 @@ def splits_at_lines(encoder: Tokenizer) -> bool:
         and not split["invert"]
         and not byte_level["add_prefix_space"]
         and not byte_level["use_regex"]
-        and parsed_state(encoder.normalizer).get("type", "NFC") == "NFC"
+        and parse_state(encoder.normalizer).get("type", "NFC") == "NFC"
     )
 
 
-def parsed_state(part: Normalizer | PreTokenizer | None) -> dict[str, Any]:
+def parse_state(part: Normalizer | PreTokenizer | None) -> dict[str, Any]:
     """A part of a tokenizer as its file describes it: the state that it is pickled by is that JSON."""
     return {} if part is None else json.loads(part.__getstate__())
 
@@ -144,10 +144,10 @@ def anchor_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     anchor merges with the piece's first character, the piece keeps the space.
     """
     encoder = data_encoder(tokenizer)
-    alone = encoder.encode("x", add_special_tokens=False).ids
+    plain = encoder.encode("x", add_special_tokens=False).ids
     anchor = encoder.encode(ANCHOR, add_special_tokens=False).ids
-    behind = encoder.encode(ANCHOR + "x", add_special_tokens=False).ids
-    return anchor if behind[: len(anchor)] == anchor and behind[len(anchor) :] != alone else []
+    anchored = encoder.encode(ANCHOR + "x", add_special_tokens=False).ids
+    return anchor if anchored[: len(anchor)] == anchor and anchored[len(anchor) :] != plain else []
 
 
 def encode_template(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -180,11 +180,11 @@ def check_fast(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
 
 
 def agreed_tokenizer(
-    target: str, own: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
+    target: str, target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a target: its own, but for a GGUF file the draft's, where it has the ids that the file lists.
 
-    The one that transformers makes from the file may split text otherwise and add tokens, so that no draft would share it.
+    transformers may make one from the file that splits text otherwise and adds tokens, so that no draft would share it.
     """
-    shared = ModelRef(target).kind is Kind.FILE and draft.get_vocab().items() <= own.get_vocab().items()
-    return draft if shared else own
+    is_shared = draft_tokenizer.get_vocab().items() <= target_tokenizer.get_vocab().items()
+    return draft_tokenizer if ModelRef(target).kind is Kind.FILE and is_shared else target_tokenizer

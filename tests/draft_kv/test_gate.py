@@ -9,7 +9,7 @@ import torch
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv import mapped_cache, modes
 from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, KV_ERROR, SIGNALS, copy_slots
-from specprefill_cli.draft_kv.gate import ACCEPT, DROP, RECOMPUTE, Gate, drop_down_to, risk_limit
+from specprefill_cli.draft_kv.gate import ACCEPT, DROP, RECOMPUTE, Gate, drop_riskiest, risk_limit
 from specprefill_cli.draft_kv.mapped_cache import mapped_state
 from specprefill_cli.draft_kv.projection import (
     KvCalibration,
@@ -82,7 +82,7 @@ def test_the_riskiest_accepted_chunks_are_dropped_until_the_others_are_within_th
     fates = torch.tensor([RECOMPUTE, ACCEPT, ACCEPT, DROP, ACCEPT])
     risks = torch.tensor([9.0, 0.1, 0.4, 9.0, 0.2])
     for limit, expected in ((1.0, []), (0.3, [2]), (0.1, [2, 4]), (0.0, [1, 2, 4])):
-        dropped = (drop_down_to(fates, risks, limit) != fates).nonzero()[:, 0].tolist()
+        dropped = (drop_riskiest(fates, risks, limit) != fates).nonzero()[:, 0].tolist()
         assert dropped == expected
 
 

@@ -16,10 +16,10 @@ from specprefill_cli.models.attention_plan import (
     LocalWindow,
     Mask,
     plan_attention,
-    query_block,
+    query_block_size,
 )
 from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.masks import PositionContext, visible
+from specprefill_cli.models.masks import PositionContext, visibility_mask
 from tests.helpers.architectures import build_model
 
 
@@ -174,7 +174,7 @@ def planned_visibility(queries, keys, plan, context):
             rows = torch.ones(last - first, end - start, dtype=torch.bool).tril(end - start - (last - first))
         elif segment.mask is Mask.BANDED:
             # The equal blocks themselves are checked through model outputs.
-            rows = visible(queries, keys, segment)
+            rows = visibility_mask(queries, keys, segment)
         else:
             rows = context.mask(segment, plan, torch.zeros(1)) == 0
         seen[first:last, columns] = rows
@@ -224,12 +224,12 @@ def test_trailing_segments_share_one_exact_mask(queries):
     for segment in plan.segments:
         if segment.mask is Mask.TRAILING:
             mask = context.mask(segment, plan, torch.zeros(1))
-            assert torch.equal(mask == 0, visible(positions[-queries:], positions, segment))
+            assert torch.equal(mask == 0, visibility_mask(positions[-queries:], positions, segment))
             assert torch.equal(mask.exp(), (mask == 0).float())
     assert sum(mask.numel() for mask in context.masks.values()) <= QUERY_BLOCK * len(positions)
 
 
 def test_query_blocks_shrink_as_keys_grow():
-    assert query_block(1_000) == query_block(16_384) == QUERY_BLOCK
-    assert query_block(131_072) == QUERY_BLOCK // 8
-    assert query_block(10**9) == 1
+    assert query_block_size(1_000) == query_block_size(16_384) == QUERY_BLOCK
+    assert query_block_size(131_072) == QUERY_BLOCK // 8
+    assert query_block_size(10**9) == 1
