@@ -65,7 +65,7 @@ def decode(
     clock: Callable[[], float] = time.perf_counter,
     emit: Callable[[int], Iterable[Any]] = lambda token: (token,),
 ) -> Generator[Pass | Any, Tensor, None]:
-    """Yield what `emit` makes of up to `limit` tokens, the given first one included, until a stop token (which it is not given).
+    """Yield the output of `emit` for up to `limit` tokens, the given first one included, but for no stop token.
 
     Between them it yields the passes that it needs, and is sent their logits.
 

@@ -97,7 +97,7 @@ class DecodeSpeed:
 
 @dataclass(frozen=True)
 class Round:
-    """One pass of the target: what was proposed before it and how much of that was accepted.
+    """One pass of the target: the proposal before it, and how much of that was accepted.
 
     propose_seconds, target_seconds: drafting, and the target's pass with choosing the tokens
     """
@@ -115,14 +115,14 @@ class Round:
 
 @dataclass
 class RoundLog:
-    """All rounds of an answer in which something was proposed; every figure is None (or empty) before the first."""
+    """All rounds of an answer with a proposal; every figure is None (or empty) before the first."""
 
     rounds: list[Round] = field(default_factory=list)
 
     def add(self, round_: Round) -> None:
         """Keep a round in which something was proposed."""
         if round_.drafted:
-            # Without its distributions, which are a vocabulary wide for every token.
+            # Without its distributions: they are a vocabulary wide for every token.
             self.rounds.append(replace(round_, proposal=replace(round_.proposal, probabilities=None)))
 
     @property

@@ -23,9 +23,9 @@ RECOMPUTE, ACCEPT, DROP = range(3)
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """What calibration found about accepting the KV of one map. Raises ValueError for impossible values.
+    """The calibrated limit for accepting the KV of a map. Raises ValueError for impossible values.
 
-    signal: what risk is made of; threshold: the largest remaining risk up to which the mean KL of the first token to
+    signal: the error in the risk; threshold: the largest remaining risk up to which the mean KL of the first token to
     `full` stays within `target` (nats); 0 where there is none, and nothing can be accepted
     n: prompts that it rests on; auroc: probability that the signal ranks a prompt with a KL above the target over
     another one, None where too few prompts were of one kind
@@ -53,7 +53,7 @@ class Gate:
 
     @property
     def evidence(self) -> str:
-        """What the threshold rests on, in words."""
+        """The basis of the threshold, in words."""
         return f"signal {self.signal}, first-token KL to full within {self.target:g} nats, n = {self.n}"
 
 
@@ -61,7 +61,7 @@ class Gate:
 class RiskLimit:
     """The risk that may remain in one prompt.
 
-    signal: what it is made of; threshold: infinite for any risk; source: where the threshold comes from, in words
+    signal: the error in it; threshold: infinite for any risk; source: where the threshold comes from, in words
     chosen: whether the user gave the threshold: then no more is recomputed than brings the risk down to it. A calibrated
     threshold holds on average over prompts recomputed up to a budget, not for prompts brought just below it
     refusal: why nothing can be accepted, by calibration and whatever the prompt; empty where it can

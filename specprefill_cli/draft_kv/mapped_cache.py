@@ -69,7 +69,7 @@ def fill_layer(
 
 @dataclass(frozen=True)
 class Inspection:
-    """What the checkpoint tokens show: attention mass and estimated error of every document token, [layers, n] each.
+    """The findings at checkpoint tokens: attention mass and estimated error of every document token, [layers, n] each.
 
     computed: prompt tokens, ascending, that the target has computed
     """
@@ -83,7 +83,7 @@ class Inspection:
 def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, signal: str = KV_ERROR) -> Inspection:
     """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV.
 
-    signal: what is compared, one of `SIGNALS`; only what it needs is captured
+    signal: one of `SIGNALS`; only the queries that it needs are captured
     """
     prompt, ranks, model = request.prompt, request.pair.ranks, request.target.model
     start, end = prompt.document
@@ -133,7 +133,7 @@ def recompute(
     capture: QueryCapture | None = None,
     logits: bool = True,
 ) -> Tensor:
-    """Run tokens [N] whose keys and values replace those in slots [N], ascending, of a filled cache.
+    """Run tokens [N] and put their keys and values into slots [N], ascending, of a filled cache.
 
     Each token sees the keys at positions up to its own. Returns the logits [V] of the last token in float32, or
     an empty tensor without `logits`: then the pass ends with the keys and values of the last layer.
@@ -211,6 +211,6 @@ def draft_request(request: PrefillRequest, kv_map: KvMap) -> PrefillRequest:
 
 
 def calibrated_window(request: PrefillRequest) -> int | None:
-    """The window with which the pair's maps were fitted."""
+    """The draft window of the text that the pair's map was fitted on."""
     calibration = pair_calibration(request.pair)
     return calibration.window if calibration is not None else None

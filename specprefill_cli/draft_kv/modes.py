@@ -47,7 +47,7 @@ USELESS_ERROR = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Fates:
-    """The fate of every chunk [chunks], what the gate says about them, and warnings about them.
+    """The fate of every chunk [chunks], the verdict of the gate, and warnings.
 
     usable: whether the prompt may be prefilled so; if not, it is prefilled in full
     """
@@ -65,7 +65,7 @@ class DraftKvMode(Mode):
     uses_draft = True
     # The maps read the draft's states.
     fallback_scorer = "question"
-    # What prefills where nothing can be accepted.
+    # The mode that prefills where nothing can be accepted.
     substitute: ClassVar[Mode] = FullMode()
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
@@ -195,7 +195,7 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
 
 
 def draft_kv_cost(request: PrefillRequest, kv_map: KvMap, tokens: int) -> float:
-    """Operations of a prefill with draft KV in which the target computes so many tokens, fixed costs of passes included."""
+    """Operations of a prefill with draft KV, fixed costs of passes included; tokens: those that the target computes."""
     length, target = request.prompt.length, cost_of(request.pair.target)
     draft = SCORERS[request.scorer].cost(draft_request(request, kv_map), with_overhead=True)
     mapping = 2.0 * length * sum(weights.numel() for weights in kv_map.weights.values())

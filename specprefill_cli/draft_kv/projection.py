@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.request import PrefillRequest
 
 ALL_COLUMNS = slice(None)
-# Tokens that are mapped together: their inputs are joined in float32, which for a long prompt is more than its KV.
+# Tokens that are mapped together: their inputs are joined in float32, and a whole prompt's would exceed its KV.
 ROWS = 8_192
 WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
 # The map in these files.
@@ -113,7 +113,7 @@ class KvCalibration:
 
 
 def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
-    """What a calibration says about its pair: hashes of weights and tokenizer, and sizes."""
+    """The identity of a pair in calibrations: hashes of weights and tokenizer, and sizes."""
     identity: dict[str, str | int] = {"tokenizer": pair.target.fingerprint}
     for role, loaded in (("draft", pair.loaded_draft), ("target", pair.loaded_target)):
         text = loaded.model.config.get_text_config()

@@ -37,7 +37,7 @@ class StateCapture(ExitStack):
 
 
 def keep_input(pieces: list[Tensor], _module: nn.Module, arguments: tuple, keywords: dict) -> None:
-    """A hook that appends the states which a module is called with to `pieces`."""
+    """A hook that appends a module's input states to `pieces`."""
     pieces.append((keywords["hidden_states"] if "hidden_states" in keywords else arguments[0])[0])
 
 
@@ -67,7 +67,7 @@ def own_columns(model: PreTrainedModel, layer: int, rank: int) -> slice:
 
 @torch.inference_mode()
 def embedded_states(model: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """Normalised input [N, hidden_size] of the first layer, which depends on the tokens [N] alone."""
+    """Normalised input [N, hidden_size] of the first layer. It depends on the tokens [N] alone."""
     decoder: Any = model.get_decoder()
     embedded = decoder.embed_tokens(tokens.to(device_of(decoder.embed_tokens))[None])
     return decoder.layers[0].input_layernorm(embedded)[0]

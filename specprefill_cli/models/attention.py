@@ -39,7 +39,7 @@ def attend(
     context: PackedContext | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Attention of one or several sequences by position, whose new keys and values go to the cache of each.
+    """Attention of one or several sequences by position. Each sequence's new keys and values go to its own cache.
 
     query [1, heads, Q, d], key and value [1, kv_heads, Q, d] -> [1, Q, heads, d]
 

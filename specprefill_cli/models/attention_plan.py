@@ -14,7 +14,7 @@ import torch
 from packaging.version import Version
 from torch import Tensor
 
-# Queries of one call with a mask: a cache's last tokens, and tokens scattered over it, of which a narrower block reads
+# Queries of one call with a mask: of a cache's last tokens, and of tokens scattered over it. There a narrower block reads
 # fewer keys in vain.
 QUERY_BLOCK, SCATTERED_BLOCK = 1_024, 128
 # Elements of one mask at most: 64 MiB in float32.
@@ -45,7 +45,7 @@ class LocalWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionDevice:
-    """What decides which fused attention kernels run.
+    """Properties of a device that decide between fused attention kernels.
 
     kind: "cpu", "cuda" (ROCm too) or "mps"; capability: of a CUDA device, such as (9, 0)
     flash_works: whether flash attention takes grouped heads and a lower-right causal bias, as tried on the device
@@ -148,7 +148,7 @@ def plan_attention(
 
 
 def choose_fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask | None:
-    """The mask of a cache's last tokens for which no tensor is built; None where the device has no such kernel."""
+    """The mask of a cache's last tokens if the device has a kernel that needs no tensor for it, else None."""
     if queries == 1:
         return Mask.NONE
     if queries == keys and device.kind != "mps":
@@ -159,7 +159,7 @@ def choose_fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask 
 def repeats_heads(mask: Mask | None, device: AttentionDevice) -> bool:
     """Whether key-value heads must be repeated; mask: of the whole pass, or None for segments with tensors.
 
-    Of CUDA's fused kernels only flash attention, which takes no mask tensor, reads grouped heads.
+    Of CUDA's fused kernels only flash attention reads grouped heads, and it takes no mask tensor.
     """
     if device.kind == "cuda":
         return mask not in (Mask.NONE, Mask.LOWER_RIGHT) and not (mask is Mask.CAUSAL and device.has_flash)

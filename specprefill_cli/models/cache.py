@@ -38,8 +38,8 @@ class PrefillState:
 class KvBuffers:
     """Keys and values [1, kv_heads, room, head_size] of one layer, with spare room.
 
-    tenant: the layer whose slots stand behind those that all layers with these buffers share; a weak reference, so that
-        the buffers of an ended answer are freed at once
+    tenant: the layer that has its own slots in the buffers, behind the shared ones; a weak reference, so that the buffers
+        of an ended answer are freed at once
     """
 
     keys: Tensor
@@ -119,7 +119,7 @@ class BufferedLayer(DynamicLayer):
         self.keys, self.values = buffers.keys[..., :length, :], buffers.values[..., :length, :]
 
     def enlarge(self, held: Tensor, needed: int) -> Tensor:
-        """A buffer for `needed` slots and more, which begins with those that are held: [1, kv_heads, K, head_size]."""
+        """Copy the held slots [1, kv_heads, K, head_size] into a buffer with room for at least `needed` slots."""
         length = held.shape[-2]
         room = max(self.expected, needed) + max(HEADROOM, length // 4)
         buffer = held.new_empty(*held.shape[:-2], room, held.shape[-1])
@@ -132,7 +132,7 @@ class BufferedLayer(DynamicLayer):
         Raises ValueError where others share another number of slots already.
         """
         if self.shared not in (0, length) or self.buffers is None:
-            raise ValueError(f"{length} slots to share, of which {self.shared} are shared")
+            raise ValueError(f"cannot share {length} slots: other layers share {self.shared}")
         self.shared = length
         if self.get_seq_length() == length:
             # Of the buffers as they are now: views of smaller ones would keep these.

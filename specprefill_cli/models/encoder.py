@@ -51,7 +51,7 @@ class Encoder:
 
     @torch.inference_mode()
     def text_vector(self, text: str) -> Tensor:
-        """The unit vector [WIDTH] of a question or passage, of which the first `STRETCH` tokens count; float32 on the CPU."""
+        """The unit vector [WIDTH] of the first `STRETCH` tokens of a question or passage; float32 on the CPU."""
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids[: STRETCH - 2]
         states = self.states(self.framed(torch.tensor([ids], dtype=torch.long)))
         return F.normalize(states.float().mean(1), dim=-1)[0].cpu()
@@ -129,7 +129,7 @@ def divide(tokens: int) -> list[Stretch]:
 
 
 def encoder_flops(tokens: int) -> float:
-    """Operations of encoding a document of so many tokens, of which a word piece is about one: 2 per weight and token."""
+    """Operations of encoding a document of so many tokens: 2 per weight and token; a token is about one word piece."""
     weights = LAYERS * 12 * WIDTH**2
     attention = LAYERS * 4 * STRETCH * WIDTH
     return (2.0 * weights + attention) * tokens * STRETCH / (STRETCH - 2 - OVERLAP)

@@ -1,7 +1,7 @@
-"""What attention must know of one forward pass, and the tensors that its segments share: masks, and blocks of a band.
+"""The context of attention in one forward pass, and the tensors that its segments share: masks, and blocks of a band.
 
 Under a local window each block of queries sees the attention sinks and the keys of its own part of the band below the
-diagonal. All blocks share one mask and attend as one batch, which is faster than a call for each.
+diagonal. All blocks share one mask and attend as one batch: that is faster than a call for each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from specprefill_cli.models.query_capture import QueryCapture
 
 # Elements of all masks that a pass keeps for its other layers, at most.
 KEPT_ELEMENTS = 2**26
-# What CUDA's fused attention loads of a mask at once.
+# Bytes of a mask that CUDA's fused attention loads at once.
 VECTOR_BYTES = 16
 
 
@@ -36,7 +36,7 @@ class PositionContext:
 
     query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the queries' own are among
         the keys'
-    capture, rows: where to keep queries, and which rows of this pass (None: keep none)
+    capture: keeps queries; rows: those of this pass that it keeps (None: none)
     local_window: limits what the document's tokens see (None: all before them)
 
     Plans, masks and copies of positions on each device are made once a pass: layers of one kind share them.

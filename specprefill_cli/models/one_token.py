@@ -39,7 +39,7 @@ class OneTokenPass:
 
     @torch.inference_mode()
     def __call__(self, token: Tensor, position: Tensor, state: PrefillState) -> Tensor:
-        """Float32 logits [1, V] behind a token [1] at a position [1], whose keys and values go behind the state's."""
+        """Run a token [1] at a position [1] behind the state; return float32 logits [1, V]."""
         hidden = F.embedding(token, self.embeddings.weight)
         cos, sin = (factor[0] for factor in self.rotary(hidden, position[None]))
         half = cos.shape[-1] // 2

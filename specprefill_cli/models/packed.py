@@ -1,7 +1,7 @@
 """One forward pass of one or several sequences: linear layers run over all their tokens together, attention for each alone.
 
 Each sequence has its own cache and positions; prefill, verification and decoding are sequences of different lengths. In the
-last layer every token needs keys and values, but only those whose logits are asked for need an output. Skipping the others
+last layer every token needs keys and values, but only a token with requested logits needs an output. Skipping the others
 saves 6 % of the TTFT of `select --keep 0.1` at 8,192 tokens with the bundled pair, less with more layers.
 """
 
@@ -25,7 +25,7 @@ from specprefill_cli.models.passes import Pass
 # Every forward pass costs at least as much as this many tokens do: Python and kernel launches on a CPU (measured), and
 # on a GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
 PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
-# What transformers passes to a layer besides its states [1, N, hidden_size]: with a row for each token, and without.
+# Arguments of a layer beside its states [1, N, hidden_size]: with a row for each token, and without.
 WITH_ROWS = ("position_ids", "position_embeddings")
 WITHOUT_ROWS = ("attention_mask", "past_key_values", "use_cache", "context")
 
@@ -75,14 +75,14 @@ def forward(passes: Sequence[Pass], slots: Sequence[Tensor]) -> list[Tensor]:
 
 
 def position_context(step: Pass, slots: Tensor) -> PositionContext:
-    """How attention sees a pass whose tokens go to slots [N]."""
+    """The context of attention for a pass that writes to slots [N]."""
     # In a cache of the whole prompt, a token's slot is its position.
     rows = None if step.capture is None else torch.isin(slots, step.capture.positions).nonzero()[:, 0]
     return PositionContext(step.positions, step.state.positions, step.capture, rows, step.local_window)
 
 
 def pass_overhead(device_type: str) -> int:
-    """Tokens whose computation takes as long as the fixed cost of a forward pass on a kind of device."""
+    """The fixed cost of a forward pass on a type of device, in tokens computed in the same time."""
     return PASS_OVERHEAD_TOKENS.get(device_type, PASS_OVERHEAD_TOKENS["cuda"])
 
 
@@ -110,7 +110,7 @@ def shorten_last_layer(
         return
 
     def shorten(layer: nn.Module, arguments: tuple, keywords: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
-        # A hook that Ctrl-C left behind must not touch the next pass, which has a cache of its own.
+        # A hook that Ctrl-C left behind must not touch the next pass. That has a cache of its own.
         if len(arguments) != 1 or not can_shorten(keywords) or keywords["past_key_values"] is not cache:
             return None
         with suppress(LayerReached):

@@ -80,7 +80,7 @@ PAIRS: Mapping[str, Pair] = {
 
 
 def default_pair() -> str:
-    """What the pair `auto` is: `smollm2` where its weights are on this machine, else the bundled one."""
+    """The name of the pair `auto`: `smollm2` if its weights are on this machine, else `tiny`."""
     return SMOLLM2 if smollm2.is_available() else "tiny"
 
 

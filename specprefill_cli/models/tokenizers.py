@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerBase
 
-# The split pattern of Qwen2, with which the bundled tokenizer was trained: transformers, tiktoken and llama.cpp know it.
+# The split pattern of Qwen2 and of the bundled tokenizer: transformers, tiktoken and llama.cpp know it.
 SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 ANCHOR = "\n"
 RANKS = BUNDLED_FOLDER / "tokenizer.tiktoken"
-# What the patterns of Qwen, Llama 3 and GPT-4 have in common: the end of a line is never part of the word behind it.
+# Common to the patterns of Qwen, Llama 3 and GPT-4: the end of a line is never part of the word behind it.
 LINE_ENDS = r"|\s*[\r\n]+|"
 # Characters of a piece: long enough that starting one costs nothing, short enough that the cores finish together.
 PIECE_SIZE = 4_096
@@ -66,7 +66,7 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int
 def encode_in_pieces(encoder: Tokenizer, text: str, size: int = PIECE_SIZE) -> tuple[list[int], np.ndarray]:
     """Token ids and character ranges [n, 2] of a text, the same as in one piece; no special tokens are added.
 
-    The library encodes the pieces in parallel, which saves 5 % of the TTFT of `select --keep 0.1` at 8,192 tokens, and more
+    The library encodes the pieces in parallel. That saves 5 % of the TTFT of `select --keep 0.1` at 8,192 tokens, and more
     on longer prompts. A tokenizer that could merge across lines gets the text whole.
     """
     starts = piece_starts(text, size) if splits_at_lines(encoder) else [0]
@@ -140,7 +140,7 @@ def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 def anchor_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Ids of the anchor for a tokenizer that puts a space before every text (Llama 2, Phi-3), else none.
 
-    A piece of a prompt is encoded behind the anchor, whose tokens are then removed, so that no space is added. Where the
+    A piece of a prompt is encoded behind the anchor, so that no space is added; the anchor's tokens are removed. Where the
     anchor merges with the piece's first character, the piece keeps the space.
     """
     encoder = data_encoder(tokenizer)
@@ -151,11 +151,11 @@ def anchor_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def encode_template(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of a piece of a template, in which special tokens keep their meaning."""
+    """Token ids of a piece of a template: here special tokens keep their meaning."""
     if not text:
         return []
     anchor = anchor_tokens(tokenizer)
-    # `verbose=False`: transformers would warn about long texts, which are checked elsewhere.
+    # `verbose=False`: transformers would warn about long texts; `check_fits` does that.
     ids = tokenizer(ANCHOR + text if anchor else text, add_special_tokens=False, verbose=False)["input_ids"]
     if ids[: len(anchor)] == anchor:
         return ids[len(anchor) :]
@@ -164,7 +164,7 @@ def encode_template(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 @lru_cache(maxsize=8)
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A hash of all that maps text to ids: equal for two tokenizers whose models can share ids and KV."""
+    """A hash of all that maps text to ids: if it is equal for two models, they can share ids and KV."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     deciding = {key: state.get(key) for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
