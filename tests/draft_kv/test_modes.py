@@ -86,10 +86,10 @@ def native_keys_values(model, ids):
 
 def test_injected_native_kv_reproduces_full_prefill_logits(model):
     ids = tokens(90)
-    expected, whole = prefill(model, ids, torch.arange(90), 1_000)
+    expected, native = prefill(model, ids, torch.arange(90), 1_000)
     injected = native_keys_values(model, ids[:80])
     for layer, (keys, _) in enumerate(injected):
-        torch.testing.assert_close(keys, layer_keys(whole, layer)[:, :80], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(keys, layer_keys(native, layer)[:, :80], atol=1e-5, rtol=1e-4)
     state = fresh(SlotKv(torch.arange(80), tuple(injected)))
     logits = run(model, ids[80:], torch.arange(80, 90), state)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
@@ -117,9 +117,9 @@ def test_finished_keys_match_the_models_rotary_embedding(scaling, monkeypatch):
 def test_recompute_of_scattered_slots_is_exact_and_causal(model):
     """Corrupt scattered slots of a cache and recompute them: only the tokens before a slot may affect it."""
     ids = tokens(100)
-    _, whole = prefill(model, ids, torch.arange(100), 1_000)
+    _, native = prefill(model, ids, torch.arange(100), 1_000)
     corrupted = [
-        (layer_keys(whole, number).clone(), whole.cache.layers[number].values[0].clone())
+        (layer_keys(native, number).clone(), native.cache.layers[number].values[0].clone())
         for number in range(layer_count(model))
     ]
     slots = torch.cat([torch.arange(30, 50), torch.arange(70, 75)])
@@ -131,7 +131,7 @@ def test_recompute_of_scattered_slots_is_exact_and_causal(model):
     logits = recompute(model, ids[slots], slots, state)
     for layer in range(layer_count(model)):
         torch.testing.assert_close(
-            layer_keys(state, layer)[:, :75], layer_keys(whole, layer)[:, :75], atol=1e-4, rtol=1e-4
+            layer_keys(state, layer)[:, :75], layer_keys(native, layer)[:, :75], atol=1e-4, rtol=1e-4
         )
     expected, _ = prefill(model, ids[:75], torch.arange(75), 1_000)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
@@ -190,9 +190,14 @@ def test_maps_read_the_embedding(random_session):
     model, kv_map = pair.target.model, pair_calibration(pair).kv_map
     size = pair.target.config.get_text_config().hidden_size
     draft_size = len(kv_map.weights[1]) - 1
-    own = torch.cat(raw_keys_values(model, 0, torch.eye(size)), dim=-1)
+    layer_weights = torch.cat(raw_keys_values(model, 0, torch.eye(size)), dim=-1)
     weights = {
-        layer: torch.cat([own if layer == 1 else torch.zeros_like(own), torch.zeros(draft_size + 1, own.shape[1])])
+        layer: torch.cat(
+            [
+                layer_weights if layer == 1 else torch.zeros_like(layer_weights),
+                torch.zeros(draft_size + 1, layer_weights.shape[1]),
+            ]
+        )
         for layer in kv_map.weights
     }
     reading = dataclasses.replace(kv_map, weights=weights, embedding=True, placed={})

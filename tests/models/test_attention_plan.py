@@ -204,11 +204,11 @@ def test_plans_of_all_devices_give_the_same_logits(architecture, name, monkeypat
     positions = torch.arange(300) + (torch.arange(300) > 120) * 50
 
     def outputs():
-        whole, state = prefill(model, ids, positions, 1_000)
+        full, state = prefill(model, ids, positions, 1_000)
         recomputed = recompute(model, ids[50:290:3], torch.arange(50, 290, 3), state)
         chunked, _ = prefill(model, ids, positions, 90)
         local, _ = prefill(model, ids, torch.arange(300), 170, local_window=LocalWindow(64, 280), state=new_state())
-        return torch.stack([whole, recomputed, chunked, local])
+        return torch.stack([full, recomputed, chunked, local])
 
     expected = outputs()
     monkeypatch.setattr(attention, "describe", lambda *_: DEVICES[name])

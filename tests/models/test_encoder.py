@@ -17,7 +17,7 @@ from specprefill_cli.models.encoder import (
     load_encoder,
     unpack_weights,
 )
-from specprefill_cli.training.encoder import packed, renamed
+from specprefill_cli.training.encoder import packed, rename_weights
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_states_are_those_of_transformers():
         intermediate_size=4 * WIDTH,
     )
     model = BertModel(config, add_pooling_layer=False).eval()
-    ours = module.Encoder(renamed(model.state_dict()), tokenizer=None)
+    ours = module.Encoder(rename_weights(model.state_dict()), tokenizer=None)
     ids = torch.randint(0, 50, (2, 40))
     with torch.no_grad():
         expected = model(input_ids=ids).last_hidden_state

@@ -42,10 +42,10 @@ def test_known_architectures_are_decoded_without_modules_of_transformers(model):
     prompt = pass_of(model)
     for layer in model.get_decoder().layers:
         layer.register_forward_hook(lambda *_: calls.append(1))
-    known = model.config.model_type in SUPPORTED_TYPES and not any(window_layers(model.config))
-    assert (one_token_pass(prompt) is not None) == known
+    is_supported = model.config.model_type in SUPPORTED_TYPES and not any(window_layers(model.config))
+    assert (one_token_pass(prompt) is not None) == is_supported
     run(model, prompt.tokens, prompt.positions, prompt.state, rows=1)
-    assert len(calls) == (0 if known else len(model.get_decoder().layers))
+    assert len(calls) == (0 if is_supported else len(model.get_decoder().layers))
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
