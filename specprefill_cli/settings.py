@@ -175,9 +175,6 @@ class Settings:
         minimum=0,
         words=(OFF, AUTO),
     )
-    exact_layers: int = _prefill(
-        0, "With draft KV, compute this many of the lowest target layers for all tokens", minimum=0
-    )
     prompt: str | None = _prefill(
         None, "Prompt template: a name, or the path of a .toml file", unset="the pair's", per_question=False
     )

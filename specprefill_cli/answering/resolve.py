@@ -91,10 +91,7 @@ def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str) -> str:
     heads = pair.scoring_heads
     if heads is not None and heads.default:
         return BlendScorer.name if encoder_pays(pair) else HeadsScorer.name
-    if mode != AUTO:
-        return MODES[mode].fallback_scorer
-    preferred = (candidate.fallback_scorer for _, candidate in MODES.usable() if candidate.preferred_on(pair))
-    return next(preferred, LexicalScorer.name)
+    return LexicalScorer.name if mode == AUTO else MODES[mode].fallback_scorer
 
 
 def resolve_positions(settings: Settings, pair: CalibratedPair, prompt_tokens: int) -> str:

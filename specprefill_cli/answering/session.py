@@ -259,7 +259,7 @@ class Session:
             return
         request = self.with_cache(None).request(WARM_UP, "When?", settings)
         request = replace(request, look_ahead=min(request.look_ahead, WARM_UP_LOOK_AHEAD), max_new_tokens=0)
-        modes = automatic_modes(request) if settings.mode == AUTO else (settings.mode,)
+        modes = automatic_modes() if settings.mode == AUTO else (settings.mode,)
         self.warmed |= {settings.mode, *modes}
         for mode in modes:
             result = self.run_mode(mode, request)

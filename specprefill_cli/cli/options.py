@@ -31,7 +31,7 @@ from specprefill_cli.settings import (
 
 PAIR = SETTINGS["pair"]
 # Settings that decide nothing where the draft alone runs.
-OF_TARGET = ("mode", "recompute", "accept_risk", "exact_layers", "tensor_parallel", "quantization")
+OF_TARGET = ("mode", "recompute", "accept_risk", "tensor_parallel", "quantization")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
 Html = Annotated[

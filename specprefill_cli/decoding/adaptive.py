@@ -1,7 +1,7 @@
 """How many tokens to propose: as many as acceptance and cost make worthwhile, none where plain decoding is faster.
 
-Each proposer has one acceptance rate and one cost: what a proposed token adds to a round, drafting and verification
-together, in target passes over one token.
+Each proposer has one acceptance rate and one cost. The cost is the time that a proposed token adds to a round, drafting and
+verification together, in target passes over one token.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ WORTHWHILE = 1.05
 # Acceptance is averaged over about this many verified tokens, and starts from a guess worth three.
 JUDGED_TOKENS = 20.0
 GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
-# Rounds whose times a cost is the median of.
+# A cost is the median of so many rounds.
 MEASURES = 5
-# What verification of a proposed token costs before anything was measured.
+# Assumed cost of verifying a proposed token, before anything was measured.
 GUESSED_VERIFICATION = 0.03
 # A declined proposer probes with one token after so many rounds that the token costs this share of them.
 PROBING_SHARE = 0.015
@@ -84,7 +84,7 @@ def latest() -> deque[float]:
 
 @dataclass
 class SpeculationState:
-    """What a session knows about its pair's costs and acceptance; it outlives an answer.
+    """A session's estimates of costs and acceptance; they outlive an answer.
 
     learns_costs: whether rounds are timed; without, the pace repeats, and with it the tokens that a seed draws
     sharing: answers whose passes run together; their times say nothing about one of them
@@ -202,5 +202,5 @@ def expected_tokens(acceptance: float, count: int) -> float:
 
 
 def speedup(acceptance: float, count: int, token_cost: float) -> float:
-    """Speed over plain decoding: theorem 3.8 of arXiv 2211.17192, whose c is `token_cost`, verification included."""
+    """Speed over plain decoding: theorem 3.8 of arXiv 2211.17192, with c = token_cost, verification included."""
     return expected_tokens(acceptance, count) / (1 + count * token_cost)

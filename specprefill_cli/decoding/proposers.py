@@ -1,4 +1,4 @@
-"""What proposes the tokens that the target verifies: the text so far (`lookup`), or the draft model (`draft`)."""
+"""Proposers of tokens for the target to verify: the text so far (`lookup`), or the draft model (`draft`)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LookupProposer:
 def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray:
     """Up to `count` tokens that followed an earlier occurrence of the text's last tokens; none where there is none.
 
-    text: [n], of which the last `answer_length` are the answer: only those are searched for. The longest match wins, and
+    text: [n]; its last `answer_length` tokens are the answer, and only those are searched for. The longest match wins, and
     of several the latest. A match that runs into the end of the text repeats with its period.
     """
     longest = min(LONGEST_MATCH, answer_length)
@@ -112,7 +112,7 @@ class DraftProposer:
         rows: list[Tensor] = []
         unread = answer[self.reader.length :]
         while len(tokens) < count and not (tokens and tokens[-1] in self.stop_tokens):
-            logits = fit((yield from self.reader.read(unread))[-1], self.vocabulary)
+            logits = resize_logits((yield from self.reader.read(unread))[-1], self.vocabulary)
             if self.sampler.greedy:
                 tokens.append(int(logits.argmax()))
             else:
@@ -126,6 +126,6 @@ class DraftProposer:
             self.reader.rollback(length)
 
 
-def fit(logits: Tensor, size: int) -> Tensor:
+def resize_logits(logits: Tensor, size: int) -> Tensor:
     """Logits [V] as [size]: models that share a tokenizer may still pad their vocabularies to different sizes."""
     return F.pad(logits, (0, size - len(logits)), value=float("-inf"))

@@ -29,7 +29,7 @@ DRAFT, TARGET = "draft", "target"
 
 
 class ModelReader:
-    """A transformers model whose cache holds the prompt and the first `length` tokens of the answer.
+    """A transformers model with a cache of the prompt and of the answer's first `length` tokens.
 
     position: absolute position of the answer's first token: the full prompt's length, however few slots the cache holds
     ranks: the processes that this one, as rank 0, leads in reading; each holds its shard of the same cache
@@ -80,7 +80,7 @@ class ModelReader:
     def rollback(self, length: int) -> None:
         """Keep the first `length` tokens of the answer, or all where there are no more.
 
-        Other ranks do so before the next step, which says how many they keep.
+        Other ranks do so before the next step: that says how many they keep.
         """
         if length < self.length:
             rollback(self.state, self.prompt_slots + length)
@@ -95,7 +95,7 @@ def draft_reader(pair: LoadedPair, prefilled: PrefillResult, position: int) -> M
 def prefilled_draft(
     draft: LoadedModel, ranks: Ranks, tokens: Tensor, positions: Tensor, chunk: int, position: int
 ) -> ModelReader:
-    """The draft behind token ids [N] at positions [N], which it reads now; position: of the answer's first token."""
+    """Prefill the draft with token ids [N] at positions [N]; position: of the answer's first token."""
     with ranks.together(partial(read_prompt_shard, tokens, positions, chunk, position)):
         _, state = prefill(draft.model, tokens, positions, chunk)
     return ModelReader(draft.model, state, position, ranks, DRAFT)

@@ -58,7 +58,7 @@ class Sampler:
         return distribution(logits, self.temperature, self.top_k, self.top_p)
 
     def draw(self, probabilities: Tensor) -> int:
-        """A token id from weights [V] on the CPU, which need not sum to 1."""
+        """A token id from weights [V] on the CPU; they need not sum to 1."""
         return int(torch.multinomial(probabilities, 1, generator=self.generator))
 
     def uniform(self, count: int) -> Tensor:

@@ -71,7 +71,7 @@ def choose_speculator(
     stop_tokens: frozenset[int],
     state: SpeculationState,
 ) -> Speculator | None:
-    """The proposers for an answer behind a prefilled prompt: lookup first, which costs next to nothing, then the draft.
+    """The proposers for an answer behind a prefilled prompt: first lookup, because it costs next to nothing, then the draft.
 
     state: the session's; a sampled answer does without, because its tokens depend on the pace (its distribution does
     not), and a seed must draw the same tokens again

@@ -29,10 +29,10 @@ class Speculator:
         self.pace = pace
         self.log = RoundLog()
 
-    def propose(self, answer: Sequence[int], most: int) -> Steps[Proposal]:
-        """Up to `most` tokens that may follow the answer."""
-        for proposer in self.proposers if most > 0 else ():
-            count = min(most, self.pace.count(proposer, len(answer)))
+    def propose(self, answer: Sequence[int], limit: int) -> Steps[Proposal]:
+        """Up to `limit` tokens that may follow the answer."""
+        for proposer in self.proposers if limit > 0 else ():
+            count = min(limit, self.pace.count(proposer, len(answer)))
             proposal = (yield from proposer.propose(answer, count)) if count > 0 else NO_PROPOSAL
             if proposal.tokens:
                 return proposal
@@ -58,14 +58,14 @@ def decode(
     target: ModelReader,
     first: int,
     stop_tokens: frozenset[int],
-    most: int,
+    limit: int,
     sampler: Sampler,
     speed: DecodeSpeed,
     speculator: Speculator | None = None,
     clock: Callable[[], float] = time.perf_counter,
     emit: Callable[[int], Iterable[Any]] = lambda token: (token,),
 ) -> Generator[Pass | Any, Tensor, None]:
-    """Yield what `emit` makes of up to `most` tokens, the given first one included, until a stop token (which it is not given).
+    """Yield the output of `emit` for up to `limit` tokens, the given first one included, but for no stop token.
 
     Between them it yields the passes that it needs, and is sent their logits.
 
@@ -77,14 +77,14 @@ def decode(
         return
     answer, ended = [first], False
     yield from emit(first)
-    while len(answer) < most and not ended:
+    while len(answer) < limit and not ended:
         start = clock()
         # The last token has been sampled and not yet read.
-        known = len(answer) - 1
+        kept_length = len(answer) - 1
         try:
             proposal = NO_PROPOSAL
             if speculator is not None:
-                proposal = yield from speculator.propose(answer, most - len(answer) - 1)
+                proposal = yield from speculator.propose(answer, limit - len(answer) - 1)
             proposed = clock()
             logits = yield from target.read([answer[-1], *proposal.tokens], len(proposal.tokens) + 1)
             accepted, following = verify(logits, proposal, sampler)
@@ -93,11 +93,11 @@ def decode(
             fresh = list(takewhile(lambda token: token not in stop_tokens, decoded))
             ended = len(fresh) < len(decoded)
             answer += fresh
-            known = len(answer) if ended else len(answer) - 1
+            kept_length = len(answer) if ended else len(answer) - 1
         finally:
-            target.rollback(known)
+            target.rollback(kept_length)
             if speculator is not None:
-                speculator.rollback(known)
+                speculator.rollback(kept_length)
         if speculator is not None:
             # Tokens accepted after the answer's end do not count.
             useful = min(accepted, len(fresh) + ended)

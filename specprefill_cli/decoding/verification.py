@@ -56,19 +56,19 @@ def verify(logits: Tensor, proposal: Proposal, sampler: Sampler) -> tuple[int, i
     tokens = torch.tensor(proposal.tokens)
     if sampler.greedy:
         chosen = logits.argmax(-1).cpu()
-        accepted = leading(chosen[:count] == tokens)
+        accepted = count_leading(chosen[:count] == tokens)
         return accepted, int(chosen[accepted])
     probabilities = sampler.probabilities(logits)
     # All rows would be megabytes to copy: one number of each, and one row, are needed.
     target = probabilities[:count].gather(1, tokens[:, None].to(logits.device))[:, 0].cpu()
     drawn = proposal.probabilities
     draft = torch.ones(count) if drawn is None else drawn.gather(1, tokens[:, None])[:, 0]
-    accepted = leading(sampler.uniform(count) * draft < target)
+    accepted = count_leading(sampler.uniform(count) * draft < target)
     weights = probabilities[accepted].cpu()
     return accepted, sampler.draw(weights if accepted == count else positive_part(weights, proposal, accepted))
 
 
-def leading(flags: Tensor) -> int:
+def count_leading(flags: Tensor) -> int:
     """How many flags are true before the first that is not."""
     return int(flags.long().cumprod(0).sum())
 
@@ -97,7 +97,7 @@ class DecodeSpeed:
 
 @dataclass(frozen=True)
 class Round:
-    """One pass of the target: what was proposed before it and how much of that was accepted.
+    """One pass of the target: the proposal before it, and how much of that was accepted.
 
     propose_seconds, target_seconds: drafting, and the target's pass with choosing the tokens
     """
@@ -115,14 +115,14 @@ class Round:
 
 @dataclass
 class RoundLog:
-    """All rounds of an answer in which something was proposed; every figure is None (or empty) before the first."""
+    """All rounds of an answer with a proposal; every figure is None (or empty) before the first."""
 
     rounds: list[Round] = field(default_factory=list)
 
     def add(self, round_: Round) -> None:
         """Keep a round in which something was proposed."""
         if round_.drafted:
-            # Without its distributions, which are a vocabulary wide for every token.
+            # Without its distributions: they are a vocabulary wide for every token.
             self.rounds.append(replace(round_, proposal=replace(round_.proposal, probabilities=None)))
 
     @property

@@ -38,7 +38,7 @@ LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
 class WorkerProcesses:
-    """One process a rank, which joins the run as if torchrun had started it; its output goes to a log file.
+    """One process a rank. It joins the run as if torchrun had started it, and writes to a log file.
 
     They run in sessions of their own, out of Ctrl-C's reach. When one of them ends, a thread ends the run.
     """
@@ -60,7 +60,7 @@ class WorkerProcesses:
             envs={local: {**environment, "RANK": rank, "LOCAL_RANK": rank} for local, rank in ranks.items()},
             logs_specs=DefaultLogsSpecs(log_dir=str(self.logs), redirects=Std.ALL),
         )
-        # The launcher takes over the signals that end a process, which are rank 0's here.
+        # The launcher takes over the signals that end a process; here they are rank 0's.
         for number, handler in handlers.items():
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
@@ -86,7 +86,7 @@ class WorkerProcesses:
 
 
 def failure_of(result: RunProcsResult) -> str:
-    """The last lines of the log of the rank whose process failed first, and which rank it was."""
+    """The number of the rank that failed first, below the last lines of its log."""
     if not result.failures:
         return "the processes of the other ranks have ended"
     # Those that the launcher then ended follow.
@@ -176,7 +176,7 @@ def start_run(size: int) -> Ranks:
 def follow_rank_0() -> NoReturn:
     """On ranks 1, 2, ...: do what rank 0 sends until it ends the run, or is lost."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Python's own handler would wait for the collective in which this process usually is.
+    # A handler in Python would wait for the collective that this process is usually in.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Standard input and output belong to rank 0.
     devnull = os.open(os.devnull, os.O_RDWR)

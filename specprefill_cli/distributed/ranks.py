@@ -34,7 +34,7 @@ Value = TypeVar("Value")
 
 @dataclass
 class Shard:
-    """What a rank other than 0 holds between two commands.
+    """The state of a rank other than 0 between two commands.
 
     session: with its part of the pair; readers: the models that read the answer, by role, each behind the prompt
     prefix_caches: its parts of prefix caches, by the names that rank 0 gave them
@@ -52,13 +52,13 @@ class Shard:
         self.prefix_caches.clear()
 
 
-# What another rank does with its shard: a function that every rank can import, with its arguments (`functools.partial`).
+# Work of another rank on its shard: a function that every rank can import, with its arguments (`functools.partial`).
 Work = Callable[[Shard], object]
 
 
 @dataclass(frozen=True)
 class Command:
-    """What rank 0 sends for the others to do."""
+    """Work that rank 0 sends to the others."""
 
     work: Work
 
@@ -132,16 +132,16 @@ class Ranks:
         import torch
         import torch.distributed as dist
 
-        # What a maximum makes of NaN depends on the order of its operands.
+        # The maximum with a NaN depends on the order of the operands.
         highest = values.detach().nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
         dist.all_reduce(highest, dist.ReduceOp.MAX)
         return highest
 
     @contextmanager
     def together(self, work: Work) -> Iterator[None]:
-        """On rank 0, send the others their work and do the same in the block, which no signal interrupts.
+        """On rank 0, send the others their work and do the same in the block. No signal interrupts it.
 
-        A SpecprefillError, which all ranks raise alike, passes. After any other error the ranks would wait for each
+        A SpecprefillError passes, because all ranks raise it alike. After any other error the ranks would wait for each
         other, so it ends the run with one line on standard error and exit code 1.
         """
         if self.store is None or not self.leads:

@@ -1,7 +1,7 @@
 """Checkpoint tokens: computed by the target although their KV is mapped, to estimate how wrong the mapped KV is.
 
-Three signals say so, each a number for every layer and checkpoint token, 0 where mapped KV is the target's own. All are
-semi-exact: above the first layer, what the target computes at a checkpoint token rests on mapped KV.
+Two signals estimate it, each a number for every layer and checkpoint token, 0 where mapped KV is the target's own. Both are
+semi-exact: above the first layer, a checkpoint token's own computation rests on mapped KV.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
-from specprefill_cli.draft_kv.raw_kv import after_attention
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.query_capture import QueryCapture
@@ -28,7 +27,7 @@ IMPORTANT_SHARE = 0.004
 # The first tokens of a prompt gather attention from everywhere and are always computed.
 ALWAYS_EXACT = 16
 # The signals.
-KV_ERROR, ATTENTION_OUTPUT, HIDDEN_STATE = SIGNALS = ("kv_error", "attention_output", "hidden_state")
+KV_ERROR, ATTENTION_OUTPUT = SIGNALS = ("kv_error", "attention_output")
 
 
 def checkpoint_slots(document: tuple[int, int], importance: Tensor) -> Tensor:
@@ -65,8 +64,8 @@ def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]], ranks: Ranks) -> Ten
     ranks: each holds some of the heads
     """
     rows = [
-        torch.stack([(mapped.float() - own.float()).square().sum((0, 2)), own.float().square().sum((0, 2))]).cpu()
-        for mapped, own in pairs
+        torch.stack([(mapped.float() - native.float()).square().sum((0, 2)), native.float().square().sum((0, 2))]).cpu()
+        for mapped, native in pairs
     ]
     errors, norms = ranks.summed(torch.stack(rows)).unbind(1)
     return errors / norms.clamp(min=1e-12)
@@ -82,38 +81,18 @@ def key_value_errors(mapped: SlotKv, computed: SlotKv, ranks: Ranks = ALONE) -> 
     return relative_errors(pairs, ranks).unflatten(0, (-1, 2)).transpose(0, 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointPass:
-    """What the target's pass over the checkpoint tokens leaves.
-
-    mapped, computed: their KV before and after it; queries: theirs, where the signal compares attention
-    states: by layer, the hidden states [C, hidden_size] that enter it, where the signal compares them
-    """
-
-    mapped: SlotKv
-    computed: SlotKv
-    queries: QueryCapture
-    states: Sequence[Tensor] = ()
-
-
-def signal_errors(name: str, model: PreTrainedModel, seen: CheckpointPass, ranks: Ranks = ALONE) -> Tensor:
+def signal_errors(
+    name: str, model: PreTrainedModel, mapped: SlotKv, computed: SlotKv, queries: QueryCapture, ranks: Ranks = ALONE
+) -> Tensor:
     """A signal at the checkpoint tokens: [layers, C], float32 on the CPU.
 
-    name: KV_ERROR: relative squared error of keys and of values, their mean; ATTENTION_OUTPUT: relative squared error
-    of the attention output; HIDDEN_STATE: 1 - cosine of the hidden states behind attention
+    name: KV_ERROR: relative squared error of keys and of values, their mean; ATTENTION_OUTPUT: that of the attention output
+    mapped, computed: KV of the checkpoint tokens before and after the target's pass over them; queries: theirs
     ranks: each holds some of the heads
     """
     if name == KV_ERROR:
-        return key_value_errors(seen.mapped, seen.computed, ranks).mean(0)
-    windows = window_layers(model.config)
-    if name == ATTENTION_OUTPUT:
-        return attention_output_error(seen.mapped, seen.computed, seen.queries, windows, ranks)
-    rows = []
-    for layer, window in enumerate(windows):
-        outputs = (causal_output(seen.queries, layer, kv, window) for kv in (seen.mapped, seen.computed))
-        mapped, computed = (after_attention(model, layer, seen.states[layer], output).float() for output in outputs)
-        rows.append((1 - F.cosine_similarity(mapped, computed, dim=-1)).clamp(min=0).cpu())
-    return torch.stack(rows)
+        return key_value_errors(mapped, computed, ranks).mean(0)
+    return attention_output_error(mapped, computed, queries, window_layers(model.config), ranks)
 
 
 def attention_output_error(
@@ -153,10 +132,10 @@ def causal_output(queries: QueryCapture, layer: int, kv: SlotKv, window: int | N
 
 def nearest_errors(errors: Tensor, slots: Tensor, tokens: Tensor) -> Tensor:
     """The error [layers, N] of the checkpoint nearest to each token [N]: errors [layers, C] at slots [C], ascending."""
-    behind = torch.searchsorted(slots, tokens).clamp(max=len(slots) - 1)
-    before = (behind - 1).clamp(min=0)
-    nearer = torch.where((tokens - slots[before]).abs() <= (slots[behind] - tokens).abs(), before, behind)
-    return errors[:, nearer]
+    following = torch.searchsorted(slots, tokens).clamp(max=len(slots) - 1)
+    preceding = (following - 1).clamp(min=0)
+    nearest = torch.where((tokens - slots[preceding]).abs() <= (slots[following] - tokens).abs(), preceding, following)
+    return errors[:, nearest]
 
 
 def attention_mass(

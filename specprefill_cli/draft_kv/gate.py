@@ -1,14 +1,10 @@
-"""What of a prompt's mapped KV is accepted: the risk that may remain, by calibration or the user, and the fates of chunks.
-
-Calibration also found whether `--mode auto` may take draft KV.
-"""
+"""Which mapped KV of a prompt is accepted: the risk that may remain, by calibration or the user, and the fates of chunks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,20 +14,18 @@ from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import fate_spans, rank_chunks
 from specprefill_cli.record import Fate, GateVerdict
-from specprefill_cli.settings import OFF, Settings
+from specprefill_cli.settings import OFF
 
 # Fates are stored as indices into this tuple.
 FATES = (Fate.RECOMPUTE, Fate.ACCEPT, Fate.DROP)
 RECOMPUTE, ACCEPT, DROP = range(3)
-# The ratio of times to first token up to which they count as equal.
-EQUAL_TTFT = 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """What calibration found about accepting the KV of one map. Raises ValueError for impossible values.
+    """The calibrated limit for accepting the KV of a map. Raises ValueError for impossible values.
 
-    signal: what risk is made of; threshold: the largest remaining risk up to which the mean KL of the first token to
+    signal: the error in the risk; threshold: the largest remaining risk up to which the mean KL of the first token to
     `full` stays within `target` (nats); 0 where there is none, and nothing can be accepted
     n: prompts that it rests on; auroc: probability that the signal ranks a prompt with a KL above the target over
     another one, None where too few prompts were of one kind
@@ -59,7 +53,7 @@ class Gate:
 
     @property
     def evidence(self) -> str:
-        """What the threshold rests on, in words."""
+        """The basis of the threshold, in words."""
         return f"signal {self.signal}, first-token KL to full within {self.target:g} nats, n = {self.n}"
 
 
@@ -67,7 +61,7 @@ class Gate:
 class RiskLimit:
     """The risk that may remain in one prompt.
 
-    signal: what it is made of; threshold: infinite for any risk; source: where the threshold comes from, in words
+    signal: the error in it; threshold: infinite for any risk; source: where the threshold comes from, in words
     chosen: whether the user gave the threshold: then no more is recomputed than brings the risk down to it. A calibrated
     threshold holds on average over prompts recomputed up to a budget, not for prompts brought just below it
     refusal: why nothing can be accepted, by calibration and whatever the prompt; empty where it can
@@ -126,49 +120,6 @@ def refusal_reason(gate: Gate, share: float | None) -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DraftKvVerdict:
-    """Answers of a mode with draft KV against those of `select` to the same questions.
-
-    recompute, keep, exact_layers: the settings of the mode; keep is None for `auto`
-    select_keep: keep ratio of the `select` that answered best, of those with the mode's own ratio and with the one that takes
-    as long as the mode; ttft_ratio: median TTFT of the mode divided by that of `select` with the latter
-    f1_delta: mean of the mode's F1 minus that of the best `select`, in percent, with its 95 % interval; n: questions
-    """
-
-    mode: str
-    recompute: float
-    keep: float | None
-    exact_layers: int
-    select_keep: float | None
-    n: int
-    f1_delta: float
-    f1_delta_low: float
-    f1_delta_high: float
-    ttft_ratio: float
-
-    @property
-    def wins(self) -> bool:
-        """Whether the mode answered better than `select` by more than the interval, in no more time."""
-        return self.f1_delta_low > 0 and self.ttft_ratio <= EQUAL_TTFT
-
-    def holds_for(self, settings: Settings) -> bool:
-        """Whether it was found with these settings."""
-        measured = (self.recompute, self.keep, self.exact_layers)
-        return measured == (settings.recompute, settings.keep, settings.exact_layers)
-
-    @property
-    def evidence(self) -> str:
-        """What it rests on, in words."""
-        interval = f"[{self.f1_delta_low:.1f}, {self.f1_delta_high:.1f}]"
-        return f"F1 {self.f1_delta:+.1f} {interval} against select in at most the same time, n = {self.n}"
-
-
-def stored_verdicts(description: Mapping[str, Any]) -> tuple[DraftKvVerdict, ...]:
-    """The verdicts in the description of a pair's maps; calibrations before them have none."""
-    return tuple(DraftKvVerdict(**values) for values in description.get("verdicts", ()))
-
-
 def fates_by_risk(
     risks: Tensor, *, prompt_tokens: int, chunk_size: int, share: float, accept_risk: float | None = None
 ) -> Tensor:
@@ -194,7 +145,7 @@ def chunks_to_recompute(risks: Tensor, limit: float) -> int:
     return 0 if risks.sum() <= limit else int((remaining > limit).sum()) + 1
 
 
-def drop_down_to(fates: Tensor, risks: Tensor, limit: float) -> Tensor:
+def drop_riskiest(fates: Tensor, risks: Tensor, limit: float) -> Tensor:
     """The fates [chunks] with so many of the riskiest accepted chunks dropped that the others' risk is at most `limit`."""
     accepted = (fates == ACCEPT).nonzero()[:, 0]
     count = chunks_to_recompute(risks[accepted], limit)

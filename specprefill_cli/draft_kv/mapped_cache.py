@@ -10,9 +10,7 @@ from transformers import PreTrainedModel
 
 from specprefill_cli.draft_kv.checkpoints import (
     ALWAYS_EXACT,
-    HIDDEN_STATE,
     KV_ERROR,
-    CheckpointPass,
     attention_mass,
     checkpoint_slots,
     chunk_risks,
@@ -31,7 +29,7 @@ from specprefill_cli.draft_kv.raw_kv import (
     raw_keys_values,
     split_heads,
 )
-from specprefill_cli.models.adapter import read_keys, window_layers
+from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
 from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.packed import forward
@@ -43,26 +41,18 @@ from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 
 @torch.inference_mode()
 def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> PrefillState:
-    """A target cache with a slot for every prompt token: lowest layers exact, the others mapped. Each rank maps its heads.
+    """A target cache with a slot for every prompt token: layer 0 exact, the others mapped. Each rank maps its heads.
 
     draft_states: per draft layer, normalised inputs [M, draft_hidden] of all prompt tokens
     """
     model, tokens = request.target.model, request.prompt.tokens
     positions = torch.arange(len(tokens))
     embedded = embedded_states(model, tokens)
-    own = [embedded] if kv_map.embedding else []
     # Filled layer by layer, so that no second copy of the cache exists.
     state = new_state(len(tokens))
-    if kv_map.exact_layers:
-        with StateCapture(model, [kv_map.exact_layers]) as capture:
-            read_keys(model, tokens, positions, request.prefill_chunk, kv_map.exact_layers, None, state)
-        own.append(capture.states(kv_map.exact_layers, len(tokens)))
-    else:
-        keys, values = raw_keys_values(model, 0, embedded)
-        fill_layer(model, state, 0, keys, values, positions)
-    own_states = torch.cat([part.to(own[0].device) for part in own], dim=-1) if own else None
-    for layer in range(kv_map.exact_layers + 1, layer_count(model)):
-        keys, values = kv_map.apply(layer, draft_states, own_states, own_columns(model, layer, request.pair.ranks.rank))
+    fill_layer(model, state, 0, *raw_keys_values(model, 0, embedded), positions)
+    for layer in range(1, layer_count(model)):
+        keys, values = kv_map.apply(layer, draft_states, embedded, own_columns(model, layer, request.pair.ranks.rank))
         device, dtype = device_of(model.get_decoder().layers[layer]), model.dtype
         fill_layer(model, state, layer, keys.to(device, dtype), values.to(device, dtype), positions)
     state.positions = positions
@@ -79,7 +69,7 @@ def fill_layer(
 
 @dataclass(frozen=True)
 class Inspection:
-    """What the checkpoint tokens show: attention mass and estimated error of every document token, [layers, n] each.
+    """The findings at checkpoint tokens: attention mass and estimated error of every document token, [layers, n] each.
 
     computed: prompt tokens, ascending, that the target has computed
     """
@@ -93,7 +83,7 @@ class Inspection:
 def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, signal: str = KV_ERROR) -> Inspection:
     """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV.
 
-    signal: what is compared, one of `SIGNALS`; only what it needs is captured
+    signal: one of `SIGNALS`; only the queries that it needs are captured
     """
     prompt, ranks, model = request.prompt, request.pair.ranks, request.target.model
     start, end = prompt.document
@@ -101,19 +91,12 @@ def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, si
     always = torch.arange(min(max(start, ALWAYS_EXACT), end))
     suffix = torch.arange(end, prompt.length)
     slots = torch.unique(torch.cat([torch.arange(start), always, checkpoints, suffix]))
-    before = copy_slots(state, checkpoints)
+    mapped = copy_slots(state, checkpoints)
     capture = QueryCapture(suffix if signal == KV_ERROR else torch.cat([checkpoints, suffix]))
-    layers = range(layer_count(model) if signal == HIDDEN_STATE else 0)
-    with StateCapture(model, layers, residual=True) as residual:
-        recompute_parts(request, state, slots, capture)
-    rows = torch.isin(slots, checkpoints)
-    seen = CheckpointPass(
-        mapped=before,
-        computed=copy_slots(state, checkpoints),
-        queries=capture.at(checkpoints),
-        states=[states[rows.to(states.device)] for states in (residual.states(layer, len(slots)) for layer in layers)],
-    )
-    errors = nearest_errors(signal_errors(signal, model, seen, ranks), checkpoints, torch.arange(start, end))
+    recompute_parts(request, state, slots, capture)
+    computed, queries = copy_slots(state, checkpoints), capture.at(checkpoints)
+    errors = signal_errors(signal, model, mapped, computed, queries, ranks)
+    errors = nearest_errors(errors, checkpoints, torch.arange(start, end))
     # Tokens just computed hold the target's own values.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
     mass = attention_mass(state, capture.at(suffix), prompt.document, window_layers(model.config))
@@ -150,7 +133,7 @@ def recompute(
     capture: QueryCapture | None = None,
     logits: bool = True,
 ) -> Tensor:
-    """Run tokens [N] whose keys and values replace those in slots [N], ascending, of a filled cache.
+    """Run tokens [N] and put their keys and values into slots [N], ascending, of a filled cache.
 
     Each token sees the keys at positions up to its own. Returns the logits [V] of the last token in float32, or
     an empty tensor without `logits`: then the pass ends with the keys and values of the last layer.
@@ -175,7 +158,7 @@ def recompute(
             layer.slots = None
 
 
-def without_slots(state: PrefillState, kept: Tensor) -> PrefillState:
+def drop_slots(state: PrefillState, kept: Tensor) -> PrefillState:
     """The cache reduced to slots [K], ascending."""
     reduced = new_state(len(kept))
     for number, layer in enumerate(state.layers):
@@ -228,6 +211,6 @@ def draft_request(request: PrefillRequest, kv_map: KvMap) -> PrefillRequest:
 
 
 def calibrated_window(request: PrefillRequest) -> int | None:
-    """The window with which the pair's maps were fitted."""
+    """The draft window of the text that the pair's map was fitted on."""
     calibration = pair_calibration(request.pair)
     return calibration.window if calibration is not None else None

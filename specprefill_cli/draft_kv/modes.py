@@ -14,7 +14,7 @@ from specprefill_cli.draft_kv.gate import (
     RECOMPUTE,
     RiskLimit,
     chunk_tokens,
-    drop_down_to,
+    drop_riskiest,
     fates_by_risk,
     plan_of,
     remaining_risk,
@@ -24,14 +24,13 @@ from specprefill_cli.draft_kv.mapped_cache import (
     MappedPrompt,
     calibrated_window,
     draft_request,
+    drop_slots,
     map_prompt,
     repair,
-    without_slots,
 )
-from specprefill_cli.draft_kv.projection import KvMap, find_map, pair_verdicts
+from specprefill_cli.draft_kv.projection import KvMap, find_map
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
 from specprefill_cli.prefill.modes.full import FullMode
 from specprefill_cli.prefill.modes.select import SelectMode
@@ -48,7 +47,7 @@ USELESS_ERROR = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Fates:
-    """The fate of every chunk [chunks], what the gate says about them, and warnings about them.
+    """The fate of every chunk [chunks], the verdict of the gate, and warnings.
 
     usable: whether the prompt may be prefilled so; if not, it is prefilled in full
     """
@@ -66,7 +65,7 @@ class DraftKvMode(Mode):
     uses_draft = True
     # The maps read the draft's states.
     fallback_scorer = "question"
-    # What prefills where nothing can be accepted.
+    # The mode that prefills where nothing can be accepted.
     substitute: ClassVar[Mode] = FullMode()
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
@@ -79,7 +78,7 @@ class DraftKvMode(Mode):
             return replace(result, warnings=warnings, gate=limit.verdict(None))
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):
-            fates = request.pair.ranks.from_leader(lambda: self.choose_fates(request, mapped, kv_map, limit))
+            fates = request.pair.ranks.from_leader(lambda: self.choose_fates(request, mapped, limit))
         if not fates.usable:
             scores = mapped.scores
             # Full prefill needs the memory of the mapped cache.
@@ -110,13 +109,6 @@ class DraftKvMode(Mode):
             return str(error)
         return SCORERS[request.scorer].obstacle(request)
 
-    def preferred_on(self, pair: CalibratedPair) -> bool:
-        return any(verdict.mode == self.name for verdict in pair_verdicts(pair))
-
-    def preference(self, request: PrefillRequest) -> str | None:
-        verdicts = (verdict for verdict in pair_verdicts(request.pair) if verdict.mode == self.name and verdict.wins)
-        return next((verdict.evidence for verdict in verdicts if verdict.holds_for(request.settings)), None)
-
     def computed_tokens(self, request: PrefillRequest) -> int:
         """Prompt tokens that the target is expected to compute, checkpoint tokens aside."""
         outside = request.prompt.length - request.document_tokens
@@ -126,7 +118,7 @@ class DraftKvMode(Mode):
         """The share of the prompt that is recomputed at most; None where scores decide."""
         return request.settings.recompute
 
-    def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap, limit: RiskLimit) -> Fates:
+    def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, limit: RiskLimit) -> Fates:
         """Recompute the riskiest chunks within the budget, accept the others if their risk is within the limit."""
         chunks = fates_by_risk(
             mapped.risks,
@@ -157,18 +149,17 @@ class HybridMode(DraftKvMode):
     def computed_tokens(self, request: PrefillRequest) -> int:
         return expected_tokens(request)
 
-    def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, kv_map: KvMap, limit: RiskLimit) -> Fates:
+    def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, limit: RiskLimit) -> Fates:
         """Recompute what `select` would keep; accept the others, or drop them by their error and down to the limit."""
-        # Layers up to the exact ones hold the target's own values whatever the draft says.
-        layer_errors = mapped.inspection.errors[kv_map.exact_layers + 1 :]
-        errors = chunk_scores(layer_errors.mean(0), request.chunk_size)
+        # The first layer holds the target's own values whatever the draft says.
+        errors = chunk_scores(mapped.inspection.errors[1:].mean(0), request.chunk_size)
         selection = select_scored(request, replace(mapped.scores, whole_sentences=False))
         chunks = torch.where(errors < USELESS_ERROR, ACCEPT, DROP)
         chunks[selection.chunks] = RECOMPUTE
         risk = remaining_risk(mapped.risks, chunks)
         gate, warnings = limit.verdict(risk), selection.warnings
         if not gate.accepted:
-            kept = drop_down_to(chunks, mapped.risks, limit.threshold)
+            kept = drop_riskiest(chunks, mapped.risks, limit.threshold)
             count = int((kept != chunks).sum())
             warnings += (
                 f"dropped {count:,} of {len(chunks):,} chunks: if they were accepted too, {limit.reason(risk)}",
@@ -186,7 +177,7 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
         # Tokens that were computed already are exact whatever the fate of their chunk.
         kept[mapped.inspection.computed] = True
         if not kept.all():
-            state = without_slots(state, kept.nonzero()[:, 0])
+            state = drop_slots(state, kept.nonzero()[:, 0])
         positions = chunk_tokens(fates.chunks == RECOMPUTE, size, prompt.document)
         logits = repair(request, state, torch.searchsorted(state.positions, positions))
     return PrefillResult(
@@ -202,11 +193,10 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
 
 
 def draft_kv_cost(request: PrefillRequest, kv_map: KvMap, tokens: int) -> float:
-    """Operations of a prefill with draft KV in which the target computes so many tokens, fixed costs of passes included."""
+    """Operations of a prefill with draft KV, fixed costs of passes included; tokens: those that the target computes."""
     length, target = request.prompt.length, cost_of(request.pair.target)
     draft = SCORERS[request.scorer].cost(draft_request(request, kv_map), with_overhead=True)
     mapping = 2.0 * length * sum(weights.numel() for weights in kv_map.weights.values())
     # Computed tokens are spread over the prompt, and each sees on average half of it.
     seen = target.attention_flops(tokens, (length - tokens) // 2)
-    exact = kv_map.exact_layers and target.reading_flops(length, kv_map.exact_layers)
-    return draft + mapping + exact + target.linear_flops(tokens) + seen + TARGET_PASSES * target.overhead_flops()
+    return draft + mapping + target.linear_flops(tokens) + seen + TARGET_PASSES * target.overhead_flops()

@@ -1,13 +1,13 @@
 """The map from the draft's states to the target's keys and values: ridge regressions, one a target layer.
 
-Inputs are the normalised inputs of a few draft layers (and, where the target computes its first layers itself, of its
-layer at the edge); outputs are the target's keys before norm and rotary embedding, and its values.
+Inputs are the target's embedding and the normalised inputs of a few draft layers; outputs are the target's keys before
+norm and rotary embedding, and its values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specprefill_cli.draft_kv.gate import DraftKvVerdict, Gate, stored_verdicts
+from specprefill_cli.draft_kv.gate import Gate
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.prefill.calibration import (
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.request import PrefillRequest
 
 ALL_COLUMNS = slice(None)
-# Tokens that are mapped together: their inputs are joined in float32, which for a long prompt is more than its KV.
+# Tokens that are mapped together: their inputs are joined in float32, and a whole prompt's would exceed its KV.
 ROWS = 8_192
 WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
+# The map in these files.
+NAME = "exact-0-draft"
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,11 @@ class LayerFit:
 class KvMap:
     """A fitted map. weights: per target layer [inputs + 1, 2 * kv_heads * head_size], the last row being the offset.
 
-    exact_layers: target layers that are computed exactly for all tokens; the state at the next one is an input too
     embedding: whether the target's embedding, as its first layer's attention gets it, is an input
     gate: how much risk may remain in KV that it has mapped, where that was calibrated
-    placed: by layer, device and columns, what was used there of the weights of keys and of values
+    placed: by layer, device and columns, the weights of keys and of values that were used there
     """
 
-    exact_layers: int
     fits: tuple[LayerFit, ...]
     weights: Mapping[int, Tensor]
     gate: Gate | None = None
@@ -69,24 +69,19 @@ class KvMap:
     )
 
     @property
-    def name(self) -> str:
-        return f"exact-{self.exact_layers}{'-draft' if self.draft_layers else ''}"
-
-    @property
     def draft_layers(self) -> tuple[int, ...]:
         """All draft layers that some target layer reads, ascending."""
         return tuple(sorted({layer for fit in self.fits for layer in fit.draft_layers}))
 
     def apply(
-        self, layer: int, states: Mapping[int, Tensor], own: Tensor | None, columns: slice = ALL_COLUMNS
+        self, layer: int, states: Mapping[int, Tensor], embedded: Tensor, columns: slice = ALL_COLUMNS
     ) -> tuple[Tensor, Tensor]:
         """Raw keys and values of a target layer: [N, kv_heads * head_size] each, or the given columns of them.
 
-        states: per draft layer [N, draft_hidden]
-        own: the target's own states [N, k * target_hidden] that the map reads: embedding, then the last exact layer's
+        states: per draft layer [N, draft_hidden]; embedded: the target's embedding [N, target_hidden]
         """
         fit = next(fit for fit in self.fits if fit.layer == layer)
-        inputs = ([] if own is None else [own]) + [states[number] for number in fit.draft_layers]
+        inputs = ([embedded] if self.embedding else []) + [states[number] for number in fit.draft_layers]
         device = inputs[0].device
         place = (layer, device, columns.start, columns.stop)
         if place not in self.placed:
@@ -106,21 +101,19 @@ class KvMap:
 
 @dataclass(frozen=True)
 class KvCalibration:
-    """The maps of one pair, and what identifies the pair.
+    """The map of one pair, and what identifies the pair.
 
-    window: tokens that the draft saw back in the text they were fitted on, and must see when they are used; None: all
-    verdicts: how modes with these maps answered, compared with `select`
+    window: tokens that the draft saw back in the text it was fitted on, and must see when it is used; None: all
     """
 
     identity: Mapping[str, str | int]
     rows: int
-    maps: Mapping[str, KvMap] = field(default_factory=dict)
+    kv_map: KvMap
     window: int | None = None
-    verdicts: tuple[DraftKvVerdict, ...] = ()
 
 
 def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
-    """What a calibration says about its pair: hashes of weights and tokenizer, and sizes."""
+    """The identity of a pair in calibrations: hashes of weights and tokenizer, and sizes."""
     identity: dict[str, str | int] = {"tokenizer": pair.target.fingerprint}
     for role, loaded in (("draft", pair.loaded_draft), ("target", pair.loaded_target)):
         text = loaded.model.config.get_text_config()
@@ -133,22 +126,20 @@ def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
 
 
 def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
-    """The maps in a folder, or None where there are none.
+    """The map in a folder, or None where there is none.
 
     Raises SpecprefillError when the files are damaged or belong to another pair.
     """
 
     def parse(values: dict[str, Any]) -> KvCalibration:
-        tensors = load_file(folder / WEIGHTS)
-        maps = {}
-        for name, stored in values["maps"].items():
-            fits = tuple(LayerFit(**{**fit, "draft_layers": tuple(fit["draft_layers"])}) for fit in stored["fits"])
-            weights = {fit.layer: tensors[f"{name}.{fit.layer}"] for fit in fits}
-            # Without a gate any risk is accepted.
-            gate = Gate(**stored["gate"]) if stored.get("gate") else None
-            # Maps of version 1 do not read the embedding.
-            maps[name] = KvMap(stored["exact_layers"], fits, weights, gate, stored.get("embedding", False))
-        return KvCalibration(values["identity"], values["rows"], maps, values["window"], stored_verdicts(values))
+        tensors, stored = load_file(folder / WEIGHTS), values["maps"][NAME]
+        fits = tuple(LayerFit(**{**fit, "draft_layers": tuple(fit["draft_layers"])}) for fit in stored["fits"])
+        weights = {fit.layer: tensors[f"{NAME}.{fit.layer}"] for fit in fits}
+        # Without a gate any risk is accepted.
+        gate = Gate(**stored["gate"]) if stored.get("gate") else None
+        # Maps of version 1 do not read the embedding.
+        kv_map = KvMap(fits, weights, gate, stored.get("embedding", False))
+        return KvCalibration(values["identity"], values["rows"], kv_map, values["window"])
 
     path = folder / DESCRIPTION
     calibration = read_description(path, "draft-KV maps", remedy(pair), parse)
@@ -157,53 +148,20 @@ def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
     return calibration
 
 
-@dataclass
-class PairMaps:
-    """What is known of a pair's maps; None before it is read. verdicts: modes that beat `select`."""
-
-    calibration: KvCalibration | None = None
-    verdicts: tuple[DraftKvVerdict, ...] | None = None
-
-
-def maps_of(pair: CalibratedPair) -> PairMaps:
-    """What is known of a pair's maps, kept with the pair."""
-    return pair.mode_data.setdefault("draft-kv", PairMaps())
-
-
-def with_maps(pair: CalibratedPair, calibration: KvCalibration) -> CalibratedPair:
-    """The pair with other maps."""
-    return replace(pair, mode_data={**pair.mode_data, "draft-kv": PairMaps(calibration)})
+def set_calibration(pair: CalibratedPair, calibration: KvCalibration | None) -> None:
+    """Keep a map with the pair."""
+    pair.mode_data["draft-kv"] = calibration
 
 
 def pair_calibration(pair: CalibratedPair) -> KvCalibration | None:
-    """The pair's maps, read from its folder the first time; None where there are none."""
-    known = maps_of(pair)
-    if known.calibration is None:
-        known.calibration = load_calibration(calibration_folder(pair.pair), pair)
-    return known.calibration
-
-
-def pair_verdicts(pair: CalibratedPair) -> tuple[DraftKvVerdict, ...]:
-    """What was stored with the pair's maps about modes that beat `select`, read the first time.
-
-    None where no mode did, where the maps cannot be used (modes that need them say why), and for a target that several
-    ranks share: its identity can be checked by all of them together only.
-    """
-    known = maps_of(pair)
-    if known.verdicts is None:
-        known.verdicts = ()
-        path = calibration_folder(pair.pair) / DESCRIPTION
-        try:
-            stored = read_description(path, "draft-KV maps", remedy(pair), stored_verdicts) or ()
-            if any(verdict.wins for verdict in stored) and pair.ranks.size == 1 and pair_calibration(pair) is not None:
-                known.verdicts = tuple(verdict for verdict in stored if verdict.wins)
-        except SpecprefillError:
-            pass
-    return known.verdicts
+    """The pair's map, read from its folder the first time; None where there is none."""
+    if pair.mode_data.get("draft-kv") is None:
+        set_calibration(pair, load_calibration(calibration_folder(pair.pair), pair))
+    return pair.mode_data["draft-kv"]
 
 
 def find_map(request: PrefillRequest, mode: str) -> KvMap:
-    """The pair's map for the number of exact layers.
+    """The pair's map.
 
     Raises SpecprefillError, with the reason and the remedy, where draft KV is not possible.
     """
@@ -221,25 +179,11 @@ def find_map(request: PrefillRequest, mode: str) -> KvMap:
             "use --mode select"
         )
     calibration = pair_calibration(pair)
-    kv_map = (
-        choose_map(list(calibration.maps.values()), request.settings.exact_layers) if calibration is not None else None
-    )
-    if kv_map is None:
-        which = f"with --exact-layers {request.settings.exact_layers} " if calibration is not None else ""
-        raise SpecprefillError(
-            f"--mode {mode}: this pair has no map of draft KV {which}yet; make it with "
-            f"{remedy(pair, request.settings.exact_layers)}"
-        )
-    return kv_map
+    if calibration is None:
+        raise SpecprefillError(f"--mode {mode}: this pair has no map of draft KV yet; make it with {remedy(pair)}")
+    return calibration.kv_map
 
 
-def choose_map(maps: Sequence[KvMap], exact_layers: int) -> KvMap | None:
-    """The map for a number of exactly computed layers with the smallest held-out error."""
-    candidates = [kv_map for kv_map in maps if kv_map.exact_layers == exact_layers]
-    return min(candidates, key=lambda kv_map: sum(fit.key_error + fit.value_error for fit in kv_map.fits), default=None)
-
-
-def remedy(pair: LoadedPair, exact_layers: int = 0) -> str:
-    """The command that makes a pair's maps."""
-    which = f" --exact {exact_layers}" if exact_layers else ""
-    return f"specprefill calibrate {pair_options(pair.pair)} --text FILES{which}"
+def remedy(pair: LoadedPair) -> str:
+    """The command that makes a pair's map."""
+    return f"specprefill calibrate {pair_options(pair.pair)} --text FILES"

@@ -22,16 +22,13 @@ from specprefill_cli.models.head_division import divides_heads, head_counts, sha
 
 
 class StateCapture(ExitStack):
-    """Keeps the inputs of chosen layers' attention until it is left: normalised hidden states.
+    """Keeps the inputs of chosen layers' attention until it is left: normalised hidden states."""
 
-    residual: keep what enters the layers themselves, the hidden states before their norm
-    """
-
-    def __init__(self, model: PreTrainedModel, layers: Sequence[int], residual: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, layers: Sequence[int]) -> None:
         super().__init__()
         self.pieces: dict[int, list[Tensor]] = {layer: [] for layer in layers}
         for layer, pieces in self.pieces.items():
-            module = decoder_layer(model, layer) if residual else attention_module(model, layer)
+            module = attention_module(model, layer)
             self.enter_context(module.register_forward_pre_hook(partial(keep_input, pieces), with_kwargs=True))
 
     def states(self, layer: int, count: int) -> Tensor:
@@ -40,18 +37,14 @@ class StateCapture(ExitStack):
 
 
 def keep_input(pieces: list[Tensor], _module: nn.Module, arguments: tuple, keywords: dict) -> None:
-    """A hook that appends the states which a module is called with to `pieces`."""
+    """A hook that appends a module's input states to `pieces`."""
     pieces.append((keywords["hidden_states"] if "hidden_states" in keywords else arguments[0])[0])
 
 
 def attention_module(model: PreTrainedModel, layer: int) -> Any:
     """The attention module of a layer."""
-    return decoder_layer(model, layer).self_attn
-
-
-def decoder_layer(model: PreTrainedModel, layer: int) -> Any:
-    """A layer: attention and feed-forward network, with their norms."""
-    return model.get_decoder().layers[layer]
+    decoder: Any = model.get_decoder()
+    return decoder.layers[layer].self_attn
 
 
 def key_value_size(model: PreTrainedModel, layer: int) -> tuple[int, int]:
@@ -74,7 +67,7 @@ def own_columns(model: PreTrainedModel, layer: int, rank: int) -> slice:
 
 @torch.inference_mode()
 def embedded_states(model: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """Normalised input [N, hidden_size] of the first layer, which depends on the tokens [N] alone."""
+    """Normalised input [N, hidden_size] of the first layer. It depends on the tokens [N] alone."""
     decoder: Any = model.get_decoder()
     embedded = decoder.embed_tokens(tokens.to(device_of(decoder.embed_tokens))[None])
     return decoder.layers[0].input_layernorm(embedded)[0]
@@ -107,20 +100,6 @@ def finished_keys(model: PreTrainedModel, layer: int, raw: Tensor, positions: Te
     cos, sin = (factor.to(keys.device) for factor in rotary(*arguments))
     rotate = sys.modules[type(module).__module__].apply_rotary_pos_emb
     return rotate(keys[None], keys[None], cos, sin)[1][0]
-
-
-@torch.inference_mode()
-def after_attention(model: PreTrainedModel, layer: int, states: Tensor, outputs: Tensor) -> Tensor:
-    """Hidden states [N, hidden_size] behind a layer's attention.
-
-    states: [N, hidden_size] that enter the layer; outputs: [heads, N, head_size] of its attention
-    """
-    block = decoder_layer(model, layer)
-    update = block.self_attn.o_proj(outputs.transpose(0, 1).flatten(1))
-    if hasattr(block, "pre_feedforward_layernorm"):
-        # Gemma norms what attention adds; elsewhere the norm of this name belongs to the feed-forward network.
-        update = block.post_attention_layernorm(update)
-    return states + update
 
 
 def split_heads(flat: Tensor, heads: int, size: int) -> Tensor:

@@ -53,29 +53,29 @@ def run(
         local_window=local_window,
     )
     pause_before_pass()
-    return run_alone(step)
+    return run_pass(step)
 
 
-def run_alone(step: Pass) -> Tensor:
+def run_pass(step: Pass) -> Tensor:
     """Run a pass by itself; returns what `run` does. Where it fails, its state is as it was."""
     quick = one_token_pass(step)
-    with step.announced(), appended([step]) as slots:
+    with step.announced(), extend_states([step]) as slots:
         return forward([step], slots)[0] if quick is None else quick(step.tokens, step.positions, step.state)
 
 
 def run_together(passes: Sequence[Pass]) -> list[Tensor | Exception]:
-    """Run passes of one model as one; what each of them returns or raises."""
+    """Run passes of one model as one; return the logits of each, or its error."""
     if len(passes) > 1:
-        # Where that fails, the pass at fault raises its error again by itself, and the others do not suffer.
+        # If that fails, the faulty pass raises its error again below, and the others succeed.
         with suppress(Exception):
             return [*run_packed(passes)]
-    return [attempt(step) for step in passes]
+    return [run_or_error(step) for step in passes]
 
 
-def attempt(step: Pass) -> Tensor | Exception:
-    """Run a pass by itself; its logits, or what it raised."""
+def run_or_error(step: Pass) -> Tensor | Exception:
+    """Run a pass by itself; return its logits, or the error that it raised."""
     try:
-        return run_alone(step)
+        return run_pass(step)
     except Exception as error:
         return error
 
@@ -85,13 +85,13 @@ def run_packed(passes: Sequence[Pass]) -> list[Tensor]:
 
     A pass that fails leaves all states as they were.
     """
-    with appended(passes) as slots:
+    with extend_states(passes) as slots:
         return forward(passes, slots)
 
 
 @contextmanager
-def appended(passes: Sequence[Pass]) -> Iterator[list[Tensor]]:
-    """The slots [N] of each pass, whose positions its state gets; on an error in the block, all states are as they were."""
+def extend_states(passes: Sequence[Pass]) -> Iterator[list[Tensor]]:
+    """Add positions of passes to their states, and yield the slots [N] of each; an error in the block undoes that."""
     lengths = [step.state.length for step in passes]
     try:
         for step in passes:
@@ -109,7 +109,7 @@ def run_steps(steps: Steps[Value], before: Callable[[], None] = lambda: None) ->
         step = next(steps)
         while True:
             before()
-            step = steps.send(run_alone(step))
+            step = steps.send(run_pass(step))
     except StopIteration as ended:
         return ended.value
 
@@ -127,7 +127,7 @@ def items_of(steps: Generator[Pass | Item, Tensor, None]) -> Iterator[Item]:
             return
         try:
             if isinstance(item, Pass):
-                resume = partial(steps.send, run_alone(item))
+                resume = partial(steps.send, run_pass(item))
             else:
                 yield item
                 resume = partial(next, steps)
@@ -201,15 +201,15 @@ def window_layers(config: PretrainedConfig) -> Sequence[int | None]:
     window = getattr(text, "sliding_window", None)
     if window is None or getattr(text, "use_sliding_window", True) is False:
         return [None] * text.num_hidden_layers
-    kinds = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers
-    return [window if kind == "sliding_attention" else None for kind in kinds]
+    layer_types = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers
+    return [window if layer_type == "sliding_attention" else None for layer_type in layer_types]
 
 
 def rotation_depends_on_length(config: PretrainedConfig) -> bool:
     """Whether the rotary embedding of a token changes with the length of its prompt, as with `longrope` and `dynamic`."""
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    kinds = [parameters, *(part for part in parameters.values() if isinstance(part, dict))]
-    return any(kind.get("rope_type") in ("longrope", "dynamic") for kind in kinds)
+    embeddings = [parameters, *(values for values in parameters.values() if isinstance(values, dict))]
+    return any(embedding.get("rope_type") in ("longrope", "dynamic") for embedding in embeddings)
 
 
 def longrope_threshold(config: PretrainedConfig) -> int | None:

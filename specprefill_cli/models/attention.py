@@ -39,7 +39,7 @@ def attend(
     context: PackedContext | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Attention of one or several sequences by position, whose new keys and values go to the cache of each.
+    """Attention of one or several sequences by position. Each sequence's new keys and values go to its own cache.
 
     query [1, heads, Q, d], key and value [1, kv_heads, Q, d] -> [1, Q, heads, d]
 
@@ -99,7 +99,7 @@ def attend_segment(
         query = query_blocks(query, segment.window)
         key, value = (key_bands(states, *segment.keys, segment.window, segment.sinks) for states in (key, value))
     else:
-        key, value = segment_states(key, segment), segment_states(value, segment)
+        key, value = select_states(key, segment), select_states(value, segment)
     if plan.repeats_heads:
         key, value = repeat_heads(query, key), repeat_heads(query, value)
     mask: Any = None
@@ -119,7 +119,7 @@ def attend_segment(
     return join_blocks(output) if segment.mask is Mask.BANDED else output
 
 
-def segment_states(states: Tensor, segment: Segment) -> Tensor:
+def select_states(states: Tensor, segment: Segment) -> Tensor:
     """Keys or values [1, kv_heads, K, d] that a segment reads: its sinks, where they lie before its keys, and those."""
     start, end = segment.keys
     if (start, end) == (0, states.shape[2]):

@@ -14,7 +14,7 @@ import torch
 from packaging.version import Version
 from torch import Tensor
 
-# Queries of one call with a mask: a cache's last tokens, and tokens scattered over it, of which a narrower block reads
+# Queries of one call with a mask: of a cache's last tokens, and of tokens scattered over it. There a narrower block reads
 # fewer keys in vain.
 QUERY_BLOCK, SCATTERED_BLOCK = 1_024, 128
 # Elements of one mask at most: 64 MiB in float32.
@@ -45,7 +45,7 @@ class LocalWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionDevice:
-    """What decides which fused attention kernels run.
+    """Properties of a device that decide between fused attention kernels.
 
     kind: "cpu", "cuda" (ROCm too) or "mps"; capability: of a CUDA device, such as (9, 0)
     flash_works: whether flash attention takes grouped heads and a lower-right causal bias, as tried on the device
@@ -136,19 +136,19 @@ def plan_attention(
     """
     if window is not None and int(queries[-1] - keys[0]) < window:
         window = None
-    limited = limited_queries(queries, keys, local_window)
+    limited = count_limited_queries(queries, keys, local_window)
     trailing = torch.equal(queries, keys[-len(queries) :])
     if window is None and not limited:
-        mask = fused_mask(len(queries), len(keys), device) if trailing else None
+        mask = choose_fused_mask(len(queries), len(keys), device) if trailing else None
         if mask is not None:
             segment = Segment(queries=(0, len(queries)), keys=(0, len(keys)), mask=mask)
             return AttentionPlan((segment,), repeats_heads(mask, device))
-    segments = tuple(masked_segments(queries, keys, window, local_window, limited, trailing))
+    segments = tuple(plan_masked_segments(queries, keys, window, local_window, limited, trailing))
     return AttentionPlan(segments, repeats_heads(None, device))
 
 
-def fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask | None:
-    """The mask of a cache's last tokens for which no tensor is built; None where the device has no such kernel."""
+def choose_fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask | None:
+    """The mask of a cache's last tokens if the device has a kernel that needs no tensor for it, else None."""
     if queries == 1:
         return Mask.NONE
     if queries == keys and device.kind != "mps":
@@ -159,14 +159,14 @@ def fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask | None:
 def repeats_heads(mask: Mask | None, device: AttentionDevice) -> bool:
     """Whether key-value heads must be repeated; mask: of the whole pass, or None for segments with tensors.
 
-    Of CUDA's fused kernels only flash attention, which takes no mask tensor, reads grouped heads.
+    Of CUDA's fused kernels only flash attention reads grouped heads, and it takes no mask tensor.
     """
     if device.kind == "cuda":
         return mask not in (Mask.NONE, Mask.LOWER_RIGHT) and not (mask is Mask.CAUSAL and device.has_flash)
     return not device.reads_groups
 
 
-def limited_queries(queries: Tensor, keys: Tensor, local_window: LocalWindow | None) -> int:
+def count_limited_queries(queries: Tensor, keys: Tensor, local_window: LocalWindow | None) -> int:
     """How many of the queries, the first ones, a local window limits; 0 where it reaches all that they see."""
     if local_window is None:
         return 0
@@ -175,7 +175,7 @@ def limited_queries(queries: Tensor, keys: Tensor, local_window: LocalWindow | N
     return count if reach >= local_window.size else 0
 
 
-def masked_segments(
+def plan_masked_segments(
     queries: Tensor,
     keys: Tensor,
     window: int | None,
@@ -184,14 +184,14 @@ def masked_segments(
     trailing: bool,
 ) -> Iterator[Segment]:
     """Segments under mask tensors, in order, small enough that a mask stays small beside the prompt's length squared."""
-    size = query_block(len(keys)) if trailing else min(query_block(len(keys)), SCATTERED_BLOCK)
+    size = query_block_size(len(keys)) if trailing else min(query_block_size(len(keys)), SCATTERED_BLOCK)
     narrow, local, band = size, None, None
     if local_window is not None and limited:
         # Narrower blocks read fewer keys in vain, but each costs a call.
         narrow = max(128, min(local_window.size, size))
         if window is None or local_window.size < window:
             local = local_window.size
-            band = banded_segment(queries, keys, local, limited) if trailing else None
+            band = plan_band(queries, keys, local, limited) if trailing else None
 
     def blocks(start: int, stop: int, step: int, reach: int | None, sinks: int = 0) -> Iterator[Segment]:
         mask = Mask.TRAILING if reach is None and trailing else Mask.EXPLICIT
@@ -208,7 +208,7 @@ def masked_segments(
     yield from blocks(limited, len(queries), size, window)
 
 
-def query_block(keys: int) -> int:
+def query_block_size(keys: int) -> int:
     """Queries of one attention call with a mask over `keys` keys."""
     return max(1, min(QUERY_BLOCK, MASK_ELEMENTS // keys))
 
@@ -219,7 +219,7 @@ def visible_keys(queries: Tensor, keys: Tensor, first: int, last: int, window: i
     return (0 if window is None else int(torch.searchsorted(keys, queries[first] - window + 1))), end
 
 
-def banded_segment(queries: Tensor, keys: Tensor, window: int, limited: int) -> Segment | None:
+def plan_band(queries: Tensor, keys: Tensor, window: int, limited: int) -> Segment | None:
     """The queries of a cache's last tokens that attend as one batch of equal blocks; None where there are none.
 
     Positions must have no gaps. These queries' windows begin behind the sinks, and they fill whole blocks.
@@ -228,7 +228,7 @@ def banded_segment(queries: Tensor, keys: Tensor, window: int, limited: int) -> 
         return None
     before = len(keys) - len(queries)
     first = max(0, window + SINKS - before)
-    size = band_block(window)
+    size = band_block_size(window)
     last = first + max(0, limited - first) // size * size
     if last == first:
         return None
@@ -236,6 +236,6 @@ def banded_segment(queries: Tensor, keys: Tensor, window: int, limited: int) -> 
     return Segment(queries=(first, last), keys=slots, mask=Mask.BANDED, window=window, sinks=SINKS)
 
 
-def band_block(window: int) -> int:
+def band_block_size(window: int) -> int:
     """Queries of one block of a band: a quarter of the window, so that a quarter of its keys is read in vain."""
     return max(SMALLEST_BAND_BLOCK, window // 4)

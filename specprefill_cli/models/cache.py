@@ -38,8 +38,8 @@ class PrefillState:
 class KvBuffers:
     """Keys and values [1, kv_heads, room, head_size] of one layer, with spare room.
 
-    tenant: the layer whose slots stand behind those that all layers with these buffers share; a weak reference, so that
-        the buffers of an ended answer are freed at once
+    tenant: the layer that has its own slots in the buffers, behind the shared ones; a weak reference, so that the buffers
+        of an ended answer are freed at once
     """
 
     keys: Tensor
@@ -51,7 +51,7 @@ class BufferedLayer(DynamicLayer):
     """A cache layer that writes into a buffer with spare room, so that decoding does not copy the cache for each token.
 
     Several layers may begin with the same slots of one buffer. One of them at a time, the tenant, has its own slots behind
-    these; the others have a copy, which is short beside a document, and move in before they are read or grow.
+    these. The others keep a copy of their own slots, short beside a document, and move in before they are read or grow.
 
     expected: tokens to allocate at once
     shared: first slots that other layers read too, and that never change
@@ -66,7 +66,7 @@ class BufferedLayer(DynamicLayer):
         self.expected = expected
         self.shared = 0
         self.buffers: KvBuffers | None = None
-        self.moved_out: tuple[Tensor, Tensor] | None = None
+        self.evicted: tuple[Tensor, Tensor] | None = None
         self.slots: Tensor | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
@@ -80,7 +80,7 @@ class BufferedLayer(DynamicLayer):
         length = self.get_seq_length()
         needed = length + key_states.shape[-2]
         if self.buffers is None:
-            keys, values = (self.enlarged(new[..., :0, :], needed) for new in (key_states, value_states))
+            keys, values = (self.enlarge(new[..., :0, :], needed) for new in (key_states, value_states))
             self.buffers = KvBuffers(keys=keys, values=values, tenant=ref(self))
         buffers = self.buffers
         if buffers.tenant() is not self or needed > buffers.keys.shape[-2]:
@@ -105,21 +105,21 @@ class BufferedLayer(DynamicLayer):
         outside = tenant is not self
         if outside and tenant is not None:
             keys, values = (held[..., tenant.shared :, :].clone() for held in (tenant.keys, tenant.values))
-            tenant.moved_out = keys, values
+            tenant.evicted = keys, values
         if room > buffers.keys.shape[-2]:
             kept = self.shared if outside else length
             buffers.keys, buffers.values = (
-                self.enlarged(old[..., :kept, :], room) for old in (buffers.keys, buffers.values)
+                self.enlarge(old[..., :kept, :], room) for old in (buffers.keys, buffers.values)
             )
-        if outside and self.moved_out is not None:
-            for buffer, own in zip((buffers.keys, buffers.values), self.moved_out, strict=True):
-                buffer[..., self.shared : length, :] = own[..., : length - self.shared, :]
-        self.moved_out = None
+        if outside and self.evicted is not None:
+            for buffer, states in zip((buffers.keys, buffers.values), self.evicted, strict=True):
+                buffer[..., self.shared : length, :] = states[..., : length - self.shared, :]
+        self.evicted = None
         buffers.tenant = ref(self)
         self.keys, self.values = buffers.keys[..., :length, :], buffers.values[..., :length, :]
 
-    def enlarged(self, held: Tensor, needed: int) -> Tensor:
-        """A buffer for `needed` slots and more, which begins with those that are held: [1, kv_heads, K, head_size]."""
+    def enlarge(self, held: Tensor, needed: int) -> Tensor:
+        """Copy the held slots [1, kv_heads, K, head_size] into a buffer with room for at least `needed` slots."""
         length = held.shape[-2]
         room = max(self.expected, needed) + max(HEADROOM, length // 4)
         buffer = held.new_empty(*held.shape[:-2], room, held.shape[-1])
@@ -132,7 +132,7 @@ class BufferedLayer(DynamicLayer):
         Raises ValueError where others share another number of slots already.
         """
         if self.shared not in (0, length) or self.buffers is None:
-            raise ValueError(f"{length} slots to share, of which {self.shared} are shared")
+            raise ValueError(f"cannot share {length} slots: other layers share {self.shared}")
         self.shared = length
         if self.get_seq_length() == length:
             # Of the buffers as they are now: views of smaller ones would keep these.

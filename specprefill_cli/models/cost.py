@@ -31,7 +31,7 @@ class ModelCost:
     """Sizes that determine the cost of a forward pass; `windows` as from `adapter.window_layers`.
 
     overhead_tokens: the fixed cost of a pass in tokens, as assumed; pass_tokens: as measured, None where it was not
-    ranks: how many divide its operations, which are those of all together; they do not divide the fixed cost
+    ranks: how many divide its operations (the figures here are of all together); they do not divide the fixed cost
     """
 
     layers: int
@@ -80,8 +80,10 @@ class ModelCost:
 
         layers: count only so many layers, from the first on (None: all)
         """
-        kinds = Counter(self.windows[:layers])
-        pairs = sum(count * attended_pairs(tokens, past, window, local_window) for window, count in kinds.items())
+        layers_by_window = Counter(self.windows[:layers])
+        pairs = sum(
+            count * attended_pairs(tokens, past, window, local_window) for window, count in layers_by_window.items()
+        )
         return 4.0 * pairs * self.heads * self.head_size
 
     def reading_flops(
@@ -178,7 +180,7 @@ def on_gpu(loaded: LoadedModel | ModelOutline) -> bool:
 def measure(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> None:
     """Note how fast a model computes a pass over so many tokens, and the fixed cost of a pass.
 
-    That is the time of a pass over one token, which computes next to nothing, in tokens computed in the same time.
+    A pass over one token computes next to nothing: its time is the fixed cost, in tokens computed in the same time.
     """
     cost = cost_of(loaded)
     loaded.flops_per_second = cost.prefill_flops(tokens) / pass_seconds(loaded, tokens, clock)

@@ -51,7 +51,7 @@ class Encoder:
 
     @torch.inference_mode()
     def text_vector(self, text: str) -> Tensor:
-        """The unit vector [WIDTH] of a question or passage, of which the first `STRETCH` tokens count; float32 on the CPU."""
+        """The unit vector [WIDTH] of the first `STRETCH` tokens of a question or passage; float32 on the CPU."""
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids[: STRETCH - 2]
         states = self.states(self.framed(torch.tensor([ids], dtype=torch.long)))
         return F.normalize(states.float().mean(1), dim=-1)[0].cpu()
@@ -129,7 +129,7 @@ def divide(tokens: int) -> list[Stretch]:
 
 
 def encoder_flops(tokens: int) -> float:
-    """Operations of encoding a document of so many tokens, of which a word piece is about one: 2 per weight and token."""
+    """Operations of encoding a document of so many tokens: 2 per weight and token; a token is about one word piece."""
     weights = LAYERS * 12 * WIDTH**2
     attention = LAYERS * 4 * STRETCH * WIDTH
     return (2.0 * weights + attention) * tokens * STRETCH / (STRETCH - 2 - OVERLAP)
@@ -144,14 +144,14 @@ def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
     if not (folder / WEIGHTS).is_file():
         raise SpecprefillError(f"{folder}: the encoder is missing from this installation; install specprefill again")
     half = device != "cpu" or cpu_has_bfloat16()
-    tensors = unpacked(load_file(folder / WEIGHTS), torch.bfloat16 if half else torch.float32)
+    tensors = unpack_weights(load_file(folder / WEIGHTS), torch.bfloat16 if half else torch.float32)
     return Encoder(
         weights={name: tensor.to(device) for name, tensor in tensors.items()},
         tokenizer=Tokenizer.from_file(str(folder / TOKENIZER)),
     )
 
 
-def unpacked(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+def unpack_weights(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """The weights in a data type, as `training/encoder.py` packs them.
 
     Vectors are in float16, matrices in int8 with a scale for each row, the table of words in pairs of 4-bit numbers with a

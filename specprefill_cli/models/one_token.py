@@ -14,9 +14,9 @@ from specprefill_cli.models.cache import PrefillState, device_of
 from specprefill_cli.models.passes import Pass
 
 # Architectures with the layers that `OneTokenPass` computes, where they have no sliding window.
-KNOWN_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-# The pass of each model that was asked for one; None where transformers must compute it.
-KNOWN: WeakKeyDictionary[PreTrainedModel, OneTokenPass | None] = WeakKeyDictionary()
+SUPPORTED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+# The pass of each model that has decoded; None where transformers must compute it.
+PREPARED: WeakKeyDictionary[PreTrainedModel, OneTokenPass | None] = WeakKeyDictionary()
 
 
 class OneTokenPass:
@@ -39,7 +39,7 @@ class OneTokenPass:
 
     @torch.inference_mode()
     def __call__(self, token: Tensor, position: Tensor, state: PrefillState) -> Tensor:
-        """Float32 logits [1, V] behind a token [1] at a position [1], whose keys and values go behind the state's."""
+        """Run a token [1] at a position [1] behind the state; return float32 logits [1, V]."""
         hidden = F.embedding(token, self.embeddings.weight)
         cos, sin = (factor[0] for factor in self.rotary(hidden, position[None]))
         half = cos.shape[-1] // 2
@@ -48,40 +48,42 @@ class OneTokenPass:
         for number, (block, attention, (to_query, to_key, to_value, to_output), (gate, up, down)) in enumerate(
             self.layers
         ):
-            states = normed(block.input_layernorm, hidden)
+            states = apply_norm(block.input_layernorm, hidden)
             query, key, value = (
                 project(states).view(1, -1, 1, attention.head_dim) for project in (to_query, to_key, to_value)
             )
             if hasattr(attention, "q_norm"):
-                query, key = normed(attention.q_norm, query), normed(attention.k_norm, key)
+                query, key = apply_norm(attention.q_norm, query), apply_norm(attention.k_norm, key)
             query, key = (torch.addcmul(part * cos, part.roll(half, -1), sin) for part in (query, key))
             keys, values = state.cache.update(key, value, number)
             output = F.scaled_dot_product_attention(query, keys, values, scale=attention.scaling, enable_gqa=True)
             hidden = hidden + to_output(output.view(1, -1))
-            states = normed(block.post_attention_layernorm, hidden)
+            states = apply_norm(block.post_attention_layernorm, hidden)
             hidden = hidden + down(block.mlp.act_fn(gate(states)) * up(states))
-        return self.head(normed(self.norm, hidden)).float()
+        return self.head(apply_norm(self.norm, hidden)).float()
 
 
-def normed(norm: Any, states: Tensor) -> Tensor:
+def apply_norm(norm: Any, states: Tensor) -> Tensor:
     """States under a root-mean-square norm."""
     return F.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
 def one_token_pass(step: Pass) -> OneTokenPass | None:
-    """What computes a pass of decoding, or None where transformers' modules must."""
+    """The quick pass of decoding, or None where transformers' modules must compute it."""
     decodes = step.length == 1 and step.rows == 1 and step.capture is None and step.last_layer is None
     if not decodes:
         return None
-    if step.model not in KNOWN:
-        KNOWN[step.model] = OneTokenPass(step.model) if is_known(step.model) else None
-    return KNOWN[step.model]
+    if step.model not in PREPARED:
+        PREPARED[step.model] = OneTokenPass(step.model) if is_supported(step.model) else None
+    return PREPARED[step.model]
 
 
-def is_known(model: PreTrainedModel) -> bool:
+def is_supported(model: PreTrainedModel) -> bool:
     """Whether a model's layers are those that `OneTokenPass` computes, whole and on the CPU."""
     config = model.config
     windowed = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
     on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    whole = (getattr(model, "_tp_size", None) or 1) == 1 and device_of(model.get_input_embeddings()).type == "cpu"
-    return config.model_type in KNOWN_TYPES and not windowed and on_cpu and whole
+    is_undivided = (getattr(model, "_tp_size", None) or 1) == 1 and device_of(
+        model.get_input_embeddings()
+    ).type == "cpu"
+    return config.model_type in SUPPORTED_TYPES and not windowed and on_cpu and is_undivided

@@ -1,4 +1,4 @@
-"""A model without its weights: its configuration and its tokenizer; and which models are refused."""
+"""A model without its weights: its configuration and its tokenizer; and reasons to refuse a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from specprefill_cli.models.hub import load_errors, source_of
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.tokenizers import check_fast, fingerprint
 
-# What a configuration sets where a model cannot be run, and why; the braces stand for its type.
+# Settings of a configuration that rule a model out, and why; the braces stand for its type.
 UNSUPPORTED = {
     "attn_logit_softcapping": "attention with logit soft-capping ({}) is not supported; use a newer generation, for "
     "example Gemma 3",
@@ -30,13 +30,13 @@ UNSUPPORTED = {
 }
 # Missing weights that an error names.
 NAMED = 3
-# Classes of transformers in place of which a checkpoint's tokenizer.json is read as it is: the first, taken where the
-# package mistral-common is installed, gives no character offsets, and the second splits digits as GPT-2 does (SmolLM2 does not).
+# For these tokenizer classes of transformers the checkpoint's tokenizer.json is read as it is: the first (taken if the
+# package mistral-common is installed) gives no character offsets, the second splits digits as GPT-2 does, not as SmolLM2.
 REPLACED = ("MistralCommonBackend", "GPT2Tokenizer")
 
 
 def check_config(config: PretrainedConfig, name: str) -> None:
-    """Raises SpecprefillError for an architecture whose attention would be computed wrongly."""
+    """Raises SpecprefillError for an architecture with attention that specprefill would compute wrongly."""
     text = config.get_text_config()
     for attribute, fault in UNSUPPORTED.items():
         if getattr(text, attribute, None):
@@ -68,9 +68,9 @@ def check_complete(missing: Collection[str], name: str) -> None:
     """Raises SpecprefillError for weights that a checkpoint lacks: transformers would initialise them at random."""
     if missing:
         ordered = sorted(missing)
-        more = f" and {len(ordered) - NAMED} more" if len(ordered) > NAMED else ""
+        rest = f" and {len(ordered) - NAMED} more" if len(ordered) > NAMED else ""
         raise SpecprefillError(
-            f"{name}: the checkpoint lacks weights ({', '.join(ordered[:NAMED])}{more}); download or export it again"
+            f"{name}: the checkpoint lacks weights ({', '.join(ordered[:NAMED])}{rest}); download or export it again"
         )
 
 

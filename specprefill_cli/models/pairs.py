@@ -80,7 +80,7 @@ PAIRS: Mapping[str, Pair] = {
 
 
 def default_pair() -> str:
-    """What the pair `auto` is: `smollm2` where its weights are on this machine, else the bundled one."""
+    """The name of the pair `auto`: `smollm2` if its weights are on this machine, else `tiny`."""
     return SMOLLM2 if smollm2.is_available() else "tiny"
 
 
@@ -99,13 +99,13 @@ def find_pair(name: str, draft: str | None = None, target: str | None = None) ->
     name = default_pair() if name == AUTO else name
     if name not in PAIRS:
         raise UsageError(f"pair '{name}': unknown; known are {', '.join(PAIRS)}, or give --draft and --target")
-    known = PAIRS[name]
+    pair = PAIRS[name]
     if name == SMOLLM2 and target is None and not smollm2.is_available():
-        known = replace(known, target=smollm2.HUB_ID, adapter=str(SMOLLM2_FOLDER))
+        pair = replace(pair, target=smollm2.HUB_ID, adapter=str(SMOLLM2_FOLDER))
     if target is not None:
         # A foreign target needs its own chat template; the named pair's prompt suits its own target alone.
-        return Pair("custom", known.draft, target)
-    return known if draft is None else replace(known, name="custom", draft=draft)
+        return Pair("custom", pair.draft, target)
+    return pair if draft is None else replace(pair, name="custom", draft=draft)
 
 
 def chosen_pair(settings: Settings) -> Pair:
@@ -125,8 +125,8 @@ def chosen_pair(settings: Settings) -> Pair:
         if settings.adapter is not None:
             raise UsageError("--style full: runs the target without an adapter; leave out --adapter")
         assert pair.full_prompt is not None
-        return replace(without_adapter(pair), prompt=pair.full_prompt)
-    return pair if settings.adapter is None else replace(without_adapter(pair), adapter=settings.adapter)
+        return replace(remove_adapter(pair), prompt=pair.full_prompt)
+    return pair if settings.adapter is None else replace(remove_adapter(pair), adapter=settings.adapter)
 
 
 def needs_own_draft(pair: Pair, settings: Settings) -> bool:
@@ -153,6 +153,6 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.-]+", "_", name).strip("_")
 
 
-def without_adapter(pair: Pair) -> Pair:
+def remove_adapter(pair: Pair) -> Pair:
     """The pair with the base model of its target."""
     return replace(pair, target=smollm2.BASE if pair.target == smollm2.TARGET else pair.target, adapter=None)

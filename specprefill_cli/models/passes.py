@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pass:
-    """Tokens [N] at positions [N] that a model is to run behind a state, which then grows by N.
+    """Tokens [N] at positions [N] for a model to run behind a state. The state then grows by N.
 
     capture: keeps queries; last_layer: the pass ends when this layer has its queries, keys and values
     rows: logits of the last `rows` tokens [rows, V]; None: of the last one [V]

@@ -1,4 +1,4 @@
-"""Where models run and in which dtype."""
+"""The devices and the dtype of models."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def choose_placement(devices: str) -> Placement:
         return Placement({"": "mps"})
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for name in names:
-        kind, _, number = name.partition(":")
-        if kind != "cuda" or not number.isdigit() or int(number) >= visible:
+        device_type, _, number = name.partition(":")
+        if device_type != "cuda" or not number.isdigit() or int(number) >= visible:
             raise UsageError(
                 f"--devices {devices}: '{name}' is not here ({visible} CUDA device(s) visible); "
                 "use auto, cpu, or a list such as cuda:0,cuda:1"
@@ -116,7 +116,7 @@ def place_of_rank(devices: str, ranks: Ranks) -> Placement:
 def spread(gpus: Iterable[int], with_cpu: bool = False) -> Placement:
     """Placement over several GPUs.
 
-    with_cpu: what does not fit them stays in main memory, and is copied to a GPU in every pass
+    with_cpu: layers that do not fit stay in main memory, and are copied to a GPU in every pass
     """
     free: dict[int | str, int] = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in gpus}
     if with_cpu:
@@ -188,8 +188,8 @@ def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> t
 
     config: of a model that reads text alone, or of that part of a model
 
-    On NVIDIA GPUs before Ampere `auto` is float16, because no fused attention takes bfloat16 there; except for Gemma,
-    whose hidden states exceed its range.
+    On NVIDIA GPUs before Ampere `auto` is float16, because no fused attention takes bfloat16 there; except for Gemma:
+    its hidden states exceed the range of float16.
     """
     if name != "auto":
         return getattr(torch, name)

@@ -1,4 +1,4 @@
-"""Queries of chosen tokens, kept while a pass runs: what scorers compare with the keys of the cache."""
+"""Queries of chosen tokens, kept while a pass runs, for scorers to compare with the keys of the cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 class QueryCapture:
     """Keeps the queries of chosen tokens as attention sees them: after q-norm and rotary embedding.
 
-    positions: token indices in the prompt whose queries are kept, ascending
+    positions: token indices in the prompt, ascending
     queries: per layer index, tensors [heads, rows, head_size], in the order of the tokens
     scaling: per layer index, the factor that the layer puts on query-key products
     """

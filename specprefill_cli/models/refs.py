@@ -18,7 +18,7 @@ SCHEMES = ("http://", "https://")
 EXAMPLE = "http://localhost:11434/v1#qwen2.5:7b"
 # Where Ollama, vLLM, llama.cpp and OpenAI have their API.
 USUAL_PATH = "/v1"
-# What stands for a key where there is none; servers without keys accept it.
+# Sent in place of a key; servers without keys accept it.
 NO_KEY = "none"
 
 # Files that were tried in vain, which takes a while.
@@ -37,7 +37,7 @@ class ModelRef:
 
     @property
     def kind(self) -> Kind:
-        """What the name names."""
+        """The kind of thing that the name stands for."""
         if self.name.startswith(BUNDLED):
             return Kind.BUNDLED
         if self.name.startswith(smollm2.PREFIX):
@@ -118,9 +118,9 @@ def is_endpoint(target: str | None) -> bool:
 
 
 def parse_endpoint(target: str, option: str = "--target", any_model: bool = False) -> EndpointRef:
-    """The parts of `URL#MODEL`, or with `any_model` of `URL`; an address without a path gets `/v1`. option: whose value it is.
+    """The parts of `URL#MODEL`, or with `any_model` of `URL`; an address without a path gets `/v1`. option: named in errors.
 
-    Raises UsageError for an address without a host or a model, and for one that holds a key, which messages would show.
+    Raises UsageError for an address without a host or a model, and for one with a key: messages would show it.
     """
     try:
         parts = urlsplit(target)

@@ -25,7 +25,7 @@ def install_command(*options: str) -> str:
 
 
 def package_file() -> Path | None:
-    """The GGUF file in the installed package, which is not imported: it would import llama_cpp. None where it is not there."""
+    """The GGUF file in the installed package, or None. The package is not imported: it would import llama_cpp."""
     try:
         files = distribution(PACKAGE).files or ()
     except PackageNotFoundError:

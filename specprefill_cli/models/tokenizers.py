@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerBase
 
-# The split pattern of Qwen2, with which the bundled tokenizer was trained: transformers, tiktoken and llama.cpp know it.
+# The split pattern of Qwen2 and of the bundled tokenizer: transformers, tiktoken and llama.cpp know it.
 SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 ANCHOR = "\n"
 RANKS = BUNDLED_FOLDER / "tokenizer.tiktoken"
-# What the patterns of Qwen, Llama 3 and GPT-4 have in common: the end of a line is never part of the word behind it.
+# Common to the patterns of Qwen, Llama 3 and GPT-4: the end of a line is never part of the word behind it.
 LINE_ENDS = r"|\s*[\r\n]+|"
 # Characters of a piece: long enough that starting one costs nothing, short enough that the cores finish together.
 PIECE_SIZE = 4_096
@@ -66,7 +66,7 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int
 def encode_in_pieces(encoder: Tokenizer, text: str, size: int = PIECE_SIZE) -> tuple[list[int], np.ndarray]:
     """Token ids and character ranges [n, 2] of a text, the same as in one piece; no special tokens are added.
 
-    The library encodes the pieces in parallel, which saves 5 % of the TTFT of `select --keep 0.1` at 8,192 tokens, and more
+    The library encodes the pieces in parallel. That saves 5 % of the TTFT of `select --keep 0.1` at 8,192 tokens, and more
     on longer prompts. A tokenizer that could merge across lines gets the text whole.
     """
     starts = piece_starts(text, size) if splits_at_lines(encoder) else [0]
@@ -102,7 +102,7 @@ def splits_at_lines(encoder: Tokenizer) -> bool:
     So it is with byte-level BPE behind one split at a pattern with LINE_ENDS. Others (a text as one word, a space put
     before each text) might merge across lines.
     """
-    steps = parsed_state(encoder.pre_tokenizer).get("pretokenizers", ())
+    steps = parse_state(encoder.pre_tokenizer).get("pretokenizers", ())
     if [step["type"] for step in steps] != ["Split", "ByteLevel"]:
         return False
     split, byte_level = steps
@@ -112,11 +112,11 @@ def splits_at_lines(encoder: Tokenizer) -> bool:
         and not split["invert"]
         and not byte_level["add_prefix_space"]
         and not byte_level["use_regex"]
-        and parsed_state(encoder.normalizer).get("type", "NFC") == "NFC"
+        and parse_state(encoder.normalizer).get("type", "NFC") == "NFC"
     )
 
 
-def parsed_state(part: Normalizer | PreTokenizer | None) -> dict[str, Any]:
+def parse_state(part: Normalizer | PreTokenizer | None) -> dict[str, Any]:
     """A part of a tokenizer as its file describes it: the state that it is pickled by is that JSON."""
     return {} if part is None else json.loads(part.__getstate__())
 
@@ -140,22 +140,22 @@ def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 def anchor_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Ids of the anchor for a tokenizer that puts a space before every text (Llama 2, Phi-3), else none.
 
-    A piece of a prompt is encoded behind the anchor, whose tokens are then removed, so that no space is added. Where the
+    A piece of a prompt is encoded behind the anchor, so that no space is added; the anchor's tokens are removed. Where the
     anchor merges with the piece's first character, the piece keeps the space.
     """
     encoder = data_encoder(tokenizer)
-    alone = encoder.encode("x", add_special_tokens=False).ids
+    plain = encoder.encode("x", add_special_tokens=False).ids
     anchor = encoder.encode(ANCHOR, add_special_tokens=False).ids
-    behind = encoder.encode(ANCHOR + "x", add_special_tokens=False).ids
-    return anchor if behind[: len(anchor)] == anchor and behind[len(anchor) :] != alone else []
+    anchored = encoder.encode(ANCHOR + "x", add_special_tokens=False).ids
+    return anchor if anchored[: len(anchor)] == anchor and anchored[len(anchor) :] != plain else []
 
 
 def encode_template(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of a piece of a template, in which special tokens keep their meaning."""
+    """Token ids of a piece of a template: here special tokens keep their meaning."""
     if not text:
         return []
     anchor = anchor_tokens(tokenizer)
-    # `verbose=False`: transformers would warn about long texts, which are checked elsewhere.
+    # `verbose=False`: transformers would warn about long texts; `check_fits` does that.
     ids = tokenizer(ANCHOR + text if anchor else text, add_special_tokens=False, verbose=False)["input_ids"]
     if ids[: len(anchor)] == anchor:
         return ids[len(anchor) :]
@@ -164,7 +164,7 @@ def encode_template(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 @lru_cache(maxsize=8)
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A hash of all that maps text to ids: equal for two tokenizers whose models can share ids and KV."""
+    """A hash of all that maps text to ids: if it is equal for two models, they can share ids and KV."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     deciding = {key: state.get(key) for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
@@ -180,11 +180,11 @@ def check_fast(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
 
 
 def agreed_tokenizer(
-    target: str, own: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
+    target: str, target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a target: its own, but for a GGUF file the draft's, where it has the ids that the file lists.
 
-    The one that transformers makes from the file may split text otherwise and add tokens, so that no draft would share it.
+    transformers may make one from the file that splits text otherwise and adds tokens, so that no draft would share it.
     """
-    shared = ModelRef(target).kind is Kind.FILE and draft.get_vocab().items() <= own.get_vocab().items()
-    return draft if shared else own
+    is_shared = draft_tokenizer.get_vocab().items() <= target_tokenizer.get_vocab().items()
+    return draft_tokenizer if ModelRef(target).kind is Kind.FILE and is_shared else target_tokenizer

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.outline import ModelOutline
@@ -21,10 +19,9 @@ SHORTEN_QUESTION = "ask a shorter question, or use a pair with a longer context"
 ANSWER, LOOK_AHEAD = ("answer", "--max-new-tokens"), ("look-ahead", "--look-ahead")
 
 
-def automatic_modes(request: PrefillRequest | None = None) -> tuple[str, ...]:
-    """The modes that `auto` chooses from by cost; `full` comes first. request: also those that it may prefer for it."""
-    preferred = dict(preferences(request)) if request is not None else ()
-    return (BASELINE, *(name for name, mode in MODES.usable() if mode.automatic), *preferred)
+def automatic_modes() -> tuple[str, ...]:
+    """The modes that `auto` chooses from by cost; `full` comes first."""
+    return (BASELINE, *(name for name, mode in MODES.usable() if mode.automatic))
 
 
 def choose_mode(mode: str, request: PrefillRequest) -> tuple[str, str | None]:
@@ -38,15 +35,8 @@ def choose_mode(mode: str, request: PrefillRequest) -> tuple[str, str | None]:
 
 
 def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
-    """The mode in which this prompt costs least, and the reason in words; cached tokens cost nothing.
-
-    A mode that calibration prefers comes first, where it promises enough.
-    """
+    """The mode in which this prompt costs least, and the reason in words; cached tokens cost nothing."""
     target, length = request.pair.target, request.prompt.length
-    for name, evidence in preferences(request):
-        speedup = expected_speedup(name, request) or 0.0
-        if speedup >= SMALLEST_SPEEDUP and fits(request, name):
-            return name, f"auto: {name} promises {speedup:.1f}x at {length:,} tokens and calibrated {evidence}"
     full_cost = MODES[BASELINE].cost(request) or 0.0
     best, best_speedup, obstacle = BASELINE, 0.0, None
     for name in automatic_modes()[1:]:
@@ -69,23 +59,6 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
     if best_speedup >= SMALLEST_SPEEDUP:
         return best, f"auto: {best} promises {best_speedup:.1f}x {situation}"
     return BASELINE, f"auto: {best} promises only {best_speedup:.1f}x {situation} ({SMALLEST_SPEEDUP}x is worth it)"
-
-
-def preferences(request: PrefillRequest) -> Iterator[tuple[str, str]]:
-    """The modes that calibration prefers for a request and that can prefill it, each with the evidence."""
-    for name, mode in MODES.usable():
-        evidence = mode.preference(request)
-        if evidence is not None and mode.obstacle(request) is None:
-            yield name, evidence
-
-
-def fits(request: PrefillRequest, mode: str) -> bool:
-    """Whether `check_fits` raises nothing."""
-    try:
-        check_fits(request, mode)
-    except PromptTooLong:
-        return False
-    return True
 
 
 def expected_speedup(mode: str, request: PrefillRequest) -> float | None:

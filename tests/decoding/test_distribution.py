@@ -39,8 +39,8 @@ DRAFTS = {"always": TARGET, "never": certain(4), "sometimes": table(2)}
 
 def chi_squared_p(tokens, expected):
     """Return the p-value of tokens under probabilities [V, V, V] given the two before, after Wilson and Hilferty (1931)."""
-    known = torch.tensor(tokens)
-    places = (known[:-2] * VOCABULARY + known[1:-1]) * VOCABULARY + known[2:]
+    drawn = torch.tensor(tokens)
+    places = (drawn[:-2] * VOCABULARY + drawn[1:-1]) * VOCABULARY + drawn[2:]
     seen = places.bincount(minlength=VOCABULARY**3).view(-1, VOCABULARY).double()
     expected_counts = expected.view(-1, VOCABULARY).double() * seen.sum(1, keepdim=True)
     if seen[expected_counts == 0].sum():

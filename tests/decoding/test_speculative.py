@@ -97,8 +97,10 @@ def test_a_stop_token_inside_an_accepted_run_ends_the_answer(place, draft_stops)
     script = [*SCRIPT[:place], 49, *SCRIPT[place + 1 :]]
     target, draft = ScriptReader(script), ScriptReader(script)
     speed = DecodeSpeed()
-    known = STOP if draft_stops else frozenset()
-    tokens = list(decode(target, script[0], STOP, 40, Sampler(), speed, speculator(draft, 4, stop_tokens=known)))
+    draft_stop_tokens = STOP if draft_stops else frozenset()
+    tokens = list(
+        decode(target, script[0], STOP, 40, Sampler(), speed, speculator(draft, 4, stop_tokens=draft_stop_tokens))
+    )
     assert tokens == script[:place]
     assert target.tokens == script[: target.length]
     assert place - 1 <= target.length <= place

@@ -8,10 +8,18 @@ import torch
 
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv import mapped_cache, modes
-from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS, copy_slots
-from specprefill_cli.draft_kv.gate import ACCEPT, DROP, RECOMPUTE, Gate, drop_down_to, risk_limit
+from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, KV_ERROR, SIGNALS, copy_slots
+from specprefill_cli.draft_kv.gate import ACCEPT, DROP, RECOMPUTE, Gate, drop_riskiest, risk_limit
 from specprefill_cli.draft_kv.mapped_cache import mapped_state
-from specprefill_cli.draft_kv.projection import KvCalibration, KvMap, LayerFit, find_map, maps_of, pair_identity
+from specprefill_cli.draft_kv.projection import (
+    KvCalibration,
+    KvMap,
+    LayerFit,
+    find_map,
+    pair_calibration,
+    pair_identity,
+    set_calibration,
+)
 from specprefill_cli.draft_kv.raw_kv import attention_module
 from specprefill_cli.lab.study.controls import copy_cache, fresh, splice_document, zero_kv
 from specprefill_cli.prefill.registry import MODES
@@ -36,11 +44,11 @@ def prefilled(session, mode, **settings):
 
 def set_map(session, *, gate=None, scale=None):
     """Give the pair's map a gate, and other weights: `scale` times its own."""
-    calibration = maps_of(session.pair).calibration
-    ((name, kv_map),) = calibration.maps.items()
+    calibration = pair_calibration(session.pair)
+    kv_map = calibration.kv_map
     weights = kv_map.weights if scale is None else {layer: scale * part for layer, part in kv_map.weights.items()}
     changed = replace(kv_map, gate=gate, weights=weights, placed={})
-    maps_of(session.pair).calibration = replace(calibration, maps={name: changed})
+    set_calibration(session.pair, replace(calibration, kv_map=changed))
 
 
 @pytest.fixture
@@ -54,15 +62,15 @@ def own_draft(random_session):
         weights[layer] = torch.cat([columns, torch.zeros(1, columns.shape[1])])
         fits.append(LayerFit(layer, (layer,), 0.0, 0.0, 0.0))
     pair = replace(random_session.pair, draft=target, scoring_heads=None)
-    maps_of(pair).calibration = KvCalibration(pair_identity(pair), 0, {"own": KvMap(0, tuple(fits), weights)})
+    set_calibration(pair, KvCalibration(pair_identity(pair), 0, KvMap(tuple(fits), weights)))
     random_session.pair = pair
     return random_session
 
 
 def test_auto_is_the_calibrated_gate_a_number_overrides_it_and_off_accepts_any():
-    stored = gate(0.3, HIDDEN_STATE)
+    stored = gate(0.3, ATTENTION_OUTPUT)
     limits = {name: risk_limit(name, stored) for name in ("auto", "off")} | {0.5: risk_limit(0.5, stored)}
-    assert {limit.signal for limit in limits.values()} == {HIDDEN_STATE}
+    assert {limit.signal for limit in limits.values()} == {ATTENTION_OUTPUT}
     assert [limits[name].verdict(0.4).accepted for name in ("auto", "off", 0.5)] == [False, True, True]
     assert [limits[name].verdict(0.4).threshold for name in ("auto", "off", 0.5)] == [0.3, None, 0.5]
     assert [limits[name].chosen for name in ("auto", "off", 0.5)] == [False, False, True]
@@ -74,7 +82,7 @@ def test_the_riskiest_accepted_chunks_are_dropped_until_the_others_are_within_th
     fates = torch.tensor([RECOMPUTE, ACCEPT, ACCEPT, DROP, ACCEPT])
     risks = torch.tensor([9.0, 0.1, 0.4, 9.0, 0.2])
     for limit, expected in ((1.0, []), (0.3, [2]), (0.1, [2, 4]), (0.0, [1, 2, 4])):
-        dropped = (drop_down_to(fates, risks, limit) != fates).nonzero()[:, 0].tolist()
+        dropped = (drop_riskiest(fates, risks, limit) != fates).nonzero()[:, 0].tolist()
         assert dropped == expected
 
 
@@ -198,9 +206,9 @@ def test_a_target_that_is_its_own_draft_passes_the_tightest_gate_and_a_corrupted
     assert ours.gate.accepted
     assert ours.gate.risk < 1e-5
     torch.testing.assert_close(ours.logits, prefilled(own_draft, "full").logits, atol=1e-3, rtol=1e-3)
-    right = maps_of(own_draft.pair).calibration
+    right = pair_calibration(own_draft.pair)
     for scale in (0.0, -1.0, 2.0):
-        maps_of(own_draft.pair).calibration = right
+        set_calibration(own_draft.pair, right)
         set_map(own_draft, gate=gate(1e-4, signal), scale=scale)
         assert not prefilled(own_draft, "draft-kv").gate.accepted, scale
 

@@ -11,7 +11,15 @@ from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv import projection
 from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, nearest_errors
 from specprefill_cli.draft_kv.mapped_cache import mapped_state, recompute, score_and_map
-from specprefill_cli.draft_kv.projection import KvMap, LayerFit, find_map, load_calibration, maps_of, pair_identity
+from specprefill_cli.draft_kv.projection import (
+    KvMap,
+    LayerFit,
+    find_map,
+    load_calibration,
+    pair_calibration,
+    pair_identity,
+    set_calibration,
+)
 from specprefill_cli.draft_kv.raw_kv import (
     embedded_states,
     finished_keys,
@@ -78,10 +86,10 @@ def native_keys_values(model, ids):
 
 def test_injected_native_kv_reproduces_full_prefill_logits(model):
     ids = tokens(90)
-    expected, whole = prefill(model, ids, torch.arange(90), 1_000)
+    expected, native = prefill(model, ids, torch.arange(90), 1_000)
     injected = native_keys_values(model, ids[:80])
     for layer, (keys, _) in enumerate(injected):
-        torch.testing.assert_close(keys, layer_keys(whole, layer)[:, :80], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(keys, layer_keys(native, layer)[:, :80], atol=1e-5, rtol=1e-4)
     state = fresh(SlotKv(torch.arange(80), tuple(injected)))
     logits = run(model, ids[80:], torch.arange(80, 90), state)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
@@ -109,9 +117,9 @@ def test_finished_keys_match_the_models_rotary_embedding(scaling, monkeypatch):
 def test_recompute_of_scattered_slots_is_exact_and_causal(model):
     """Corrupt scattered slots of a cache and recompute them: only the tokens before a slot may affect it."""
     ids = tokens(100)
-    _, whole = prefill(model, ids, torch.arange(100), 1_000)
+    _, native = prefill(model, ids, torch.arange(100), 1_000)
     corrupted = [
-        (layer_keys(whole, number).clone(), whole.cache.layers[number].values[0].clone())
+        (layer_keys(native, number).clone(), native.cache.layers[number].values[0].clone())
         for number in range(layer_count(model))
     ]
     slots = torch.cat([torch.arange(30, 50), torch.arange(70, 75)])
@@ -123,7 +131,7 @@ def test_recompute_of_scattered_slots_is_exact_and_causal(model):
     logits = recompute(model, ids[slots], slots, state)
     for layer in range(layer_count(model)):
         torch.testing.assert_close(
-            layer_keys(state, layer)[:, :75], layer_keys(whole, layer)[:, :75], atol=1e-4, rtol=1e-4
+            layer_keys(state, layer)[:, :75], layer_keys(native, layer)[:, :75], atol=1e-4, rtol=1e-4
         )
     expected, _ = prefill(model, ids[:75], torch.arange(75), 1_000)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
@@ -165,35 +173,31 @@ def test_fitted_map_beats_the_mean_and_survives_saving(random_pair, random_sessi
     words = [
         random_pair.target.tokenizer.decode(ids) for ids in torch.randint(300, 8_000, (1_200, 12), generator=generator)
     ]
-    calibration = calibrate_kv(random_pair, [" ".join(words)], [1], lambda _: None)
-    assert set(calibration.maps) == {"exact-0-draft", "exact-1-draft", "exact-1"}
-    for kv_map in calibration.maps.values():
-        assert all(0 < fit.key_error < 1.05 and 0 < fit.value_error < 1.05 for fit in kv_map.fits)
-    assert max(fit.value_error for fit in calibration.maps["exact-1"].fits) < 0.9
+    calibration = calibrate_kv(random_pair, [" ".join(words)], lambda _: None)
+    assert calibration.kv_map.embedding
+    assert all(0 < fit.key_error < 1.05 and 0 < fit.value_error < 1.05 for fit in calibration.kv_map.fits)
+    assert calibration.kv_map.fits[0].value_error < 0.9
     save_maps(calibration, tmp_path)
     loaded = load_calibration(tmp_path, random_pair)
-    assert all(kv_map.embedding for kv_map in loaded.maps.values())
-    torch.testing.assert_close(
-        loaded.maps["exact-1"].weights[2].float(), calibration.maps["exact-1"].weights[2], atol=1e-2, rtol=1e-2
-    )
-    maps_of(random_pair).calibration = loaded
-    request = request_for(random_session)
-    state = mapped_state(request, loaded.maps["exact-1"], {})
-    _, native = prefill(random_pair.target.model, request.prompt.tokens, torch.arange(request.prompt.length), 10_000)
-    for layer in (0, 1):
-        torch.testing.assert_close(layer_keys(state, layer), layer_keys(native, layer), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(loaded.kv_map.weights[2].float(), calibration.kv_map.weights[2], atol=1e-2, rtol=1e-2)
+    assert dataclasses.replace(loaded.kv_map, weights={}) == dataclasses.replace(calibration.kv_map, weights={})
 
 
 @pytest.mark.parametrize("random_pair", ARCHITECTURES, indirect=True)
 def test_maps_read_the_embedding(random_session):
     """A map whose weights are the first layer's own projections gives the second layer the first one's raw KV."""
     pair, request = random_session.pair, request_for(random_session)
-    model, kv_map = pair.target.model, maps_of(pair).calibration.maps["exact-0-draft"]
+    model, kv_map = pair.target.model, pair_calibration(pair).kv_map
     size = pair.target.config.get_text_config().hidden_size
     draft_size = len(kv_map.weights[1]) - 1
-    own = torch.cat(raw_keys_values(model, 0, torch.eye(size)), dim=-1)
+    layer_weights = torch.cat(raw_keys_values(model, 0, torch.eye(size)), dim=-1)
     weights = {
-        layer: torch.cat([own if layer == 1 else torch.zeros_like(own), torch.zeros(draft_size + 1, own.shape[1])])
+        layer: torch.cat(
+            [
+                layer_weights if layer == 1 else torch.zeros_like(layer_weights),
+                torch.zeros(draft_size + 1, layer_weights.shape[1]),
+            ]
+        )
         for layer in kv_map.weights
     }
     reading = dataclasses.replace(kv_map, weights=weights, embedding=True, placed={})
@@ -209,12 +213,12 @@ def test_maps_read_the_embedding(random_session):
 
 
 def test_reads_maps_of_version_1_and_rejects_newer_ones(random_pair, tmp_path):
-    save_maps(maps_of(random_pair).calibration, tmp_path)
+    save_maps(pair_calibration(random_pair), tmp_path)
     description = json.loads((tmp_path / "kv_map.json").read_text())
     for kv_map in description["maps"].values():
         del kv_map["embedding"]
     (tmp_path / "kv_map.json").write_text(json.dumps(description | {"schema": 1}))
-    assert not load_calibration(tmp_path, random_pair).maps["exact-0-draft"].embedding
+    assert not load_calibration(tmp_path, random_pair).kv_map.embedding
     (tmp_path / "kv_map.json").write_text(json.dumps(description | {"schema": 3}))
     with pytest.raises(SpecprefillError, match=r"version 3; this specprefill reads versions up to 2.*recreate it with"):
         load_calibration(tmp_path, random_pair)
@@ -222,16 +226,16 @@ def test_reads_maps_of_version_1_and_rejects_newer_ones(random_pair, tmp_path):
 
 def test_rejects_too_little_calibration_text(random_pair, monkeypatch):
     with pytest.raises(SpecprefillError, match="gives 0 sequences of 1024 tokens; draft KV needs at least 10"):
-        calibrate_kv(random_pair, [TEXT * 2], [], lambda _: None)
+        calibrate_kv(random_pair, [TEXT * 2], lambda _: None)
     monkeypatch.setattr(kv_calibration, "ROWS_PER_INPUT", 1_000)
     with pytest.raises(
         SpecprefillError, match=r"gives [\d,]+ tokens to fit on; this pair needs at least [\d,]+: give more"
     ):
-        calibrate_kv(random_pair, [TEXT * 60], [], lambda _: None)
+        calibrate_kv(random_pair, [TEXT * 60], lambda _: None)
 
 
 def test_rejects_calibrations_of_other_pairs_and_damaged_files(random_pair, tmp_path):
-    save_maps(maps_of(random_pair).calibration, tmp_path)
+    save_maps(pair_calibration(random_pair), tmp_path)
     assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1, "both files have the same permissions"
     assert load_calibration(tmp_path, random_pair).identity == pair_identity(random_pair)
     assert load_calibration(tmp_path / "none", random_pair) is None
@@ -252,15 +256,12 @@ def test_rejects_calibrations_of_other_pairs_and_damaged_files(random_pair, tmp_
 
 
 def test_rejects_missing_map_and_scorer_without_a_draft(random_session):
-    with pytest.raises(
-        SpecprefillError,
-        match=r"with --exact-layers 2 yet.*calibrate --pair random --text FILES --exact 2",
-    ):
-        MODES["draft-kv"].prefill(request_for(random_session, scorer="question", exact_layers=2))
     with pytest.raises(SpecprefillError, match="needs a scorer that runs the draft, not --scorer lexical"):
         MODES["draft-kv"].prefill(request_for(random_session, scorer="lexical"))
-    maps_of(random_session.pair).calibration = None
-    with pytest.raises(SpecprefillError, match=r"this pair has no map of draft KV yet"):
+    set_calibration(random_session.pair, None)
+    with pytest.raises(
+        SpecprefillError, match=r"this pair has no map of draft KV yet.*calibrate --pair random --text FILES"
+    ):
         MODES["hybrid"].prefill(request_for(random_session, scorer="question"))
 
 
@@ -272,7 +273,7 @@ def test_ridge_regression_recovers_a_linear_map_and_its_draft_layer():
     fitted, held_out = Gram.empty(24, {4: 6}), Gram.empty(24, {4: 6})
     fitted.add(inputs[:400], {4: outputs[4][:400]})
     held_out.add(inputs[400:], {4: outputs[4][400:]})
-    kv_map = fit_map(fitted, held_out, candidates=[1, 5, 7], draft_size=8, own_size=0, exact_layers=0)
+    kv_map = fit_map(fitted, held_out, candidates=[1, 5, 7], draft_size=8, own_size=0)
     assert kv_map.fits[0].draft_layers == (5,)
     assert kv_map.fits[0].key_error < 1e-4
     keys, values = kv_map.apply(4, {5: inputs[:10, 8:16]}, None)
@@ -291,7 +292,7 @@ def test_layers_share_the_factors_of_a_fit_and_each_gets_its_own_best(monkeypatc
         parts = zip(layers, inputs.split(8, dim=1), maps, noise, strict=True)
         gram.add(inputs, {layer: states @ weight + 0.1 * extra for layer, states, weight, extra in parts})
     monkeypatch.setattr(kv_fit, "factorize", lambda *of: factors.append(factorize(*of)) or factors[-1])
-    kv_map = fit_map(fitted, held_out, candidates=[1, 5, 7], draft_size=8, own_size=0, exact_layers=0)
+    kv_map = fit_map(fitted, held_out, candidates=[1, 5, 7], draft_size=8, own_size=0)
     # The three single candidates and the three pairs of them, once each: for every layer alone it would be 75.
     assert len(factors) == 6 * len(kv_fit.RIDGES)
     assert [fit.draft_layers for fit in kv_map.fits] == [(1,), (5,), (7,)]
@@ -306,7 +307,7 @@ def test_layers_share_the_factors_of_a_fit_and_each_gets_its_own_best(monkeypatc
 def test_a_map_reads_a_long_prompt_in_parts_and_places_the_columns_of_a_rank_alone(monkeypatch):
     generator = torch.Generator().manual_seed(0)
     weight, states = torch.randn(9, 12, generator=generator), {5: torch.randn(100, 8, generator=generator)}
-    kv_map = KvMap(0, (LayerFit(4, (5,), 0.1, 0.0, 0.0),), {4: weight})
+    kv_map = KvMap((LayerFit(4, (5,), 0.1, 0.0, 0.0),), {4: weight})
     expected = states[5] @ weight[:-1] + weight[-1]
     monkeypatch.setattr(projection, "ROWS", 16)
     keys, values = kv_map.apply(4, states, None, slice(2, 4))
@@ -329,7 +330,7 @@ def test_checkpoints_are_spread_and_tokens_use_the_nearest_error():
 @pytest.mark.parametrize("window", [None, 40])
 def test_mapping_uses_the_draft_window_of_the_calibration(random_session, window):
     pair = random_session.pair
-    maps_of(pair).calibration = dataclasses.replace(maps_of(pair).calibration, window=window)
+    set_calibration(pair, dataclasses.replace(pair_calibration(pair), window=window))
     request = request_for(random_session, mode="draft-kv", scorer="question", draft_window="off")
     kv_map = find_map(request, "draft-kv")
     _, state = score_and_map(request, kv_map)

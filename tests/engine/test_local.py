@@ -226,7 +226,7 @@ def test_waiting_is_no_part_of_the_time_to_first_token(monkeypatch):
 def test_a_question_that_fails_does_not_disturb_the_others(session, asker):
     asker.submit("good", settings=BASE)
     asker.submit("empty", " ")
-    asker.submit("impossible", settings=BASE.varied(mode="draft-kv", exact_layers=1))
+    asker.submit("impossible", settings=BASE.varied(mode="draft-kv", scorer="lexical"))
     asker.finish()
     assert isinstance(asker.last("empty").error, UsageError)
     assert isinstance(asker.last("impossible").error, SpecprefillError)

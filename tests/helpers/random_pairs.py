@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import torch
 
-from specprefill_cli.draft_kv.projection import KvCalibration, KvMap, LayerFit, maps_of, pair_identity
+from specprefill_cli.draft_kv.projection import (
+    KvCalibration,
+    KvMap,
+    LayerFit,
+    pair_calibration,
+    pair_identity,
+    set_calibration,
+)
 from specprefill_cli.draft_kv.raw_kv import key_value_size
 from specprefill_cli.lab.calibration.files import save_heads, save_maps
 from specprefill_cli.models.cache import layer_count
@@ -39,7 +46,7 @@ def random_calibrated_pair(name, tokenizer, draft_sizes=None):
         **draft_identity(models[1]),
     )
     pair = CalibratedPair(Pair("random", "draft", "target"), models[0], models[1], scoring_heads=heads)
-    maps_of(pair).calibration = KvCalibration(pair_identity(pair), 0, {"exact-0-draft": random_map(pair)})
+    set_calibration(pair, KvCalibration(pair_identity(pair), 0, random_map(pair)))
     return pair
 
 
@@ -52,7 +59,7 @@ def random_map(pair):
         heads, head_size = key_value_size(pair.target.model, layer)
         fits.append(LayerFit(layer, (1, 2), 1e-3, 1.0, 1.0))
         weights[layer] = torch.randn(2 * size + 1, 2 * heads * head_size, generator=generator) / size**0.5
-    return KvMap(0, tuple(fits), weights)
+    return KvMap(tuple(fits), weights)
 
 
 def save_pair(pair, folder):
@@ -63,6 +70,6 @@ def save_pair(pair, folder):
         loaded.tokenizer.save_pretrained(path)
     # transformers may load a tokenizer in the way of the architecture beside it.
     tokenizer = fingerprint(load_outline(named.draft, Placement(None), offline=True).tokenizer)
-    identity = {**maps_of(pair).calibration.identity, "tokenizer": tokenizer}
+    identity = {**pair_calibration(pair).identity, "tokenizer": tokenizer}
     save_heads(replace(pair.scoring_heads, tokenizer=tokenizer), draft_folder(named.draft))
-    save_maps(replace(maps_of(pair).calibration, identity=identity), calibration_folder(named))
+    save_maps(replace(pair_calibration(pair), identity=identity), calibration_folder(named))

@@ -78,7 +78,6 @@ def answers(session):
         f"{mode} {speculate}": answer(session, replace(base, mode=mode, speculate=speculate))
         for mode, speculate in CASES
     }
-    results["exact layers"] = answer(session, replace(base, mode="draft-kv", exact_layers=2, speculate="off"))
     for mode in ("draft-kv", "hybrid"):
         results[f"{mode} behind the gate"] = answer(session, replace(base, mode=mode, accept_risk=0.01))
     results["lexical"] = answer(session, replace(base, mode="select", scorer="lexical", speculate="off"))

@@ -105,11 +105,11 @@ def test_decoding_after_gapped_prefill_continues_at_full_prompt_length(model):
     positions = torch.cat([torch.arange(10), torch.arange(60, 100)])
     ids = tokens(150)[positions]
     _, state = prefill(model, ids, positions, 1_000)
-    more = tokens(5, seed=1)
-    for step, token in enumerate(more):
+    following = tokens(5, seed=1)
+    for step, token in enumerate(following):
         logits = run(model, token[None], torch.tensor([150 + step]), state)
     everything = torch.cat([positions, torch.arange(150, 155)])
-    expected = dense_logits(model, torch.cat([ids, more]), everything)[-1]
+    expected = dense_logits(model, torch.cat([ids, following]), everything)[-1]
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -158,7 +158,7 @@ def test_every_layer_receives_the_context_and_no_mask(model):
 
 def test_cache_grows_and_crops_without_losing_tokens(model):
     ids = tokens(700)
-    whole, _ = prefill(model, ids, torch.arange(700), 1_000)
+    full_result, _ = prefill(model, ids, torch.arange(700), 1_000)
     state = new_state()
     for start in range(0, 700, 100):
         run(model, ids[start : start + 100], torch.arange(start, start + 100), state)
@@ -166,21 +166,21 @@ def test_cache_grows_and_crops_without_losing_tokens(model):
     state.positions = state.positions[:-250]
     again = run(model, ids[450:], torch.arange(450, 700), state)
     assert state.cache.get_seq_length() == 700
-    torch.testing.assert_close(again, whole, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(again, full_result, atol=1e-4, rtol=1e-4)
 
 
 def test_multi_token_pass_matches_single_token_passes(model):
     """On a gapped cache longer than the sliding windows, as in speculative verification."""
     positions = torch.cat([torch.arange(10), torch.arange(60, 100)])
     _, state = prefill(model, tokens(150)[positions], positions, 1_000)
-    more = tokens(9, seed=1)
-    single = torch.stack([run(model, more[[n]], torch.tensor([150 + n]), state) for n in range(9)])
+    following = tokens(9, seed=1)
+    single = torch.stack([run(model, following[[n]], torch.tensor([150 + n]), state) for n in range(9)])
     rollback(state, len(positions))
-    wide = run(model, more, torch.arange(150, 159), state, rows=9)
+    wide = run(model, following, torch.arange(150, 159), state, rows=9)
     torch.testing.assert_close(wide, single, atol=1e-4, rtol=1e-4)
     rollback(state, len(positions))
     torch.testing.assert_close(
-        run(model, more, torch.arange(150, 159), state, rows=2), single[-2:], atol=1e-4, rtol=1e-4
+        run(model, following, torch.arange(150, 159), state, rows=2), single[-2:], atol=1e-4, rtol=1e-4
     )
 
 
@@ -236,9 +236,9 @@ def test_early_exit_pass_matches_full_pass_in_lower_layers(model):
     capture, whole_capture = QueryCapture(torch.arange(30, 40)), QueryCapture(torch.arange(30, 40))
     state = new_state()
     read_keys(model, ids, torch.arange(40), 16, 1, capture, state)
-    _, whole = prefill(model, ids, torch.arange(40), 16, whole_capture)
+    _, full_result = prefill(model, ids, torch.arange(40), 16, whole_capture)
     for layer in (0, 1):
-        torch.testing.assert_close(layer_keys(state, layer), layer_keys(whole, layer))
+        torch.testing.assert_close(layer_keys(state, layer), layer_keys(full_result, layer))
         torch.testing.assert_close(capture.layer(layer), whole_capture.layer(layer))
     assert len(state.cache.layers) < 3 or state.cache.layers[2].get_seq_length() == 0
     assert 2 not in capture.queries

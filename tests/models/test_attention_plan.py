@@ -16,10 +16,10 @@ from specprefill_cli.models.attention_plan import (
     LocalWindow,
     Mask,
     plan_attention,
-    query_block,
+    query_block_size,
 )
 from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.masks import PositionContext, visible
+from specprefill_cli.models.masks import PositionContext, visibility_mask
 from tests.helpers.architectures import build_model
 
 
@@ -174,7 +174,7 @@ def planned_visibility(queries, keys, plan, context):
             rows = torch.ones(last - first, end - start, dtype=torch.bool).tril(end - start - (last - first))
         elif segment.mask is Mask.BANDED:
             # The equal blocks themselves are checked through model outputs.
-            rows = visible(queries, keys, segment)
+            rows = visibility_mask(queries, keys, segment)
         else:
             rows = context.mask(segment, plan, torch.zeros(1)) == 0
         seen[first:last, columns] = rows
@@ -204,11 +204,11 @@ def test_plans_of_all_devices_give_the_same_logits(architecture, name, monkeypat
     positions = torch.arange(300) + (torch.arange(300) > 120) * 50
 
     def outputs():
-        whole, state = prefill(model, ids, positions, 1_000)
+        full, state = prefill(model, ids, positions, 1_000)
         recomputed = recompute(model, ids[50:290:3], torch.arange(50, 290, 3), state)
         chunked, _ = prefill(model, ids, positions, 90)
         local, _ = prefill(model, ids, torch.arange(300), 170, local_window=LocalWindow(64, 280), state=new_state())
-        return torch.stack([whole, recomputed, chunked, local])
+        return torch.stack([full, recomputed, chunked, local])
 
     expected = outputs()
     monkeypatch.setattr(attention, "describe", lambda *_: DEVICES[name])
@@ -224,12 +224,12 @@ def test_trailing_segments_share_one_exact_mask(queries):
     for segment in plan.segments:
         if segment.mask is Mask.TRAILING:
             mask = context.mask(segment, plan, torch.zeros(1))
-            assert torch.equal(mask == 0, visible(positions[-queries:], positions, segment))
+            assert torch.equal(mask == 0, visibility_mask(positions[-queries:], positions, segment))
             assert torch.equal(mask.exp(), (mask == 0).float())
     assert sum(mask.numel() for mask in context.masks.values()) <= QUERY_BLOCK * len(positions)
 
 
 def test_query_blocks_shrink_as_keys_grow():
-    assert query_block(1_000) == query_block(16_384) == QUERY_BLOCK
-    assert query_block(131_072) == QUERY_BLOCK // 8
-    assert query_block(10**9) == 1
+    assert query_block_size(1_000) == query_block_size(16_384) == QUERY_BLOCK
+    assert query_block_size(131_072) == QUERY_BLOCK // 8
+    assert query_block_size(10**9) == 1

@@ -90,16 +90,20 @@ def without_attention(cost):
     return Linear(**vars(cost))
 
 
-@pytest.mark.parametrize("own", [None, 48, 200])
+@pytest.mark.parametrize("layer_window", [None, 48, 200])
 @pytest.mark.parametrize(("tokens", "window", "until"), [(500, 64, 460), (500, 64, 500), (60, 64, 50), (500, 480, 460)])
-def test_attended_pairs_with_local_window_are_exact(tokens, window, until, own):
+def test_attended_pairs_with_local_window_are_exact(tokens, window, until, layer_window):
     query, key = torch.arange(tokens)[:, None], torch.arange(tokens)[None]
     near = (key > query - window) | (key < SINKS)
     # A layer's sliding window applies alone where it is narrower than the local window.
-    reads_locally = (query < until) if own is None or window < own else torch.zeros_like(query, dtype=torch.bool)
-    inside = torch.ones_like(near) if own is None else key > query - own
+    reads_locally = (
+        (query < until) if layer_window is None or window < layer_window else torch.zeros_like(query, dtype=torch.bool)
+    )
+    inside = torch.ones_like(near) if layer_window is None else key > query - layer_window
     seen = (key <= query) & torch.where(reads_locally & (min(tokens, until) > window), near, inside)
-    assert attended_pairs(tokens, 0, own, LocalWindow(window, until)) == pytest.approx(int(seen.sum()), rel=0.002)
+    assert attended_pairs(tokens, 0, layer_window, LocalWindow(window, until)) == pytest.approx(
+        int(seen.sum()), rel=0.002
+    )
 
 
 @pytest.mark.parametrize(("tokens", "past"), [(100, 0), (30, 20), (30, 100), (200, 10)])
@@ -111,13 +115,13 @@ def test_attended_pairs_with_sliding_window_are_exact(tokens, past):
 
 def test_sliding_window_layers_cost_less():
     sizes = SIZES | {"num_hidden_layers": 6}
-    whole, windowed = (
+    full, windowed = (
         ModelCost.of(Gemma3TextConfig(**sizes, sliding_window=64, layer_types=[kind] * 5 + ["full_attention"]))
         for kind in ("full_attention", "sliding_attention")
     )
     near, far = attended_pairs(2_000, 0, 64), attended_pairs(2_000, 0, None)
-    assert windowed.attention_flops(2_000) / whole.attention_flops(2_000) == pytest.approx((5 * near + far) / (6 * far))
-    assert windowed.reading_flops(2_000, 5) < whole.reading_flops(2_000, 5)
+    assert windowed.attention_flops(2_000) / full.attention_flops(2_000) == pytest.approx((5 * near + far) / (6 * far))
+    assert windowed.reading_flops(2_000, 5) < full.reading_flops(2_000, 5)
 
 
 def test_draft_run_on_every_rank_counts_once_per_rank(random_session, monkeypatch):

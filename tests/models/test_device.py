@@ -58,18 +58,18 @@ def ids(seed=0):
 def decoded(model, chunk, positions):
     """Logits after a prefill in passes, after a step of decoding, and after two tokens at once in its place."""
     logits, state = prefill(model, ids()[positions], positions, chunk)
-    length, more = state.length, torch.arange(LENGTH, LENGTH + 2)
-    step = run(model, torch.tensor([7]), more[:1], state)
+    length, following = state.length, torch.arange(LENGTH, LENGTH + 2)
+    step = run(model, torch.tensor([7]), following[:1], state)
     rollback(state, length)
-    return logits, step, *run(model, torch.tensor([7, 8]), more, state, rows=2)
+    return logits, step, *run(model, torch.tensor([7, 8]), following, state, rows=2)
 
 
 @pytest.mark.parametrize("chunk", [1_000, 37])
 @pytest.mark.parametrize("gapped", [False, True])
 def test_prefill_and_decoding(models, chunk, gapped):
     placed, reference = models
-    whole = torch.arange(LENGTH)
-    positions = torch.cat([whole[:20], whole[60:100], whole[130:]]) if gapped else whole
+    everywhere = torch.arange(LENGTH)
+    positions = torch.cat([everywhere[:20], everywhere[60:100], everywhere[130:]]) if gapped else everywhere
     for ours, expected in zip(decoded(placed, chunk, positions), decoded(reference, 1_000, positions), strict=True):
         assert_close(ours, expected, placed.dtype)
 
@@ -107,12 +107,12 @@ def test_modes(random_session, place, mode):
     pair.target.model, pair.draft.model = place(pair.target.model), place(pair.draft.model)
     session = Session(pair=pair, template=random_session.template)
     everything = Settings(mode=mode, keep=1.0, recompute=1.0, scorer="question", look_ahead=2)
-    whole = session.run_mode(mode, session.request(COLLECTION, "When?", everything))
+    recomputed = session.run_mode(mode, session.request(COLLECTION, "When?", everything))
     full = session.run_mode("full", session.request(COLLECTION, "When?", Settings(mode="full")))
-    assert_close(whole.logits, full.logits, pair.target.model.dtype)
+    assert_close(recomputed.logits, full.logits, pair.target.model.dtype)
     part = everything.varied(keep=0.3, recompute=0.1, max_new_tokens=4)
     shared = session.with_cache(DocumentCache())
     for question in ("When?", "Who lives by the mill?"):
-        cold, warm = (asked.ask(COLLECTION, question, part) for asked in (session, shared))
+        cold, warm = (asking.ask(COLLECTION, question, part) for asking in (session, shared))
         assert_close(warm.prefilled.logits, cold.prefilled.logits, pair.target.model.dtype)
         assert "".join(warm).strip() or warm.tokens

@@ -15,7 +15,7 @@ from specprefill_cli.models.encoder import (
     WIDTH,
     divide,
     load_encoder,
-    unpacked,
+    unpack_weights,
 )
 from specprefill_cli.training.encoder import packed, rename_weights
 
@@ -56,7 +56,7 @@ def test_stretches_of_one_size_divide_a_text(tokens):
 
 def test_packed_weights_are_near_the_original():
     weight = torch.randn(8, 64) * torch.logspace(-3, 1, 8)[:, None]
-    restored = unpacked(packed({"a": weight, "words": weight, "b": weight[0]}), torch.float32)
+    restored = unpack_weights(packed({"a": weight, "words": weight, "b": weight[0]}), torch.float32)
     assert set(restored) == {"a", "words", "b"}
     largest = weight.abs().amax(1, keepdim=True)
     assert ((restored["a"] - weight).abs() <= largest / 127).all()

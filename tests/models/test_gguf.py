@@ -48,12 +48,12 @@ def test_target_from_a_file_shares_the_drafts_tokenizer(pair, tiny_session):
 
 
 def test_a_draft_with_other_ids_does_not_lend_its_tokenizer(pair, tokenizer):
-    own = load_outline(pair.target, Placement(None), offline=True).tokenizer
-    assert agreed_tokenizer(pair.target, own, tokenizer) is tokenizer
-    assert agreed_tokenizer("a folder", own, tokenizer) is own
+    target_tokenizer = load_outline(pair.target, Placement(None), offline=True).tokenizer
+    assert agreed_tokenizer(pair.target, target_tokenizer, tokenizer) is tokenizer
+    assert agreed_tokenizer("a folder", target_tokenizer, tokenizer) is target_tokenizer
     other = copy.deepcopy(tokenizer)
     other.add_tokens(["<other>"])
-    assert agreed_tokenizer(pair.target, own, other) is own
+    assert agreed_tokenizer(pair.target, target_tokenizer, other) is target_tokenizer
 
 
 def test_doctor_judges_by_the_tokenizer_that_is_used(call, pair):

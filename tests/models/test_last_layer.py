@@ -10,7 +10,7 @@ from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
 from specprefill_cli.models.masks import PackedContext
-from specprefill_cli.models.packed import can_shorten, forward, part_of
+from specprefill_cli.models.packed import can_shorten, forward, take_rows
 from specprefill_cli.models.passes import Pass
 from specprefill_cli.models.query_capture import QueryCapture
 from tests.helpers.architectures import build_model
@@ -113,7 +113,7 @@ def test_interrupted_pass_removes_hook_and_slots():
 
 def test_stale_hook_does_not_affect_another_pass():
     model, ids, kept = build_model("llama"), tokens(LENGTH), torch.zeros(1, dtype=torch.long)
-    stale = packed.shortened_last_layer(model, packed.PackedCache(), PackedContext([]), [1], [], kept)
+    stale = packed.shorten_last_layer(model, packed.PackedCache(), PackedContext([]), [1], [], kept)
     with stale:
         logits, state = full_pass(model, ids, torch.arange(LENGTH))
     torch.testing.assert_close(logits, full_pass(model, ids, torch.arange(LENGTH))[0])
@@ -149,5 +149,5 @@ def test_layer_with_extra_tensor_arguments_is_not_shortened():
     assert not can_shorten({"use_cache": True})
     cosine = torch.arange(6.0).view(1, 3, 2)
     rows = torch.tensor([0, 2])
-    assert part_of((cosine, cosine), rows)[1].tolist() == [[[0.0, 1.0], [4.0, 5.0]]]
-    assert part_of(None, rows) is None
+    assert take_rows((cosine, cosine), rows)[1].tolist() == [[[0.0, 1.0], [4.0, 5.0]]]
+    assert take_rows(None, rows) is None

@@ -169,7 +169,7 @@ def test_the_bundled_adapter_is_a_plain_one():
 
 def test_the_option_replaces_the_pairs_adapter(folder):
     assert chosen_pair(Settings(pair="tiny", adapter=str(folder))).adapter == str(folder)
-    own = chosen_pair(Settings(pair="smollm2", target=str(BUNDLED_FOLDER / "target"), adapter="a/b"))
-    assert (own.target, own.adapter) == (str(BUNDLED_FOLDER / "target"), "a/b")
+    pair = chosen_pair(Settings(pair="smollm2", target=str(BUNDLED_FOLDER / "target"), adapter="a/b"))
+    assert (pair.target, pair.adapter) == (str(BUNDLED_FOLDER / "target"), "a/b")
     with pytest.raises(UsageError, match="--style full: runs the target without an adapter"):
         chosen_pair(Settings(pair="smollm2", style="full", adapter="a/b"))

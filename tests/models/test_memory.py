@@ -19,7 +19,7 @@ def run(code: str) -> str:
 def test_every_model_is_listed_as_transformers_lists_it():
     code = """
 expected = {key: modules for key, modules in import_utils.define_import_structure(models.__file__).items() if modules}
-names = {name for modules in expected.values() for found in modules.values() for name in found}
+names = {name for modules in expected.values() for module_names in modules.values() for name in module_names}
 print(names <= set(dir(models)), len(names) > 1000, models.llama.__name__)
 """
     assert run(code).split() == ["True", "True", "transformers.models.llama"]

@@ -40,15 +40,15 @@ def offloaded(tmp_path):
 
 
 def test_offloaded_model_computes_the_same(offloaded):
-    whole = build_model("llama")
+    in_memory = build_model("llama")
     assert any(parameter.is_meta for parameter in offloaded.parameters())
     assert LoadedModel("offloaded", offloaded, None, 4_096, frozenset()).devices == {torch.device("cpu")}
     tokens, positions = torch.arange(3, 30), torch.arange(27)
-    expected, state = prefill(whole, tokens, positions, 100)
+    expected, state = prefill(in_memory, tokens, positions, 100)
     logits, ours = prefill(offloaded, tokens, positions, 100)
     torch.testing.assert_close(logits, expected)
-    assert weights_fingerprint(offloaded) == weights_fingerprint(whole)
-    for model in (offloaded, whole):
+    assert weights_fingerprint(offloaded) == weights_fingerprint(in_memory)
+    for model in (offloaded, in_memory):
         keys, _ = raw_keys_values(model, 0, embedded_states(model, tokens))
         torch.testing.assert_close(finished_keys(model, 0, keys, positions), state.cache.layers[0].keys[0])
     assert restore_state(offloaded, layer_tensors(ours, 20, 3)).length == 20

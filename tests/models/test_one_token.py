@@ -8,7 +8,7 @@ import torch
 from specprefill_cli.models import adapter
 from specprefill_cli.models.adapter import prefill, run, window_layers
 from specprefill_cli.models.cache import layer_keys
-from specprefill_cli.models.one_token import KNOWN_TYPES, one_token_pass
+from specprefill_cli.models.one_token import SUPPORTED_TYPES, one_token_pass
 from specprefill_cli.models.passes import Pass
 from specprefill_cli.models.query_capture import QueryCapture
 
@@ -42,10 +42,10 @@ def test_known_architectures_are_decoded_without_modules_of_transformers(model):
     prompt = pass_of(model)
     for layer in model.get_decoder().layers:
         layer.register_forward_hook(lambda *_: calls.append(1))
-    known = model.config.model_type in KNOWN_TYPES and not any(window_layers(model.config))
-    assert (one_token_pass(prompt) is not None) == known
+    is_supported = model.config.model_type in SUPPORTED_TYPES and not any(window_layers(model.config))
+    assert (one_token_pass(prompt) is not None) == is_supported
     run(model, prompt.tokens, prompt.positions, prompt.state, rows=1)
-    assert len(calls) == (0 if known else len(model.get_decoder().layers))
+    assert len(calls) == (0 if is_supported else len(model.get_decoder().layers))
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)

@@ -23,19 +23,19 @@ def tokens(count, seed=7):
     return torch.randint(3, 8_000, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-def filled(model, length, stride=1, seed=7):
+def filled_state(model, length, stride=1, seed=7):
     """A cache of a prompt whose kept tokens stand at every so many positions."""
     return prefill(model, tokens(length, seed), torch.arange(length) * stride, 1_000)[1]
 
 
-def behind(model, state, length, seed, **options):
+def pass_behind(model, state, length, seed, **options):
     start = int(state.positions[-1]) + 1 if state.length else 0
     return Pass(
         model=model, tokens=tokens(length, seed), positions=torch.arange(start, start + length), state=state, **options
     )
 
 
-def alone(step):
+def run_separately(step):
     return run(
         step.model, step.tokens, step.positions, step.state, step.capture, step.last_layer, step.rows, step.local_window
     )
@@ -44,18 +44,18 @@ def alone(step):
 def phases(model):
     """A prefill, a second chunk, a verification and two decoded tokens, behind caches with and without gaps."""
     return [
-        behind(model, new_state(), 90, 1),
-        behind(model, filled(model, 60), 70, 2),
-        behind(model, filled(model, 70, stride=3), 5, 3, rows=5),
-        behind(model, filled(model, 80), 1, 4, rows=1),
-        behind(model, filled(model, 130, stride=2), 1, 5),
+        pass_behind(model, new_state(), 90, 1),
+        pass_behind(model, filled_state(model, 60), 70, 2),
+        pass_behind(model, filled_state(model, 70, stride=3), 5, 3, rows=5),
+        pass_behind(model, filled_state(model, 80), 1, 4, rows=1),
+        pass_behind(model, filled_state(model, 130, stride=2), 1, 5),
     ]
 
 
 def test_sequences_get_what_they_get_alone(model):
     packed, apart = phases(model), phases(model)
     for ours, logits, step in zip(packed, run_packed(packed), apart, strict=True):
-        torch.testing.assert_close(logits, alone(step), **CLOSE)
+        torch.testing.assert_close(logits, run_separately(step), **CLOSE)
         assert torch.equal(ours.state.positions, step.state.positions)
         for layer in range(len(step.state.layers)):
             torch.testing.assert_close(layer_keys(ours.state, layer), layer_keys(step.state, layer), **CLOSE)
@@ -67,14 +67,14 @@ def test_a_pass_may_end_early_and_keep_queries():
     captures = [QueryCapture(torch.tensor([61, 64])) for _ in range(4)]
     packed, apart = (
         [
-            behind(model, filled(model, 60), 8, 1, capture=first, last_layer=1),
-            behind(model, filled(model, 60, seed=8), 6, 2, capture=second, last_layer=1),
+            pass_behind(model, filled_state(model, 60), 8, 1, capture=first, last_layer=1),
+            pass_behind(model, filled_state(model, 60, seed=8), 6, 2, capture=second, last_layer=1),
         ]
         for first, second in (captures[:2], captures[2:])
     )
     assert [len(logits) for logits in run_packed(packed)] == [0, 0]
     for step in apart:
-        alone(step)
+        run_separately(step)
     for ours, theirs in zip(captures[:2], captures[2:], strict=True):
         torch.testing.assert_close(ours.layer(1), theirs.layer(1), **CLOSE)
     assert [layer.get_seq_length() for layer in packed[0].state.layers] == [68, 68, 60]
@@ -84,13 +84,13 @@ def test_each_sequence_has_its_own_local_window():
     model = build_model("llama")
     packed, apart = (
         [
-            behind(model, new_state(), 120, 1, local_window=LocalWindow(20, 110)),
-            behind(model, new_state(), 100, 2),
+            pass_behind(model, new_state(), 120, 1, local_window=LocalWindow(20, 110)),
+            pass_behind(model, new_state(), 100, 2),
         ]
         for _ in range(2)
     )
     for logits, step in zip(run_packed(packed), apart, strict=True):
-        torch.testing.assert_close(logits, alone(step), **CLOSE)
+        torch.testing.assert_close(logits, run_separately(step), **CLOSE)
 
 
 def test_a_failed_pass_leaves_all_states_as_they_were():
@@ -107,19 +107,19 @@ def test_a_failed_pass_leaves_all_states_as_they_were():
     handle.remove()
     assert [step.state.length for step in steps] == lengths
     for logits, step in zip(run_packed(steps), phases(model), strict=True):
-        torch.testing.assert_close(logits, alone(step), **CLOSE)
+        torch.testing.assert_close(logits, run_separately(step), **CLOSE)
 
 
 def test_branches_share_a_prefix_and_do_not_disturb_each_other(model):
-    prefix = filled(model, 80)
+    prefix = filled_state(model, 80)
     address = prefix.layers[0].keys.data_ptr()
     branches = [branch(prefix, 80) for _ in range(3)]
-    references = [filled(model, 80) for _ in range(3)]
+    references = [filled_state(model, 80) for _ in range(3)]
     for turn in range(3):
-        packed = [behind(model, state, 3 + turn, 10 * turn + n) for n, state in enumerate(branches)]
-        apart = [behind(model, state, 3 + turn, 10 * turn + n) for n, state in enumerate(references)]
+        packed = [pass_behind(model, state, 3 + turn, 10 * turn + n) for n, state in enumerate(branches)]
+        apart = [pass_behind(model, state, 3 + turn, 10 * turn + n) for n, state in enumerate(references)]
         for logits, step in zip(run_packed(packed), apart, strict=True):
-            torch.testing.assert_close(logits, alone(step), **CLOSE)
+            torch.testing.assert_close(logits, run_separately(step), **CLOSE)
         rollback(branches[turn], 82)
         rollback(references[turn], 82)
     for ours, theirs in zip(branches, references, strict=True):
@@ -129,10 +129,10 @@ def test_branches_share_a_prefix_and_do_not_disturb_each_other(model):
 
 def test_a_branch_may_outgrow_the_buffer_that_it_shares():
     model = build_model("llama")
-    prefix = filled(model, 50)
+    prefix = filled_state(model, 50)
     first, second = branch(prefix, 50), branch(prefix, 50)
-    expected = [alone(behind(model, filled(model, 50), length, length)) for length in (400, 7)]
-    got = [alone(behind(model, state, length, length)) for state, length in ((first, 400), (second, 7))]
+    expected = [run_separately(pass_behind(model, filled_state(model, 50), length, length)) for length in (400, 7)]
+    got = [run_separately(pass_behind(model, state, length, length)) for state, length in ((first, 400), (second, 7))]
     for ours, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
     assert layer_keys(first, 0).shape[1] == 450
@@ -140,9 +140,9 @@ def test_a_branch_may_outgrow_the_buffer_that_it_shares():
 
 
 def test_shared_slots_are_one_number():
-    state = filled(build_model("llama"), 50)
+    state = filled_state(build_model("llama"), 50)
     branch(state, 40)
-    with pytest.raises(ValueError, match="shared"):
+    with pytest.raises(ValueError, match="cannot share 30 slots"):
         branch(state, 30)
 
 
@@ -175,10 +175,10 @@ def test_one_kernel_computes_all_sequences_where_cuda_has_it(monkeypatch):
     gpu = AttentionDevice(kind="cuda", dtype=torch.bfloat16, head_size=16, capability=(9, 0))
     model = build_model("llama")
     packed, apart = phases(model), phases(model)
-    expected = [alone(step) for step in apart]
-    prefix = filled(model, 50)
-    shared = [behind(model, branch(prefix, 50), 4, number) for number in range(2)]
-    expected += [alone(behind(model, filled(model, 50), 4, number)) for number in range(2)]
+    expected = [run_separately(step) for step in apart]
+    prefix = filled_state(model, 50)
+    shared = [pass_behind(model, branch(prefix, 50), 4, number) for number in range(2)]
+    expected += [run_separately(pass_behind(model, filled_state(model, 50), 4, number)) for number in range(2)]
     monkeypatch.setattr(attention, "describe", lambda *_: gpu)
     monkeypatch.setattr(varlen_attention, "varlen_kernel", lambda: kernel)
     for logits, reference in zip(run_packed([*packed, *shared]), expected, strict=True):

@@ -48,18 +48,18 @@ def families():
 def test_pieces_give_the_same_tokens_as_the_whole_text(families, text):
     for tokenizer in families.values():
         assert splits_at_lines(tokenizer)
-        whole = tokenizer.encode(text, add_special_tokens=False)
+        unsplit = tokenizer.encode(text, add_special_tokens=False)
         ids, offsets = encode_in_pieces(tokenizer, text, 2)
-        assert ids == whole.ids
-        assert offsets.tolist() == [list(pair) for pair in whole.offsets]
+        assert ids == unsplit.ids
+        assert offsets.tolist() == [list(pair) for pair in unsplit.offsets]
 
 
 def test_pieces_are_correct_when_normalisation_changes_the_text(families):
     """NFC merges two characters into one, and splits one (a Devanagari letter) into two."""
     text = "e\u0301 \u0958 \u0344 \u212a\n"
-    whole = families["qwen2"].encode(text, add_special_tokens=False)
+    unsplit = families["qwen2"].encode(text, add_special_tokens=False)
     ids, offsets = encode_in_pieces(families["qwen2"], text)
-    assert (ids, offsets.tolist()) == (whole.ids, [list(pair) for pair in whole.offsets])
+    assert (ids, offsets.tolist()) == (unsplit.ids, [list(pair) for pair in unsplit.offsets])
 
 
 def test_splits_only_long_texts(tokenizer):
@@ -69,10 +69,10 @@ def test_splits_only_long_texts(tokenizer):
     assert len(piece_starts(text, 1_000)) > 10
     assert piece_starts(text[:900], 1_000) == [0]
     assert piece_starts("no lines " * 1_000, 1_000) == [0]
-    whole = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+    unsplit = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
     ids, offsets = encode_in_pieces(tokenizer.backend_tokenizer, text, 1_000)
-    assert ids == whole.ids
-    assert np.array_equal(offsets, np.array(whole.offsets))
+    assert ids == unsplit.ids
+    assert np.array_equal(offsets, np.array(unsplit.offsets))
 
 
 @pytest.mark.parametrize(

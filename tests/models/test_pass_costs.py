@@ -66,17 +66,17 @@ def test_ranks_do_not_divide_the_fixed_cost_of_a_look_ahead_pass(tiny_session):
     pair, shared = tiny_session.pair, SimpleNamespace(size=8)
     request = tiny_session.request(DOCUMENT, "When?", Settings(scorer="question"))
     cost = cost_of(pair.draft)
-    alone = step_cost(request)
-    assert alone == pytest.approx(cost.pass_flops(1, request.prompt.length) + cost.overhead_flops(), rel=1e-6)
+    single = step_cost(request)
+    assert single == pytest.approx(cost.pass_flops(1, request.prompt.length) + cost.overhead_flops(), rel=1e-6)
     draft = replace(pair.draft, model=DividedModel(pair.draft.model, 8))
     divided = replace(
         pair, draft=draft, target=replace(pair.target, model=DividedModel(pair.target.model, 8)), ranks=shared
     )
     assert divided.draft_ranks.size == 8
-    assert step_cost(replace(request, pair=divided)) == pytest.approx(alone + 7 * cost.overhead_flops(), rel=1e-6)
+    assert step_cost(replace(request, pair=divided)) == pytest.approx(single + 7 * cost.overhead_flops(), rel=1e-6)
     # A whole draft on every rank: each computes everything.
-    whole = replace(pair, ranks=shared)
-    assert step_cost(replace(request, pair=whole)) == pytest.approx(8 * alone, rel=1e-6)
+    undivided = replace(pair, ranks=shared)
+    assert step_cost(replace(request, pair=undivided)) == pytest.approx(8 * single, rel=1e-6)
 
 
 def step_cost(request):

@@ -7,7 +7,7 @@ import transformers
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import loading, quantization
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.memory_plan import parameters, weight_bytes
+from specprefill_cli.models.memory_plan import empty_model, weight_bytes
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.quantization import FEW_ROWS, Int8Linear, check_quantization, quantization_config
@@ -141,7 +141,7 @@ def test_memory_estimate_packs_projections_but_not_embeddings():
         for name, module in build_model("llama").named_modules()
         if isinstance(module, torch.nn.Linear) and name != "lm_head"
     )
-    others = parameters(config) - projections
+    others = empty_model(config).num_parameters() - projections
     assert weight_bytes(config, torch.bfloat16, "int8") == projections + 2 * others
     assert weight_bytes(config, torch.bfloat16, "nf4") == pytest.approx(0.516 * projections + 2 * others, rel=1e-3)
     assert weight_bytes(config, torch.bfloat16) == 2 * (projections + others)

@@ -25,9 +25,9 @@ def test_prompt_parts_join_without_extra_spaces(space_adding):
     assert anchor_tokens(space_adding)
     text = PromptText("Question:", "The fee is four euros.", "\nQuestion:", " What is the fee?", "\nAnswer:")
     prompt = encode_prompt(text, space_adding)
-    whole = space_adding.convert_ids_to_tokens(prompt.tokens.tolist())
+    joined = space_adding.convert_ids_to_tokens(prompt.tokens.tolist())
     expected = text.prefix + text.document + text.before_question + text.question + text.suffix
-    assert "".join(whole).replace("\u2581", " ") == expected
+    assert "".join(joined).replace("\u2581", " ") == expected
     _, offsets = encode_text(space_adding, text.document)
     assert (offsets[0, 0], offsets[-1, 1]) == (0, len(text.document))
     assert encode_template(space_adding, "") == []

@@ -15,7 +15,7 @@ from specprefill_cli.draft_kv.raw_kv import (
     key_value_size,
     raw_keys_values,
 )
-from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
 from specprefill_cli.models.adapter import read_keys
 from specprefill_cli.models.attention_plan import LocalWindow
@@ -46,16 +46,14 @@ def sequences(texts: Sequence[str], model: LoadedModel) -> Iterator[Tensor]:
 def calibrate_kv(
     pair: LoadedPair,
     texts: Sequence[str],
-    exact_layers: Sequence[int],
     step: Callable[[str], None],
     window: int | None = None,
 ) -> KvCalibration:
-    """Fit the map `exact-0-draft`, and for each number of exact layers a map with and one without the draft.
+    """Fit the map of a pair.
 
     window: how many tokens back the draft sees while it reads; None: to the start
 
-    Raises SpecprefillError for two tokenizers, an unsupported architecture, or too little text; UsageError for a number
-    of exact layers that the target does not have.
+    Raises SpecprefillError for two tokenizers, an unsupported architecture, or too little text.
     """
     draft, target = pair.loaded_draft, pair.loaded_target
     if not pair.same_tokenizer:
@@ -64,37 +62,20 @@ def calibrate_kv(
             "use mode select"
         )
     layers, candidates = layer_count(target.model), draft_candidates(layer_count(draft.model))
-    edges = sorted(set(exact_layers))
-    if edges and not 0 < edges[0] <= edges[-1] < layers - 1:
-        raise UsageError(
-            f"--exact {','.join(map(str, edges))}: {target.name} can compute 1 to {layers - 2} layers exactly"
-        )
-    grams = {
-        edge: (new_gram(draft, target, edge, candidates), new_gram(draft, target, edge, candidates))
-        for edge in [0, *edges]
-    }
+    fitted, held_out = (new_gram(draft, target, candidates) for _ in range(2))
     count = 0
     for count, tokens in enumerate(sequences(texts, target), 1):
         step(f"mapping {draft.name}: sequence {count:,}")
         if count == 1:
             check_keys(target, tokens)
-        held_out = count % HELD_OUT == 0
         draft_states = all_states(draft, tokens, candidates, window)
         target_states = all_states(target, tokens, range(layers))
-        for edge, parts in grams.items():
-            add_sequence(parts[held_out], target, edge, [draft_states[number] for number in candidates], target_states)
+        gram = held_out if count % HELD_OUT == 0 else fitted
+        add_sequence(gram, target, [draft_states[number] for number in candidates], target_states)
     draft_size, target_size = hidden_size(draft), hidden_size(target)
-    check_text(
-        count, grams[0][0].rows, 3 * draft_size + 2 * target_size, max(len(gram.inputs) for gram, _ in grams.values())
-    )
-    maps = [fit_map(*grams[0], candidates, draft_size, target_size, 0)]
-    for edge in edges:
-        maps += [
-            fit_map(*grams[edge], candidates, draft_size, 2 * target_size, edge, with_draft)
-            for with_draft in (True, False)
-        ]
-    rows = sum(gram.rows for gram in grams[0])
-    return KvCalibration(pair_identity(pair), rows, {kv_map.name: kv_map for kv_map in maps}, window)
+    check_text(count, fitted.rows, 3 * draft_size + 2 * target_size, len(fitted.inputs))
+    kv_map = fit_map(fitted, held_out, candidates, draft_size, target_size)
+    return KvCalibration(pair_identity(pair), fitted.rows + held_out.rows, kv_map, window)
 
 
 def hidden_size(model: LoadedModel) -> int:
@@ -151,21 +132,20 @@ def draft_candidates(layers: int) -> list[int]:
     return [usable[int(place)] for place in places]
 
 
-def new_gram(draft: LoadedModel, target: LoadedModel, edge: int, candidates: Sequence[int]) -> Gram:
-    """An empty Gram for the target layers above `edge`: the last exact layer, or the first if none is computed exactly."""
+def new_gram(draft: LoadedModel, target: LoadedModel, candidates: Sequence[int]) -> Gram:
+    """An empty Gram for the target layers above the first."""
     outputs = {}
-    for layer in range(edge + 1, layer_count(target.model)):
+    for layer in range(1, layer_count(target.model)):
         heads, size = key_value_size(target.model, layer)
         outputs[layer] = 2 * heads * size
-    target_inputs = hidden_size(target) * (2 if edge else 1)
-    return Gram.empty(target_inputs + len(candidates) * hidden_size(draft), outputs)
+    return Gram.empty(hidden_size(target) + len(candidates) * hidden_size(draft), outputs)
 
 
 def add_sequence(
-    gram: Gram, target: LoadedModel, edge: int, draft_states: Sequence[Tensor], target_states: dict[int, Tensor]
+    gram: Gram, target: LoadedModel, draft_states: Sequence[Tensor], target_states: dict[int, Tensor]
 ) -> None:
     """Add the rows of one sequence: draft states [N, hidden_size] by candidate, target states by layer."""
-    inputs = [target_states[0], *([target_states[edge]] if edge else []), *draft_states]
+    inputs = [target_states[0], *draft_states]
     outputs = {
         layer: torch.cat(raw_keys_values(target.model, layer, target_states[layer]), dim=-1) for layer in gram.outputs
     }

@@ -12,7 +12,7 @@ from safetensors.torch import save
 
 from specprefill_cli.answering.confidence import FILE as CONFIDENCE
 from specprefill_cli.answering.confidence import ConfidenceModel
-from specprefill_cli.draft_kv.projection import DESCRIPTION, WEIGHTS, KvCalibration
+from specprefill_cli.draft_kv.projection import DESCRIPTION, NAME, WEIGHTS, KvCalibration
 from specprefill_cli.files import write_whole
 from specprefill_cli.models.pairs import HEADS_FILE
 from specprefill_cli.prefill.calibration import FILE as TARGET_VALUES
@@ -40,25 +40,17 @@ def save_maps(calibration: KvCalibration, folder: Path) -> Path:
 
     Raises SpecprefillError where that is not possible.
     """
-    tensors = {
-        f"{name}.{layer}": weight.half().contiguous()
-        for name, kv_map in calibration.maps.items()
-        for layer, weight in kv_map.weights.items()
-    }
+    kv_map = calibration.kv_map
+    tensors = {f"{NAME}.{layer}": weight.half().contiguous() for layer, weight in kv_map.weights.items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / WEIGHTS, save(tensors))
-    maps = {
-        name: {
-            "exact_layers": kv_map.exact_layers,
-            "embedding": kv_map.embedding,
-            "fits": [asdict(fit) for fit in kv_map.fits],
-            "gate": asdict(kv_map.gate) if kv_map.gate is not None else None,
-        }
-        for name, kv_map in calibration.maps.items()
+    stored = {
+        "embedding": kv_map.embedding,
+        "fits": [asdict(fit) for fit in kv_map.fits],
+        "gate": asdict(kv_map.gate) if kv_map.gate is not None else None,
     }
     identity = dict(calibration.identity)
-    description = {"identity": identity, "rows": calibration.rows, "window": calibration.window, "maps": maps}
-    description["verdicts"] = [asdict(verdict) for verdict in calibration.verdicts]
+    description = {"identity": identity, "rows": calibration.rows, "window": calibration.window, "maps": {NAME: stored}}
     return write_description(folder / DESCRIPTION, description)
 
 

@@ -109,18 +109,15 @@ def fit_map(
     candidates: Sequence[int],
     draft_size: int,
     own_size: int,
-    exact_layers: int,
-    with_draft: bool = True,
 ) -> KvMap:
     """Fit every target layer, choosing draft layers greedily and the ridge strength by the held-out error.
 
-    with_draft: read at least one draft layer, instead of the target's own state alone
     candidates: draft layers in the order of their columns, each `draft_size` wide
-    own_size: width of the target's own states before them: its embedding, and its state above the exact layers
+    own_size: width of the target's embedding before them
     """
-    max_draft_layers = min(MOST_DRAFT_LAYERS, len(candidates)) if with_draft else 0
+    max_draft_layers = min(MOST_DRAFT_LAYERS, len(candidates))
     best: dict[int, Fit] = {}
-    first: list[tuple[int, ...]] = [(number,) for number in candidates] if with_draft else [()]
+    first: list[tuple[int, ...]] = [(number,) for number in candidates]
     choices = dict.fromkeys(sorted(fitted.outputs), first)
     while choices:
         winners = best_fits(fitted, held_out, choices, partial(columns_of, candidates, draft_size, own_size))
@@ -137,7 +134,7 @@ def fit_map(
         for layer, fit in sorted(best.items())
     )
     weights = {layer: fit.weight.float() for layer, fit in best.items()}
-    return KvMap(exact_layers, fits, weights, embedding=own_size > 0)
+    return KvMap(fits, weights, embedding=own_size > 0)
 
 
 def best_fits(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,6 @@ from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.commands.checks import make_folder, refuse_ranks
-from specprefill_cli.lab.commands.lists import whole_numbers
 from specprefill_cli.lab.commands.options import Distractors, SampleSeed
 from specprefill_cli.settings import AUTO, Settings
 
@@ -56,15 +55,6 @@ def calibrate(
     gate_kl: Annotated[
         float, typer.Option(min=0.0, help="Mean KL of the first token to `full`, in nats, that --gate accepts.")
     ] = 0.1,
-    gate_answers: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Questions of --gate to answer with draft KV and, at equal time, with `select`: --mode auto takes draft KV "
-            "if it wins; 0: never.",
-        ),
-    ] = 60,
-    exact: Annotated[str, typer.Option(help="Values of --exact-layers to fit maps for, comma-separated.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="Questions to draw at random from each file.")] = 400,
     distractors: Distractors = 19,
     sample_seed: SampleSeed = 0,
@@ -84,15 +74,12 @@ def calibrate(
     Examples:
       specprefill calibrate --pair qwen2.5-7b --heads questions.jsonl
 
-      specprefill calibrate --pair qwen2.5-7b --text corpus/ --exact 4
+      specprefill calibrate --pair qwen2.5-7b --text corpus/
     """
     if heads is None and confidence is None and gate is None and auto is None and not text:
         raise UsageError(
             "calibrate: nothing to do; give --heads, --auto, --confidence or --gate QUESTIONS.jsonl, or --text FILES"
         )
-    if exact and not text:
-        raise UsageError("--exact: belongs to the maps of draft KV; give --text FILES too")
-    edges = whole_numbers(exact, "--exact") if exact.strip() else []
     settings = settings.varied(scorer="question", mode="select")
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.documents import read_collection
@@ -115,12 +102,12 @@ def calibrate(
             place = out or draft_folder(pair.draft)
             calibrate_heads([item for item in items if item.answers], session, settings, place, notes, json)
         if text:
-            fit_maps(session, texts, edges, folder, notes, json)
+            fit_maps(session, texts, folder, notes, json)
         # The others open the pair with what was found, and a device may not hold it twice.
         del session
     if gate is not None:
         items = read_items(gate, limit, distractors, sample_seed)
-        find_gates(items, settings, gate_kl, gate_answers, folder, notes, json)
+        find_gate(items, settings, gate_kl, folder, notes, json)
     if auto is not None:
         calibrate_target(read_items(auto, limit, distractors, sample_seed), settings, folder, notes, json)
     if confidence is not None:
@@ -200,8 +187,9 @@ def calibrate_confidence(
         print(f"{name}: {value:.4g}")
 
 
-def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path, notes: Notes, json: bool) -> None:
+def fit_maps(session: Session, texts: list[str], folder: Path, notes: Notes, json: bool) -> None:
     """Fit the maps from the draft's KV to the target's, and write them to the folder."""
+    from specprefill_cli.draft_kv.projection import NAME
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
     from specprefill_cli.lab.calibration.files import save_maps
     from specprefill_cli.models.pairs import draft_folder
@@ -212,54 +200,35 @@ def fit_maps(session: Session, texts: list[str], edges: list[int], folder: Path,
     stored = (load_heads(place, draft) for place in (folder, draft_folder(session.pair.pair.draft)))
     window = next((heads.window for heads in stored if heads is not None), None)
     with notes.progress("running the pair over the text") as update:
-        calibration = calibrate_kv(session.pair, texts, edges, update, window)
+        calibration = calibrate_kv(session.pair, texts, update, window)
     path = save_maps(calibration, folder)
     if json:
-        maps = {name: [asdict(fit) for fit in kv_map.fits] for name, kv_map in calibration.maps.items()}
+        maps = {NAME: [asdict(fit) for fit in calibration.kv_map.fits]}
         print_json({"file": str(path), "rows": calibration.rows, "maps": maps})
         return
     notes.tell(f"wrote {path}")
-    for name, kv_map in calibration.maps.items():
-        for fit in kv_map.fits:
-            print(
-                f"{name}: target layer {fit.layer} from draft layers {', '.join(map(str, fit.draft_layers)) or 'none'}; "
-                f"share of variance missed: keys {fit.key_error:.3f}, values {fit.value_error:.3f}"
-            )
+    for fit in calibration.kv_map.fits:
+        print(
+            f"target layer {fit.layer} from draft layers {', '.join(map(str, fit.draft_layers))}; "
+            f"share of variance missed: keys {fit.key_error:.3f}, values {fit.value_error:.3f}"
+        )
 
 
-def find_gates(
-    items: list[Item], settings: Settings, gate_kl: float, answers: int, folder: Path, notes: Notes, json: bool
-) -> None:
-    """Find the gates of the maps in the folder, or of the pair's own, and whether they beat `select`; write both there."""
-    from specprefill_cli.draft_kv.projection import load_calibration, maps_of, pair_calibration
+def find_gate(items: list[Item], settings: Settings, gate_kl: float, folder: Path, notes: Notes, json: bool) -> None:
+    """Find the gate of the map in the folder, or of the pair's own, and write both there."""
+    from specprefill_cli.draft_kv.projection import NAME, load_calibration, pair_calibration, set_calibration
     from specprefill_cli.lab.calibration.files import save_maps
     from specprefill_cli.lab.session import open_with_heads
-    from specprefill_cli.lab.study.gate import calibrate_gates
-    from specprefill_cli.lab.study.measurements import questions_that_fit
-    from specprefill_cli.lab.study.verdicts import find_verdicts
+    from specprefill_cli.lab.study.gate import calibrate_gate
 
     session = open_with_heads(settings.varied(scorer=AUTO), folder)
-    maps = maps_of(session.pair)
-    maps.calibration = load_calibration(folder, session.pair) or pair_calibration(session.pair)
+    set_calibration(session.pair, load_calibration(folder, session.pair) or pair_calibration(session.pair))
     with notes.progress(f"comparing {len(items):,} prompts with full prefill") as update:
-        calibration = calibrate_gates(session, items, settings, gate_kl, update)
-    # Saved now too, so that Ctrl-C during the answers loses no gates.
-    path = save_maps(calibration, folder)
-    maps.calibration = calibration
-    answered, _ = questions_that_fit(
-        session, [item for item in items if item.answers], settings.varied(mode="draft-kv")
-    )
-    if answers and answered:
-        with notes.progress("answering in the time of draft KV") as update:
-            verdicts = find_verdicts(session, answered[:answers], settings, update)
-        calibration = replace(calibration, verdicts=verdicts)
-        path = save_maps(calibration, folder)
-    gates = {name: asdict(kv_map.gate) for name, kv_map in calibration.maps.items() if kv_map.gate is not None}
+        calibration = calibrate_gate(session, items, settings, gate_kl, update)
+    path, gate = save_maps(calibration, folder), calibration.kv_map.gate
+    assert gate is not None
     if json:
-        print_json({"file": str(path), "gates": gates, "verdicts": [asdict(row) for row in calibration.verdicts]})
+        print_json({"file": str(path), "gates": {NAME: asdict(gate)}})
         return
     notes.tell(f"wrote {path}")
-    for name, values in gates.items():
-        print(f"{name}: {', '.join(f'{key} {value}' for key, value in values.items())}")
-    for verdict in calibration.verdicts:
-        print(f"{verdict.mode}: {verdict.evidence}; --mode auto {'takes it' if verdict.wins else 'does not take it'}")
+    print(", ".join(f"{key} {value}" for key, value in asdict(gate).items()))

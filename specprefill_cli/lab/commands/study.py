@@ -19,7 +19,6 @@ from specprefill_cli.settings import Settings
 
 @with_settings(
     "models",
-    "exact_layers",
     "scorer",
     "look_ahead",
     "prefill_chunk",

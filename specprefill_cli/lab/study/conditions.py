@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from specprefill_cli.draft_kv.checkpoints import SlotKv
-from specprefill_cli.draft_kv.projection import pair_calibration
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.session import Control, short_answers
 from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.measurements import REFERENCE_BUDGET
-from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.settings import OFF, Settings
 
 FULL, DRAFT_ALONE, SELECT, DRAFT_KV, HYBRID = "full", "draft alone", "select", "draft-kv", "hybrid"
@@ -24,20 +22,11 @@ def reference_settings(settings: Settings) -> Settings:
     return short_answers(settings).varied(mode=DRAFT_KV, recompute=REFERENCE_BUDGET, accept_risk=OFF)
 
 
-def conditions(pair: CalibratedPair, keeps: Mapping[str, float], wrong: SlotKv | None) -> list[Configuration]:
+def conditions(keeps: Mapping[str, float], wrong: SlotKv | None) -> list[Configuration]:
     """All conditions at the reference's budget, the baseline `full` first.
 
     keeps: keep ratio by mode; wrong: the mapped KV of another document, if there is one
     """
-    calibration = pair_calibration(pair)
-    exact = [
-        draft_kv(
-            f"exact {kv_map.exact_layers} layers, {'with' if kv_map.draft_layers else 'without'} draft",
-            partial(controls.with_map, kv_map),
-        )
-        for kv_map in (calibration.maps.values() if calibration is not None else ())
-        if kv_map.exact_layers
-    ]
     foreign = []
     if wrong is not None:
         splice_wrong = partial(controls.splice_document, wrong)
@@ -54,7 +43,6 @@ def conditions(pair: CalibratedPair, keeps: Mapping[str, float], wrong: SlotKv |
         draft_kv(MAPPED, controls.map_only),
         draft_kv(REST_DROPPED, controls.drop_rest),
         draft_kv("random tokens recomputed", controls.recompute_random),
-        *exact,
         # The same budget as the reference, so that only the accepted KV differs.
         draft_kv(ZEROS_ACCEPTED, partial(controls.replace_accepted, controls.zero_kv)),
         *foreign,

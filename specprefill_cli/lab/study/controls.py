@@ -16,13 +16,12 @@ from specprefill_cli.draft_kv.checkpoints import SlotKv, copy_slots
 from specprefill_cli.draft_kv.gate import ACCEPT, chunk_tokens, plan_of, risk_limit
 from specprefill_cli.draft_kv.mapped_cache import MappedPrompt, map_prompt, repair, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode, Fates, recompute_chunks
-from specprefill_cli.draft_kv.projection import KvMap, find_map, pair_calibration, with_maps
+from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import PrefillState, new_state
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.modes.base import PrefillResult
-from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.scorers.lexical import question_seed
@@ -79,22 +78,12 @@ def drop_rest(request: PrefillRequest) -> PrefillResult:
     return PrefillResult(logits=logits, state=state, plan=plan, importance=mapped.scores.importance)
 
 
-def with_map(kv_map: KvMap, request: PrefillRequest) -> PrefillResult:
-    """Draft KV with a given map of the pair, instead of the best for its number of exact layers."""
-    calibration = pair_calibration(request.pair)
-    if calibration is None:
-        raise ValueError("the pair has no maps of draft KV")
-    pair = with_maps(request.pair, replace(calibration, maps={kv_map.name: kv_map}))
-    settings = request.settings.varied(exact_layers=kv_map.exact_layers)
-    return MODES[DraftKvMode.name].prefill(replace(request, pair=pair, settings=settings))
-
-
 def map_and_choose(request: PrefillRequest) -> tuple[MappedPrompt, Fates]:
     """A mapped prompt with the fates that mode `draft-kv` chooses."""
     mode, kv_map = DraftKvMode(), find_map(request, DraftKvMode.name)
     mapped = map_prompt(request, kv_map)
     with request.clock.phase("selection"):
-        return mapped, mode.choose_fates(request, mapped, kv_map, risk_limit(request.settings.accept_risk, kv_map.gate))
+        return mapped, mode.choose_fates(request, mapped, risk_limit(request.settings.accept_risk, kv_map.gate))
 
 
 def prefill_suffix(request: PrefillRequest, scores: Scores, state: PrefillState) -> PrefillResult:

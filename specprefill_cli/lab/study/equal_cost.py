@@ -134,7 +134,7 @@ def ask_all(
         other = other_document(items, number % len(items))
         wrong = mapped_kv(session, other, settings) if other is not None else None
         full: tuple[str, Tensor] | None = None
-        for condition in conditions.conditions(session.pair, keeps, wrong):
+        for condition in conditions.conditions(keeps, wrong):
             step(f"question {number + 1:,} of {len(items):,}: {condition.label}")
             asking = draft_alone if condition.by_draft else session
             stream = answer_with(

@@ -12,7 +12,7 @@ from specprefill_cli.draft_kv.checkpoints import SIGNALS, chunk_risks
 from specprefill_cli.draft_kv.gate import Gate, remaining_risk
 from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode
-from specprefill_cli.draft_kv.projection import KvCalibration, choose_map, find_map, maps_of
+from specprefill_cli.draft_kv.projection import KvCalibration, find_map, pair_calibration
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.statistics import auroc
@@ -40,16 +40,16 @@ class Outcome:
     kl: float
 
 
-def calibrate_gates(
+def calibrate_gate(
     session: Session, items: Sequence[Item], settings: Settings, target: float, step: Callable[[str], None]
 ) -> KvCalibration:
-    """The pair's maps with a gate for each that a mode may choose.
+    """The pair's map with a gate.
 
     target: the mean first-token KL that is accepted, in nats
 
     Raises SpecprefillError for a pair without maps, or too few questions that fit it.
     """
-    calibration = maps_of(session.pair).calibration
+    calibration = pair_calibration(session.pair)
     if calibration is None:
         raise SpecprefillError("--gate: this pair has no maps of draft KV; give --text FILES too")
     settings = settings.varied(mode=DraftKvMode.name, scorer=AUTO)
@@ -58,17 +58,11 @@ def calibrate_gates(
         raise SpecprefillError(
             f"--gate: {len(fitting)} questions fit the pair; give at least {FEWEST_PROMPTS}, with shorter documents"
         )
-    maps, kv_maps = dict(calibration.maps), list(calibration.maps.values())
-    for edge in sorted({kv_map.exact_layers for kv_map in kv_maps}):
-        outcomes = []
-        for number, item in enumerate(fitting):
-            step(f"gate with {edge} exact layers: prompt {number:,} of {len(fitting):,}")
-            request = session.request(item.collection, item.question, settings.varied(exact_layers=edge))
-            outcomes += prompt_outcomes(request, number)
-        chosen = choose_map(kv_maps, edge)
-        assert chosen is not None
-        maps[chosen.name] = replace(chosen, gate=fit_gate(outcomes, target))
-    return replace(calibration, maps=maps)
+    outcomes = []
+    for number, item in enumerate(fitting):
+        step(f"gate: prompt {number:,} of {len(fitting):,}")
+        outcomes += prompt_outcomes(session.request(item.collection, item.question, settings), number)
+    return replace(calibration, kv_map=replace(calibration.kv_map, gate=fit_gate(outcomes, target)))
 
 
 def prompt_outcomes(request: PrefillRequest, number: int) -> list[Outcome]:

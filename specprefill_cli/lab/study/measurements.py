@@ -47,7 +47,6 @@ class ItemStudy:
     risk: summed before any recompute; kl, same: per variant, KL(full || variant) of the first token, and whether the
         likeliest token is the same
     drift: per variant, over a forced continuation
-    exact_layers: how many of the target's first layers were computed for all tokens
     """
 
     key_errors: Tensor
@@ -58,7 +57,6 @@ class ItemStudy:
     kl: dict[str, float]
     same: dict[str, bool]
     drift: dict[str, Drift]
-    exact_layers: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +158,6 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
         kl=trials.kl,
         same=trials.same,
         drift=trials.drift,
-        exact_layers=kv_map.exact_layers,
     )
 
 

@@ -77,15 +77,14 @@ def no_statistic(_first: ArrayLike, _second: ArrayLike) -> None:
 def layer_correlations(studies: Sequence[ItemStudy], name: str, correlation: Statistic) -> list[float | None]:
     """Spearman's correlation, by layer, of a signal at the checkpoint tokens with the true error there.
 
-    None for the exact layers and the one above them, whose inputs are exact too: checkpoint tokens have no error there.
+    None for the first layer and the one above it, whose inputs are exact too: checkpoint tokens have no error there.
     """
-    last_exact = studies[0].exact_layers + 1
     return [
         correlation(
             torch.cat([study.signals[name][layer] for study in studies]),
             torch.cat([study.happened[layer] for study in studies]),
         )
-        if layer > last_exact
+        if layer > 1
         else None
         for layer in range(len(studies[0].happened))
     ]

@@ -9,7 +9,6 @@ from typing import ClassVar
 from torch import Tensor
 
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.fates import CompactPositions, Plan
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import GateVerdict
@@ -55,7 +54,7 @@ class Mode(ABC):
     uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
     fallback_scorer: choice of `--scorer auto` where the draft has no calibrated heads
     any_length: whether it takes prompts longer than the target's context
-    automatic: whether `--mode auto` may take it where `cost` promises a gain over `full`; others need a `preference`
+    automatic: whether `--mode auto` may take it, where `cost` promises a gain over `full`
     """
 
     name: ClassVar[str]
@@ -80,11 +79,3 @@ class Mode(ABC):
     def new_cache_tokens(self, request: PrefillRequest) -> int:
         """Count the prompt tokens that the target's cache will hold and no earlier question left there."""
         return request.prompt.length
-
-    def preferred_on(self, pair: CalibratedPair) -> bool:
-        """Whether `--mode auto` may prefer it to the cheapest mode on a pair."""
-        return False
-
-    def preference(self, request: PrefillRequest) -> str | None:
-        """Why `--mode auto` prefers it to the cheapest mode, where `cost` promises a gain over `full`; None: it does not."""
-        return None

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, HIDDEN_STATE, KV_ERROR, SIGNALS
-from specprefill_cli.draft_kv.projection import load_calibration, maps_of
+from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, KV_ERROR, SIGNALS
+from specprefill_cli.draft_kv.projection import load_calibration, set_calibration
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study import gate as gate_calibration
 from specprefill_cli.lab.study.gate import (
     BUDGETS,
     Outcome,
-    calibrate_gates,
+    calibrate_gate,
     fit_gate,
     largest_threshold,
     prompt_outcomes,
@@ -78,11 +78,9 @@ def test_the_signal_that_separates_best_is_chosen():
     generator = random.Random(2)
     kl = [generator.choice((0.0, 0.5)) for _ in range(60)]
     blind = outcomes([(generator.random(), value) for value in kl])
-    noisy = outcomes([(value + generator.random(), value) for value in kl], HIDDEN_STATE)
     clear = outcomes([(value + 0.4 * generator.random(), value) for value in kl], ATTENTION_OUTPUT)
-    gate = fit_gate([*blind, *noisy, *clear], 0.1)
+    gate = fit_gate([*blind, *clear], 0.1)
     assert (gate.signal, gate.auroc, gate.n, gate.target) == (ATTENTION_OUTPUT, 1.0, 60, 0.1)
-    assert fit_gate([*blind, *noisy], 0.1).signal == HIDDEN_STATE
 
 
 def test_outcomes_have_every_signal_and_budget_and_less_risk_with_more_recomputed(random_session):
@@ -116,9 +114,8 @@ def test_the_command_stores_gates_with_the_maps(call, questions, random_session,
     code, out, _ = call("calibrate", "--gate", str(questions), "--gate-kl", "0", *options)
     assert code == 0
     gate = json.loads(out)["gates"]["exact-0-draft"]
-    assert json.loads(out)["verdicts"] == [], "and nothing to compare with select"
     assert (gate["threshold"], gate["target"], gate["n"]) == (0, 0, 2), "a random map gives nothing to accept"
-    stored = load_calibration(tmp_path / "out", random_session.pair).maps["exact-0-draft"].gate
+    stored = load_calibration(tmp_path / "out", random_session.pair).kv_map.gate
     assert vars(stored) == gate
     description = json.loads((tmp_path / "out" / "kv_map.json").read_text())
     description["maps"]["exact-0-draft"]["gate"]["signal"] = "mood"
@@ -129,10 +126,10 @@ def test_the_command_stores_gates_with_the_maps(call, questions, random_session,
 
 def test_refuses_pairs_without_maps_and_too_few_questions(random_session):
     with pytest.raises(SpecprefillError, match="1 questions fit the pair; give at least 20"):
-        calibrate_gates(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)
-    maps_of(random_session.pair).calibration = None
+        calibrate_gate(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)
+    set_calibration(random_session.pair, None)
     with pytest.raises(SpecprefillError, match="no maps of draft KV; give --text FILES too"):
-        calibrate_gates(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)
+        calibrate_gate(random_session, [item()], Settings(look_ahead=1), 0.1, lambda _: None)
 
 
 def test_the_gate_knows_the_smallest_risk_of_each_budget_and_larger_budgets_answer_for_those_between():

@@ -90,7 +90,6 @@ def baselines(pair: LoadedPair, notes: Notes) -> list[Peer]:
         "quantization",
         "recompute",
         "accept_risk",
-        "exact_layers",
         "draft_window",
     ),
     lists=(MODE_LIST, KEEP_LIST),
