@@ -16,12 +16,12 @@ from specprefill_cli.resources import packaged_folder
 from tests.helpers.upstream import (
     completion,
     error,
+    reply_with,
     running_upstream,
     says,
-    status,
-    streamed,
-    streamed_until_left,
-    until_left,
+    stream_parts,
+    stream_until_left,
+    wait_until_left,
 )
 from tests.serving.conftest import running_server
 
@@ -157,7 +157,7 @@ def test_wrong_settings_are_refused_by_name(client, upstream, handbook, override
     [("GET", "/v1/models", b""), ("POST", "/v1/embeddings", b"{}"), ("GET", "/api/tags", b"")],
 )
 def test_other_paths_pass_through(client, upstream, method, path, content):
-    upstream.script = lambda _body: status(418, "tea", "text/plain", x_own="kept")
+    upstream.script = lambda _body: reply_with(418, "tea", "text/plain", x_own="kept")
     reply = client.request(method, path, content=content)
     assert upstream.requests[0][:2] == (method, path)
     assert upstream.requests[0][3] == content
@@ -183,18 +183,18 @@ def test_refusals_of_the_upstream_come_as_they_are(client, upstream, handbook, c
 
 
 def test_a_reply_that_is_cut_off_is_cut_for_the_client(client, upstream):
-    upstream.script = lambda _body: streamed(b"data: {}\n\n", length=5_000)
+    upstream.script = lambda _body: stream_parts(b"data: {}\n\n", length=5_000)
     with pytest.raises(httpx.RemoteProtocolError):
         client.post("/v1/chat/completions", json=chat(QUESTION))
 
 
-@pytest.mark.parametrize("reply", [until_left, streamed_until_left])
+@pytest.mark.parametrize("reply", [wait_until_left, stream_until_left])
 def test_a_client_that_leaves_cancels_the_request(client, upstream, handbook, reply):
     upstream.script = lambda _body: reply
     upstream.waits.clear()
     upstream.left.clear()
 
-    if reply is streamed_until_left:
+    if reply is stream_until_left:
         with client.stream(
             "POST", "/v1/chat/completions", json=chat(handbook, QUESTION, stream=True)
         ) as streamed_reply:
