@@ -1,4 +1,4 @@
-"""DOCX, PPTX, XLSX, EPUB and CSV made on the spot: their text, their pages, and what is refused."""
+"""DOCX, PPTX, XLSX, EPUB and CSV: text, pages, and refused files."""
 
 import io
 import sys
