@@ -37,7 +37,7 @@ MAX_HEADER_BYTES, MAX_CONNECTIONS = 32 * 1024, 512
 OPEN_PATH = "/healthz"
 # Seconds after which a client may ask again while the models load.
 LOADING_SECONDS = 2
-# What a client did not do in time, in words.
+# Missed deadlines of clients, in words.
 HEADERS, READING = "no complete headers", "nothing read"
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 CHUNK = 32
 MAX_GAP_BEFORE_SUFFIX = 1_000
-# Part of thinned documents whose gaps are as long as the dropped text; the others have longer gaps.
+# Part of thinned documents with gaps as long as the dropped text; the others have longer gaps.
 PLAIN_GAPS_RATIO = 0.3
 
 

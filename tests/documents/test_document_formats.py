@@ -88,8 +88,8 @@ def test_html_believes_the_declared_encoding() -> None:
     assert (document.text, document.warnings) == (text, ())
     western = page.replace(text, "€5 — “two”").replace("iso-8859-2", "ISO-8859-1").encode("cp1252")
     assert read_document(western, "a.html").text == "€5 — “two”"
-    wrong = page.replace("iso-8859-2", "unicode_escape").encode("iso-8859-2")
-    assert "a guess;" in read_document(wrong, "a.html").warnings[0]
+    misdeclared_page = page.replace("iso-8859-2", "unicode_escape").encode("iso-8859-2")
+    assert "a guess;" in read_document(misdeclared_page, "a.html").warnings[0]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class Clock:
 
 
 class StubReader:
-    """A reader whose cache is a list of tokens; each pass advances the clock by `cost(number of tokens)`."""
+    """A reader with a list of tokens as its cache. Each pass advances the clock by `cost(number of tokens)`."""
 
     def __init__(self, clock=None, cost=lambda tokens: 1.0):
         self.tokens = []
@@ -51,7 +51,7 @@ class StubReader:
 
 
 class TableReader(StubReader):
-    """A reader whose logits depend on the last two tokens: rows of a table [V, V, V]."""
+    """A reader with logits from a table [V, V, V], indexed by the last two tokens."""
 
     def __init__(self, table, **options):
         super().__init__(**options)

@@ -71,7 +71,7 @@ def test_windows_are_prompts_with_the_same_question(tiny_session):
 
 
 def test_normalisers_of_windows_are_those_of_one_softmax():
-    """Three windows of one head with one query; the last ten keys, which all of them hold, count once."""
+    """Three windows of one head with one query share the last ten keys. These count once."""
     scores = torch.randn(3, 1, 1, 40, generator=torch.Generator().manual_seed(1))
     largest = scores.amax(-1)
     windows = [
